@@ -1,0 +1,268 @@
+"""The schema of `manifest.json`, format version 1: the contract between exporters and every runtime.
+
+Unknown fields are refused, so a typing error or a foreign file is found when the bundle is opened and not by a wrong
+answer. A change that an older runtime would misread raises FORMAT_VERSION.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import BundleError
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+PREFILL, DECODE, VERIFY_PREFIX = "prefill", "decode", "verify_"
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+TokenId = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class ModelFacts(_Strict):
+    """The base model, as the runtime and a reader of `streamfuse inspect` need it."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(description="for example HuggingFaceTB/SmolLM2-135M-Instruct")
+    architecture: str = Field(description="class name in the Hugging Face config, for example LlamaForCausalLM")
+    source: str = Field(description="where the weights came from: a hub revision, a package, or a file with its sha256")
+    license: str | None
+    num_layers: Positive
+    num_heads: Positive
+    num_kv_heads: Positive
+    head_dim: Positive
+    hidden_size: Positive
+    vocab_size: Positive
+    parameters: Positive = Field(description="parameters of the base model, shared ones counted once")
+    bos_token_id: TokenId | None
+    eos_token_ids: tuple[TokenId, ...] = Field(description="every id that ends an answer")
+    chat_template: str | None = Field(description="Jinja template as in tokenizer_config.json; null: no chat form")
+
+
+class TensorFacts(_Strict):
+    """One input or output of a method."""
+
+    name: Annotated[str, Field(min_length=1)]
+    dtype: DType
+    shape: tuple[Count, ...]
+
+
+class Method(_Strict):
+    """One static graph. Tensors are in call order."""
+
+    rows: Positive = Field(description="token rows R of the pass")
+    keep: Positive | None = Field(description="nodes that survive the pruner; null where nothing is pruned")
+    inputs: tuple[TensorFacts, ...]
+    outputs: tuple[TensorFacts, ...]
+
+
+class Speculation(_Strict):
+    """What the streams are. Words as in docs/contracts.md."""
+
+    num_streams: Count = Field(description="gamma; 0: this bundle decodes plainly only")
+    top_k: Count = Field(description="candidates per stream and node that the graph returns")
+    num_msa_layers: Count = Field(description="Ns, top layers that carry streams")
+    prune_layer: Count | None = Field(description="the pruner acts before this layer; null: no pruning")
+    stream_vocab_size: Count = Field(description="tokens that streams may propose")
+    parent_rank: Count = Field(description="rank of the parent term in draft.npz; 0: off")
+    adapter: str | None = Field(description="name of the trained adapter; null: untrained streams")
+    extra_parameters: Count = Field(description="parameters on top of the base model")
+    default_width: Positive | None = Field(description="rows of the verify method to use where nobody measures")
+
+
+class CacheFacts(_Strict):
+    """The caches that the host owns."""
+
+    layout: Literal["position_head_dim"] = Field(description="[capacity, num_kv_heads, head_dim] per layer")
+    capacity: Positive = Field(description="committed positions, which is the context length in tokens")
+    dtype: Literal["float32", "float16"]
+
+
+class Scheme(_Strict):
+    """How the weights of one part are stored and multiplied."""
+
+    scheme: Annotated[str, Field(min_length=1)] = Field(description="for example float32, 8da4w, int8_channel")
+    bits: Annotated[int, Field(ge=1, le=32)] = Field(description="bits per weight, scales not counted")
+    group_size: Positive | None = Field(description="weights per scale; null: one scale per channel or none")
+    symmetric: bool | None = Field(description="null where nothing is quantized")
+
+
+class Quantization(_Strict):
+    """One scheme per part of the model."""
+
+    embedding: Scheme
+    attention: Scheme
+    mlp: Scheme
+    head: Scheme
+    streams: Scheme
+
+
+class SamplingDefaults(_Strict):
+    """What a runtime uses where the user says nothing. Temperature 0 is greedy."""
+
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    top_k: Count = Field(0, description="0: off")
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0.0)] = 1.0
+    max_new_tokens: Positive = 128
+
+
+class Parity(_Strict):
+    """What the exporter measured for one method against the PyTorch model, and the floor it had to pass."""
+
+    floor: Annotated[str, Field(min_length=1)] = Field(description="name of the floor, for example float32")
+    metrics: dict[str, float] = Field(description="for example max_abs_difference, cosine, top1_agreement")
+
+
+class FileFacts(_Strict):
+    """One file beside the manifest."""
+
+    sha256: Sha256
+    bytes: Count
+
+
+class Manifest(_Strict):
+    """All that a runtime must know about a bundle."""
+
+    format_version: Literal[1]
+    exporter_version: Annotated[str, Field(min_length=1)]
+    target: Literal["executorch", "coreml", "onnx"]
+    backend: Annotated[str, Field(min_length=1)] = Field(description="delegate inside the target, for example xnnpack")
+    operators: tuple[str, ...] = Field(
+        description="custom operators of the graphs, for example streamfuse::tree_attention"
+    )
+    model: ModelFacts
+    methods: dict[str, Method]
+    speculation: Speculation
+    cache: CacheFacts
+    quantization: Quantization
+    sampling_defaults: SamplingDefaults
+    parity: dict[str, Parity]
+    files: dict[str, FileFacts] = Field(description="every file but the manifest; relative paths with /")
+
+    @property
+    def verify_methods(self) -> dict[str, Method]:
+        """The methods `verify_T`, ascending by T."""
+        found = {name: method for name, method in self.methods.items() if name.startswith(VERIFY_PREFIX)}
+        return dict(sorted(found.items(), key=lambda item: item[1].rows))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        """Relations between fields; each message starts with the field."""
+        for name in (PREFILL, DECODE):
+            _require(name in self.methods, f"methods.{name}: missing")
+        _require(self.methods[DECODE].rows == 1, f"methods.{DECODE}.rows: must be 1")
+        for name, method in self.methods.items():
+            verifies = name.startswith(VERIFY_PREFIX) and name == f"{VERIFY_PREFIX}{method.rows}"
+            _require(name in (PREFILL, DECODE) or verifies, f"methods.{name}: not prefill, decode or verify_<rows>")
+            _require(method.keep is None or method.keep <= method.rows, f"methods.{name}.keep: above its rows")
+            _require(method.rows <= self.cache.capacity, f"methods.{name}.rows: above cache.capacity")
+        model, speculation = self.model, self.speculation
+        _require(model.num_heads % model.num_kv_heads == 0, "model.num_kv_heads: does not divide num_heads")
+        for token in (*model.eos_token_ids, *(() if model.bos_token_id is None else (model.bos_token_id,))):
+            _require(token < model.vocab_size, f"model: token id {token} is outside the vocabulary")
+        _require(speculation.num_msa_layers <= model.num_layers, "speculation.num_msa_layers: above model.num_layers")
+        _require(
+            speculation.prune_layer is None or speculation.prune_layer < model.num_layers,
+            "speculation.prune_layer: must be below model.num_layers",
+        )
+        _require(speculation.stream_vocab_size <= model.vocab_size, "speculation.stream_vocab_size: above vocab_size")
+        widths = [method.rows for method in self.verify_methods.values()]
+        _require(
+            speculation.default_width is None or speculation.default_width in widths,
+            f"speculation.default_width: not one of {widths}",
+        )
+        _require(speculation.num_streams == 0 or bool(widths), "methods: streams without a verify method")
+        _require(set(self.parity) <= set(self.methods), "parity: names a method that is not there")
+        for name in self.files:
+            check_file_name(name)
+        return self
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def check_file_name(name: str) -> None:
+    """Refuse names that could leave the folder or mean different files on different systems.
+
+    Raises:
+        ValueError: absolute, with `..`, a backslash or a colon, not in plain form, or the manifest itself.
+    """
+    plain = PurePosixPath(name)
+    bad = (
+        not name
+        or plain.is_absolute()
+        or any(part in ("..", ".") for part in name.split("/"))
+        or any(character in '\\:*?"<>|' or ord(character) < 32 for character in name)
+        or str(plain) != name
+    )
+    _require(not bad, f"files: {name!r} is not a plain relative path inside the bundle")
+    _require(name != MANIFEST_NAME, f"files: {MANIFEST_NAME} cannot list itself")
+
+
+def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
+    """Read a manifest; `where` is the file name for messages.
+
+    Raises:
+        BundleError: not JSON, not a manifest, a newer format, or a field that is wrong.
+    """
+    try:
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise BundleError(f"{where}: not valid JSON ({_one_line(str(error))})") from None
+    if not isinstance(data, dict) or "format_version" not in data:
+        raise BundleError(f"{where}: format_version: missing; this is not the manifest of a streamfuse bundle")
+    version = data["format_version"]
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise BundleError(f"{where}: format_version: must be an integer, is {version!r:.40}")
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"{where}: format_version: {version} is newer than {FORMAT_VERSION}, the newest that this version of"
+            " streamfuse reads; upgrade streamfuse or export the bundle again"
+        )
+    try:
+        return Manifest.model_validate_json(text)  # strict, but a JSON array is a tuple
+    except ValidationError as error:
+        raise BundleError(f"{where}: {validation_line(error)}") from None
+
+
+def validation_line(error: ValidationError) -> str:
+    """The first problem of a pydantic error in one line, `field.path: reason`, and how many more there are."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    reason = _one_line(first["msg"].removeprefix("Value error, "))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{field}: {reason}{more}" if field else f"{reason}{more}"
+
+
+def manifest_json(manifest: Manifest) -> str:
+    """The text of `manifest.json`: readable, stable order, closing newline."""
+    return json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def schema_json() -> str:
+    """The JSON Schema that docs/manifest.schema.json holds."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

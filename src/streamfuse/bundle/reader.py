@@ -1,0 +1,137 @@
+"""Opening a bundle: everything that can be wrong with the folder is found here, before an engine sees it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import BundleError
+from .manifest import MANIFEST_NAME, PREFILL, Manifest, parse_manifest
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.backend import ModelSpec
+
+GRAPH_FILES = {"executorch": "model.pte"}  # targets whose graphs are one file
+TOKENIZER_FILE = "tokenizer.json"
+DRAFT_FILE = "draft.npz"
+SELFTEST_FILE = "selftest.npz"
+
+_MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+_BLOCK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A folder whose manifest was read and, unless asked otherwise, whose files were checked."""
+
+    folder: Path
+    manifest: Manifest
+
+    def file(self, name: str) -> Path:
+        """The path of a file that the manifest lists. BundleError if it does not."""
+        if name not in self.manifest.files:
+            raise BundleError(f"{self.folder / MANIFEST_NAME}: files: has no {name}")
+        return self.folder / name
+
+    @property
+    def graph(self) -> Path:
+        """The graph file of this bundle's target."""
+        target = self.manifest.target
+        if target not in GRAPH_FILES:
+            raise BundleError(f"{self.folder / MANIFEST_NAME}: target: {target} has no runtime in this version")
+        return self.file(GRAPH_FILES[target])
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.file(TOKENIZER_FILE)
+
+    @property
+    def draft(self) -> Path | None:
+        """The host's drafting data (docs/contracts.md, section 4); None where the bundle has none."""
+        return self.file(DRAFT_FILE) if DRAFT_FILE in self.manifest.files else None
+
+    @property
+    def selftest(self) -> Path | None:
+        return self.file(SELFTEST_FILE) if SELFTEST_FILE in self.manifest.files else None
+
+    def spec(self) -> ModelSpec:
+        """The facts that the loop needs, as the runtime's own type."""
+        from streamfuse.runtime.backend import ModelSpec
+
+        manifest = self.manifest
+        return ModelSpec(
+            capacity=manifest.cache.capacity,
+            vocab_size=manifest.model.vocab_size,
+            num_streams=manifest.speculation.num_streams,
+            top_k=manifest.speculation.top_k,
+            prefill_rows=manifest.methods[PREFILL].rows,
+            widths={name: (m.rows, m.keep or m.rows) for name, m in manifest.verify_methods.items()},
+            eos_token_ids=manifest.model.eos_token_ids,
+            default_width=manifest.speculation.default_width,
+        )
+
+
+def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
+    """Read and check a bundle. `verify=False` skips the hashes of the files, never their names and sizes.
+
+    Raises:
+        BundleError: with one line that names the file and the field.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        raise BundleError(f"{folder}: no such folder")
+    if not folder.is_dir():
+        raise BundleError(f"{folder}: not a folder; a bundle is a folder with {MANIFEST_NAME}")
+    manifest = parse_manifest(_read_manifest(folder), str(folder / MANIFEST_NAME))
+    required = [TOKENIZER_FILE]
+    if manifest.target in GRAPH_FILES:
+        required.append(GRAPH_FILES[manifest.target])
+    if manifest.speculation.parent_rank:
+        required.append(DRAFT_FILE)
+    for name in required:
+        if name not in manifest.files:
+            raise BundleError(f"{folder / MANIFEST_NAME}: files: has no {name}")
+    _check_files(folder, manifest, verify)
+    return Bundle(folder, manifest)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_manifest(folder: Path) -> bytes:
+    path = folder / MANIFEST_NAME
+    try:
+        size = path.stat().st_size
+        if size > _MAX_MANIFEST_BYTES:
+            raise BundleError(f"{path}: {size} bytes is too large for a manifest")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing; {folder} is not a streamfuse bundle") from None
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _check_files(folder: Path, manifest: Manifest, verify: bool) -> None:
+    root = folder.resolve()
+    for name, facts in manifest.files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(root):
+            raise BundleError(f"{path}: files: a link that leaves the bundle")
+        if not path.is_file():
+            raise BundleError(f"{path}: files: listed in {MANIFEST_NAME}, but there is no such file")
+        try:
+            size = path.stat().st_size
+            if size != facts.bytes:
+                raise BundleError(f"{path}: files.bytes: {facts.bytes} expected, {size} found; damaged or cut short")
+            if verify and file_sha256(path) != facts.sha256:
+                raise BundleError(f"{path}: files.sha256: does not match; the file was changed or damaged")
+        except OSError as error:
+            raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
