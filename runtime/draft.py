@@ -1,0 +1,189 @@
+"""Draft: grow the best tree under the streams' distributions, sharpened by the parent term.
+
+The arithmetic is that of docs/contracts.md, section 4. It decides what is tried, never what is said.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
+from streamfuse.runtime.tree import Tree
+
+Float64Array = npt.NDArray[np.float64]
+
+
+class Drafter(Protocol):
+    """Proposes a tree. It may use the tokens so far, what the last pass said, or both."""
+
+    def reset(self) -> None:
+        """A new generation begins: forget the last pass."""
+        ...
+
+    def learn(self, output: PassOutput, index: int) -> None:
+        """The last accepted node was output's `index`-th surviving node; output is valid until the next run."""
+        ...
+
+    def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
+        """At most `width` nodes and `depth` levels below the root, which is tokens[-1]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTables:
+    """The parent term: how likely candidate c is under parent u in stream j, beyond what the stream says of c alone."""
+
+    parent_left: npt.NDArray[np.float16]  # [V, r]
+    parent_right: FloatArray  # [S, r]
+    gate: FloatArray  # [G, r]
+    slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
+
+    @classmethod
+    def of(
+        cls,
+        parent_left: npt.NDArray[np.float16],
+        parent_right: npt.NDArray[np.float16],
+        gate: FloatArray,
+        stream_vocab: npt.NDArray[np.int32],
+    ) -> DraftTables:
+        """From the arrays of draft.npz. ValueError where the shapes contradict one another."""
+        vocab_size, rank = parent_left.shape
+        if parent_right.shape != (len(stream_vocab), rank) or gate.ndim != 2 or gate.shape[1] != rank:
+            raise ValueError(
+                f"parent_left {parent_left.shape}, parent_right {parent_right.shape}, gate {gate.shape} and "
+                f"stream_vocab {stream_vocab.shape} do not belong together"
+            )
+        if len(stream_vocab) and not 0 <= int(stream_vocab.min()) <= int(stream_vocab.max()) < vocab_size:
+            raise ValueError(f"stream_vocab names a token outside the vocabulary of {vocab_size}")
+        slot_of = np.full(vocab_size, -1, np.int32)
+        slot_of[stream_vocab] = np.arange(len(stream_vocab), dtype=np.int32)
+        return cls(parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> DraftTables:
+        """Read a bundle's draft.npz. ValueError, naming file and array, where it is damaged."""
+        names = ("parent_left", "parent_right", "gate", "stream_vocab")
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                missing = [name for name in names if name not in arrays]
+                if missing:
+                    raise ValueError(f"it lacks {', '.join(missing)}")
+                return cls.of(*(arrays[name] for name in names))
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"cannot read the drafting data {path}: {error}") from error
+
+    @property
+    def rank(self) -> int:
+        return int(self.gate.shape[1])
+
+    def right_of(self, candidates: IntArray) -> FloatArray:
+        """float32 [..., r] for candidate ids [...]. ValueError for a token outside the stream vocabulary."""
+        slots = self.slot_of[candidates]
+        if slots.size and int(slots.min()) < 0:
+            raise ValueError("a stream proposed a token outside the stream vocabulary of draft.npz")
+        return self.parent_right[slots]
+
+
+def grow(
+    root: int, stream_ids: IntArray, stream_log_probs: FloatArray, width: int, depth: int, tables: DraftTables | None
+) -> Tree:
+    """The most probable ancestor-closed tree of at most `width` nodes, rows in best-first order.
+
+    stream_ids int64 [G, k], stream_log_probs float32 [G, k]: those of the last accepted node. A node of depth d takes
+    its children from stream d + 1, so the tree is at most min(depth, G) deep. Rows are in order of log-probability, and
+    equal ones by depth, by the parent's row, by the candidate's rank; so a narrower tree is a prefix of a wider one.
+    A conditional probability never exceeds 1, hence the best nodes of all levels are closed under ancestors, and a
+    level needs no more than the best `width - 1` of its own: each level is one small matrix, parents by candidates.
+    """
+    budget, levels = width - 1, min(depth, len(stream_ids))
+    if budget < 1 or levels < 1:
+        return Tree.root(root)
+    conditional = _Conditional(stream_ids[:levels], stream_log_probs[:levels], tables)
+    tokens, probs, parents = [np.array([root])], [np.zeros(1)], [np.array([-1])]
+    first_row, floor = 0, -np.inf
+    for level in range(levels):
+        flat = (probs[level][:, None] + conditional(level, tokens[level])).ravel()
+        best = _best(flat, budget, floor)
+        if not len(best):
+            break
+        parent, rank = np.divmod(best, stream_ids.shape[1])
+        tokens.append(stream_ids[level][rank])
+        probs.append(flat[best])
+        parents.append(parent + first_row)
+        first_row += len(tokens[level])
+        floor = _floor(probs, budget)
+    return _in_order(np.concatenate(tokens), np.concatenate(probs), np.concatenate(parents), width)
+
+
+class _Conditional:
+    """Log-probability of each candidate of a stream under each given parent."""
+
+    def __init__(self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None) -> None:
+        self.log_probs = log_probs.astype(np.float64)
+        self.tables = tables if tables is not None and tables.rank else None
+        if self.tables is not None:
+            self.right = self.tables.right_of(ids)
+            self.tails = np.maximum(0.0, 1.0 - np.exp(self.log_probs).sum(axis=1))
+
+    def __call__(self, level: int, parent_tokens: IntArray) -> Float64Array:
+        """float64 [parents, k], at most 0; without a parent term [1, k], the same for all parents."""
+        if self.tables is None:
+            marginal: Float64Array = np.minimum(self.log_probs[level], 0.0)[None]
+            return marginal
+        left = self.tables.parent_left[parent_tokens].astype(np.float32) * self.tables.gate[level]
+        scores: Float64Array = self.log_probs[level] + left @ self.right[level].T
+        mass = np.exp(scores).sum(axis=1) + self.tails[level]
+        conditional: Float64Array = np.minimum(scores - np.log(mass)[:, None], 0.0)
+        return conditional
+
+
+def _best(values: Float64Array, count: int, floor: float) -> IntArray:
+    """Indices of the `count` largest values above the floor, largest first, equal ones by index."""
+    found = np.flatnonzero(values > floor)
+    if len(found) > count:
+        threshold = np.partition(values[found], len(found) - count)[len(found) - count]
+        found = found[values[found] >= threshold]
+    return found[np.argsort(-values[found], kind="stable")[:count]]
+
+
+def _floor(probs: list[Float64Array], budget: int) -> float:
+    """The worst path that still has a place among the drafted nodes found so far; a deeper node must beat it."""
+    drafted = np.concatenate(probs[1:])
+    return -np.inf if len(drafted) < budget else float(np.partition(drafted, len(drafted) - budget)[-budget])
+
+
+def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: int) -> Tree:
+    order = np.argsort(-probs, kind="stable")[:width]
+    row_of = np.full(len(tokens) + 1, -1, np.int64)  # the last entry serves the root's parent, -1
+    row_of[order] = np.arange(len(order))
+    kept_parents = row_of[parents[order]]
+    depths = np.zeros(len(order), np.int64)
+    for row, parent in enumerate(kept_parents.tolist()[1:], start=1):
+        depths[row] = depths[parent] + 1
+    return Tree(tokens[order], kept_parents, depths, probs[order])
+
+
+class StreamDrafter:
+    """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node."""
+
+    def __init__(self, tables: DraftTables | None = None) -> None:
+        self.tables = tables
+        self._streams: tuple[IntArray, FloatArray] | None = None
+
+    def reset(self) -> None:
+        self._streams = None
+
+    def learn(self, output: PassOutput, index: int) -> None:
+        self._streams = (output.stream_ids[index], output.stream_log_probs[index])
+
+    def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
+        if self._streams is None:
+            return Tree.root(tokens[-1])
+        return grow(tokens[-1], *self._streams, width, depth, self.tables)

@@ -1,0 +1,149 @@
+"""The decode loop: prefill, then draft, verify, accept and commit until something ends the text.
+
+It speaks token ids. Tokenizer, clock and user interface are passed in; keys and values never leave the backend.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streamfuse.runtime.accept import Acceptor, MatchAcceptor, Pick, Walk
+from streamfuse.runtime.backend import DECODE, PREFILL, Backend, FloatArray, PassOutput
+from streamfuse.runtime.config import GenerationConfig, check_prompt
+from streamfuse.runtime.draft import Drafter, StreamDrafter
+from streamfuse.runtime.sampling import Sampler
+from streamfuse.runtime.stats import Statistics, Stopwatch
+from streamfuse.runtime.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A delivered token, and whether it was drafted (True) or chosen after the accepted path (False)."""
+
+    token: int
+    drafted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All that one pass did, for traces and tests. The arrays of `output` are valid until the next pass."""
+
+    method: str
+    tree: Tree
+    output: PassOutput
+    walk: Walk
+    delivered: int  # tokens of the walk that were delivered
+    length: int  # committed rows afterwards
+
+
+def _never(_: int) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Loop:
+    """The parts of a loop. `tokens` is the context: it holds the prompt and grows with each delivered token.
+
+    At every moment, also after an early close or an error, the cache holds the first `backend.length` of `tokens`;
+    between two passes that is all of them but the last, which is the root of the next tree.
+    """
+
+    backend: Backend
+    tokens: list[int]
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    drafter: Drafter = field(default_factory=StreamDrafter)
+    acceptor: Acceptor = field(default_factory=MatchAcceptor)
+    stop: threading.Event = field(default_factory=threading.Event)  # another thread may set it at any time
+    watch: Callable[[int], bool] = _never  # sees each delivered token; True ends the text after it (a stop string)
+    observe: Callable[[Round], None] | None = None
+    statistics: Statistics = field(default_factory=lambda: Statistics(Stopwatch()))
+
+    def run(self) -> Generator[Emitted, None, None]:
+        """Generate. Ends with `statistics.finish_reason` set; PromptError or ValueError before the first pass.
+
+        The text ends with "stop" (a stop token, which is not delivered, or a stop string), "length" (max_new_tokens),
+        "context" (prompt and text fill the cache's capacity) or "stopped" (by `stop`, or by closing this generator).
+        Tokens of a block after such a cut are neither delivered nor committed.
+        """
+        backend, tokens, statistics = self.backend, self.tokens, self.statistics
+        clock, spec, max_new = statistics.stopwatch, backend.spec, self.config.max_new_tokens
+        check_prompt(tokens, spec)
+        width, stop_ids = self.config.width_for(spec), self.config.stop_ids(spec)
+        sampler = Sampler(self.config.sampling)
+        statistics.speculative, statistics.fallback_reason = width > 1, self.config.fallback_reason(spec)
+        statistics.prompt_tokens = len(tokens)
+        clock.skip()
+        self.drafter.reset()
+        self._prefill()
+        room = min(max_new, spec.capacity - len(tokens))
+        reason = None if room else "context"
+        while reason is None and not self.stop.is_set():
+            drafting = width > 1 and room > 1  # the last token's successor is of no use
+            tree = self.drafter.draft(tokens, width, room - 1) if drafting else Tree.root(tokens[-1])
+            method = spec.verify_method(len(tree)) if drafting else DECODE
+            statistics.count_pass(method, int(tree.depths.max()), len(tree) - 1)
+            clock.lap("draft")
+            output = backend.run(method, tree.tokens, tree.positions(len(tokens) - 1), tree.ancestors())
+            clock.lap("verify")
+            walk = self.acceptor.accept(tree, output, tokens, self._timed(sampler.pick))
+            statistics.near_ties = sampler.near_ties
+            delivered = end_tokens = 0
+            try:
+                for token in walk.tokens[:room]:
+                    if self.stop.is_set():
+                        break
+                    if token in stop_ids:
+                        reason, end_tokens = "stop", 1
+                        break
+                    tokens.append(token)
+                    delivered += 1
+                    reason = "stop" if self.watch(token) else None
+                    clock.lap("accept")
+                    statistics.count_token()
+                    yield Emitted(token, drafted=delivered < len(walk.tokens))
+                    clock.skip()
+                    if reason:
+                        break
+            finally:
+                clock.lap("accept")
+                statistics.count_accepted(min(delivered, len(walk.tokens) - 1), delivered + end_tokens)
+                if delivered:  # the root and every delivered token but the last, which becomes the next root
+                    backend.commit(walk.rows[:delivered])
+                clock.lap("commit")
+            if self.observe is not None:
+                self.observe(Round(method, tree, output, walk, delivered, backend.length))
+            self.drafter.learn(output, walk.last)
+            room -= delivered
+            if not room and reason is None:
+                reason = "length" if statistics.generated_tokens == max_new else "context"
+        statistics.finish_reason = reason or "stopped"
+
+    def _prefill(self) -> None:
+        """Commit every token but the last, which is the first root; the cache may hold some of them already."""
+        backend, end = self.backend, len(self.tokens) - 1
+        step = backend.spec.prefill_rows
+        for start in range(backend.length, end, step):
+            if self.stop.is_set():
+                break
+            ids = np.asarray(self.tokens[start : min(start + step, end)], np.int64)
+            rows = len(ids)
+            backend.run(PREFILL, ids, np.arange(start, start + rows), np.tri(rows, dtype=np.bool_))
+            backend.commit(range(rows))
+            self.statistics.prefilled_tokens += rows
+        self.statistics.stopwatch.lap("prefill")
+
+    def _timed(self, pick: Pick) -> Pick:
+        """The same choice, its time given to `sample` and the walk's to `accept`."""
+        clock = self.statistics.stopwatch
+
+        def timed(logits: FloatArray, history: Sequence[int], position: int) -> int:
+            clock.lap("accept")
+            token = pick(logits, history, position)
+            clock.lap("sample")
+            return token
+
+        return timed

@@ -1,0 +1,167 @@
+"""From a row of logits to a token: greedy, or the inverse of the cumulative distribution at `uniform(seed, position)`.
+
+The filters act in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p. Ties go
+to the smaller token id. All arithmetic is float64; docs/random.md defines it to the bit, up to the exponential of libm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.runtime.backend import FloatArray, IntArray
+from streamfuse.runtime.random import uniform
+
+Float64Array = npt.NDArray[np.float64]
+
+# A choice is a near tie when an engine's rounding could turn it: the best two logits closer than this, or the uniform
+# number closer than this (in probability) to the edge between two tokens.
+NEAR_TIE_LOGIT = 1e-3
+NEAR_TIE_PROBABILITY = 1e-5
+
+_FIRST_NUCLEUS = 64  # tokens sorted first for top-p; four times as many whenever they do not reach it
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the next token is chosen. Temperature 0 is greedy. ValueError names the flag and its range."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
+    min_p: float = 0.0  # 0 = off
+    repetition_penalty: float = 1.0  # 1 = off
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _demand(0 <= self.temperature < math.inf, "temperature", "a number of at least 0", self.temperature)
+        _demand(self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
+        _demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
+        _demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
+        penalty = self.repetition_penalty
+        _demand(0 < penalty < math.inf, "repetition-penalty", "a number above 0 (1 = off)", penalty)
+        _demand(0 <= self.seed < 1 << 64, "seed", "from 0 to 2**64 - 1", self.seed)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"--{flag} must be {range_}, not {value}")
+
+
+class Sampler:
+    """Picks tokens and counts near ties, the choices that a less exact engine might make otherwise."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        self.config = config
+        self.near_ties = 0
+
+    def pick(self, logits: FloatArray, history: Sequence[int], position: int) -> int:
+        """The token at `position`, from logits float32 [V] and all tokens before it (prompt included).
+
+        Raises ValueError where the best logit is not a finite number.
+        """
+        if self.config.greedy:
+            return self._best(penalise(logits, history, self.config.repetition_penalty))
+        ids, weights = distribution(logits, history, self.config)
+        cumulative = np.cumsum(weights)
+        target = uniform(self.config.seed, position) * float(cumulative[-1])
+        place = int(np.searchsorted(cumulative, target, side="right"))
+        if place == len(weights):  # the product was rounded up to the total
+            place = int(np.flatnonzero(weights)[-1])
+        self._count_edges(cumulative, place, target)
+        return place if ids is None else int(ids[place])
+
+    def _best(self, scores: FloatArray | Float64Array) -> int:
+        best = int(np.argmax(scores))
+        top = float(scores[best])
+        _demand_finite(top)
+        self.near_ties += int(np.count_nonzero(scores >= top - NEAR_TIE_LOGIT)) > 1
+        return best
+
+    def _count_edges(self, cumulative: Float64Array, place: int, target: float) -> None:
+        total, last = float(cumulative[-1]), place == len(cumulative) - 1
+        below = target - float(cumulative[place - 1]) if place else math.inf
+        above = math.inf if last else float(cumulative[place]) - target
+        self.near_ties += min(below, above) < NEAR_TIE_PROBABILITY * total
+
+
+def distribution(
+    logits: FloatArray, history: Sequence[int], config: SamplingConfig
+) -> tuple[IntArray | None, Float64Array]:
+    """The tokens that may be sampled, ascending, and their weights (not normalised; the best logit weighs 1).
+
+    Logits float32 [V]. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n]. Temperature is not 0.
+    """
+    scores = penalise(logits, history, config.repetition_penalty).astype(np.float64)
+    top = float(scores.max())
+    _demand_finite(top)
+    scores -= top
+    scores /= config.temperature
+    ids: IntArray | None = None
+    if 0 < config.top_k < len(scores):
+        ids = largest(scores, config.top_k)
+        scores = scores[ids]
+    weights = np.exp(scores)
+    if config.top_p < 1:
+        ids, scores, weights = _narrow(ids, scores, weights, nucleus(scores, weights, config.top_p))
+    if config.min_p > 0:
+        ids, scores, weights = _narrow(ids, scores, weights, np.flatnonzero(weights >= config.min_p))
+    return ids, weights
+
+
+def penalise(logits: FloatArray, history: Sequence[int], penalty: float) -> FloatArray | Float64Array:
+    """Make the tokens of the history less likely: a positive logit is divided by the penalty, a negative multiplied.
+
+    The rule of CTRL (Keskar et al., 2019) as Hugging Face applies it. Unchanged float32 when there is nothing to do.
+    """
+    if penalty == 1 or not len(history):
+        return logits
+    scores = logits.astype(np.float64)
+    seen = np.asarray(history, np.int64)
+    values = scores[seen]
+    scores[seen] = np.where(values < 0, values * penalty, values / penalty)
+    return scores
+
+
+def largest(scores: Float64Array, count: int) -> IntArray:
+    """Indices of the `count` largest of scores [n], ascending; of equal ones, the smaller indices."""
+    threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above = np.flatnonzero(scores > threshold)
+    level = np.flatnonzero(scores == threshold)[: count - len(above)]
+    return np.sort(np.concatenate((above, level)))
+
+
+def nucleus(scores: Float64Array, weights: Float64Array, top_p: float) -> IntArray:
+    """Indices, ascending, of the shortest best-first prefix that weighs at least top_p of all (scores, weights [n]).
+
+    Best first is by score, then by smaller index. The total is summed in index order, the prefix best first.
+    """
+    goal = top_p * float(np.cumsum(weights)[-1])
+    count = _FIRST_NUCLEUS
+    while True:
+        count = min(count, len(scores))
+        best = largest(scores, count)
+        best = best[np.argsort(-scores[best], kind="stable")]
+        reached = int(np.searchsorted(np.cumsum(weights[best]), goal, side="left"))
+        if reached < count or count == len(scores):
+            return np.sort(best[: reached + 1])
+        count *= 4
+
+
+def _narrow(
+    ids: IntArray | None, scores: Float64Array, weights: Float64Array, keep: IntArray
+) -> tuple[IntArray, Float64Array, Float64Array]:
+    return (keep if ids is None else ids[keep]), scores[keep], weights[keep]
+
+
+def _demand_finite(top: float) -> None:
+    if not math.isfinite(top):
+        raise ValueError(f"the model's best logit is {top}: the graph or its weights are damaged")

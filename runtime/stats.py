@@ -1,0 +1,124 @@
+"""What a generation cost and what drafting gained: one object, the same keys in Python, Kotlin and Swift."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+PHASES = ("prefill", "draft", "verify", "accept", "commit", "sample")
+Clock = Callable[[], float]  # monotonic seconds
+
+
+class Stopwatch:
+    """Gives every moment of the loop to a phase, and the caller's own time (between two tokens) to none."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._mark = clock()
+        self.ms = dict.fromkeys(PHASES, 0.0)
+
+    def lap(self, phase: str) -> None:
+        """The time since the last lap belongs to this phase."""
+        now = self._clock()
+        self.ms[phase] += 1000 * (now - self._mark)
+        self._mark = now
+
+    def skip(self) -> None:
+        """The time since the last lap belongs to the caller."""
+        self._mark = self._clock()
+
+    @property
+    def decode_ms(self) -> float:
+        return sum(ms for phase, ms in self.ms.items() if phase != "prefill")
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counted while the loop runs; `to_dict` has the keys of docs/runtime.md. Only delivered tokens are generated."""
+
+    stopwatch: Stopwatch
+    model_load_ms: float = 0.0
+    prompt_tokens: int = 0
+    prefilled_tokens: int = 0  # the prompt's tokens that the cache did not hold already
+    generated_tokens: int = 0
+    first_token_ms: float = 0.0
+    rounds: int = 0  # verify passes
+    target_forward_passes: int = 0  # verify and decode passes; the prompt's are not counted
+    emitted_tokens: int = 0  # delivered ones, and the stop token that ended the text
+    draft_tokens_proposed: int = 0
+    draft_tokens_accepted: int = 0
+    depth_proposed: list[int] = field(default_factory=list)  # [j]: rounds with a node of depth j + 1
+    depth_accepted: list[int] = field(default_factory=list)  # [j]: rounds whose accepted path reached depth j + 1
+    widths: dict[str, int] = field(default_factory=dict)  # passes per method
+    speculative: bool = False
+    fallback_reason: str | None = None
+    finish_reason: str = "stopped"  # until the loop knows better: a caller may walk away at any token
+    near_ties: int = 0  # choices that another engine's rounding might turn; not part of the JSON
+
+    def count_pass(self, method: str, depth: int, proposed: int) -> None:
+        """A pass began: the method, its tree's depth, and the drafted nodes in it."""
+        self.widths[method] = self.widths.get(method, 0) + 1
+        self.target_forward_passes += 1
+        self.rounds += method != "decode"
+        self.draft_tokens_proposed += proposed
+        _add_to_first(self.depth_proposed, depth)
+
+    def count_accepted(self, accepted: int, emitted: int) -> None:
+        """A pass ended: drafted tokens that were delivered, and all tokens it brought."""
+        self.draft_tokens_accepted += accepted
+        self.emitted_tokens += emitted
+        _add_to_first(self.depth_accepted, accepted)
+
+    def count_token(self) -> None:
+        """A token is delivered."""
+        self.generated_tokens += 1
+        if self.generated_tokens == 1:
+            self.first_token_ms = sum(self.stopwatch.ms.values())
+
+    @property
+    def acceptance_per_depth(self) -> list[float]:
+        """[j]: of the rounds that proposed a node of depth j + 1, the share whose delivered path reached that depth."""
+        reached = self.depth_accepted + [0] * len(self.depth_proposed)
+        return [_ratio(accepted, rounds) for accepted, rounds in zip(reached, self.depth_proposed, strict=False)]
+
+    @property
+    def mean_accepted_tokens(self) -> float:
+        """Tokens per target pass, bonus token counted, prompt passes not: plain decoding is 1.00, as in Spec-Bench."""
+        return _ratio(self.emitted_tokens, self.target_forward_passes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, keys in their documented order; times in milliseconds."""
+        ms = self.stopwatch.ms
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "generated_tokens": self.generated_tokens,
+            "model_load_ms": self.model_load_ms,
+            "prefill_ms": ms["prefill"],
+            "first_token_ms": self.first_token_ms,
+            "decode_token_per_sec": _ratio(1000 * self.generated_tokens, self.stopwatch.decode_ms),
+            "prefill_token_per_sec": _ratio(1000 * self.prefilled_tokens, ms["prefill"]),
+            "rounds": self.rounds,
+            "target_forward_passes": self.target_forward_passes,
+            "draft_tokens_proposed": self.draft_tokens_proposed,
+            "draft_tokens_accepted": self.draft_tokens_accepted,
+            "acceptance_rate": _ratio(self.draft_tokens_accepted, self.draft_tokens_proposed),
+            "acceptance_per_depth": self.acceptance_per_depth,
+            "mean_accepted_tokens": self.mean_accepted_tokens,
+            "time_ms": dict(ms),
+            "widths": dict(self.widths),
+            "speculative": self.speculative,
+            "fallback_reason": self.fallback_reason,
+            "finish_reason": self.finish_reason,
+        }
+
+
+def _add_to_first(counts: list[int], depth: int) -> None:
+    counts.extend([0] * (depth - len(counts)))
+    for index in range(depth):
+        counts[index] += 1
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
