@@ -1,0 +1,97 @@
+"""Build libstreamfuse_engine against the installed executorch wheel.
+
+    python -m streamfuse.kernels.build [--build-dir build/native] [--sanitize] [--jobs N]
+
+Needs a C++17 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second run
+builds only what changed. It also builds `test_ops`, the operators' C++ tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent
+MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
+
+
+class BuildError(RuntimeError):
+    """The native library cannot be built, said in one sentence."""
+
+
+def default_build_dir() -> Path:
+    """build/native beside the source tree's kernels/ folder."""
+    return SOURCE.parent / "build" / "native"
+
+
+def executorch_root() -> Path:
+    """The folder of the installed executorch package, found without importing it."""
+    spec = importlib.util.find_spec("executorch")
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        if (Path(place) / "share" / "cmake" / "executorch-config.cmake").is_file():
+            return Path(place)
+    raise BuildError("the executorch wheel with its C++ SDK (1.5.1 or newer) is not installed: pip install executorch")
+
+
+def _tool(name: str) -> str:
+    """A program of this Python environment, else of PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if not found:
+        raise BuildError(f"{name} is not installed: pip install {name}")
+    return found
+
+
+def _cmake() -> str:
+    cmake = _tool("cmake")
+    said = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < MINIMUM_CMAKE:
+        raise BuildError(f"{cmake} is older than {MINIMUM_CMAKE[0]}.{MINIMUM_CMAKE[1]}: pip install 'cmake>=3.28'")
+    return cmake
+
+
+def build(
+    build_dir: Path | None = None, *, sanitize: bool = False, jobs: int | None = None, quiet: bool = False
+) -> Path:
+    """Configure where needed, compile, and return the path of the library."""
+    from streamfuse.kernels.library import library_name
+
+    build_dir = build_dir or default_build_dir()
+    cmake, ninja = _cmake(), _tool("ninja")
+    if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+        raise BuildError("there is no C++ compiler: install g++ or clang, or set CXX")
+    configure = [cmake, "-S", str(SOURCE), "-B", str(build_dir), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    configure += [f"-Dexecutorch_DIR={executorch_root() / 'share' / 'cmake'}", "-DCMAKE_BUILD_TYPE=Release"]
+    configure += [f"-DSTREAMFUSE_SANITIZE={'ON' if sanitize else 'OFF'}"]
+    compile_ = [cmake, "--build", str(build_dir), *(["--parallel", str(jobs)] if jobs else [])]
+    for command in (configure, compile_):
+        done = subprocess.run(command, text=True, capture_output=quiet)
+        if done.returncode != 0:
+            raise BuildError(f"{' '.join(command[:2])} failed" + (f":\n{done.stdout}{done.stderr}" if quiet else ""))
+    return build_dir / library_name()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m streamfuse.kernels.build", description=__doc__.splitlines()[0])
+    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/native beside the sources")
+    parser.add_argument("--sanitize", action="store_true", help="address and undefined-behaviour sanitizers")
+    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
+    options = parser.parse_args()
+    try:
+        print(f"built {build(options.build_dir, sanitize=options.sanitize, jobs=options.jobs)}")
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+// How the engine's parts report failure: an exception inside the library, a code and a sentence at the C interface.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace streamfuse {
+
+struct Failure : std::runtime_error {
+  Failure(int code, const std::string& sentence) : std::runtime_error(sentence), code(code) {}
+  int code;
+};
+
+}  // namespace streamfuse

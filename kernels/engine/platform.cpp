@@ -1,0 +1,137 @@
+#include "platform.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include <executorch/runtime/kernel/operator_registry.h>
+#include <executorch/runtime/platform/platform.h>
+#include <executorch/runtime/platform/runtime.h>
+
+// The thread pool's header is not in the wheel, its symbols are (libexecutorch_threadpool). Declarations as in
+// executorch/extension/threadpool/threadpool.h of release 1.5; none is virtual and no layout is used.
+namespace executorch::extension::threadpool {
+class ThreadPool {
+ public:
+  size_t get_thread_count() const;
+  bool _unsafe_reset_threadpool(uint32_t num_threads);
+};
+ThreadPool* get_threadpool();
+}  // namespace executorch::extension::threadpool
+
+namespace streamfuse {
+namespace {
+
+thread_local std::vector<std::string>* collected = nullptr;
+thread_local std::vector<std::string> messages;
+thread_local PlatformScope* current = nullptr;
+
+bool prints_everything() {
+  static const bool wish = [] {
+    const char* value = std::getenv("STREAMFUSE_LOG");
+    return value != nullptr && *value != 0 && *value != '0';
+  }();
+  return wish;
+}
+
+void emit(et_timestamp_t, et_pal_log_level_t level, const char* file, const char*, size_t line, const char* message,
+          size_t length) {
+  const bool is_error = level == kError || level == kFatal;
+  if (collected != nullptr && is_error && collected->size() < 8) collected->emplace_back(message, length);
+  if (prints_everything() || (collected == nullptr && is_error))
+    std::fprintf(stderr, "%c executorch %s:%zu] %.*s\n", static_cast<char>(level), file, line, static_cast<int>(length), message);
+}
+
+void abort_or_throw() {
+  if (collected != nullptr) throw Aborted{};
+  std::abort();
+}
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    using executorch::runtime::PalImpl;
+    executorch::runtime::register_pal(
+        PalImpl::create(nullptr, abort_or_throw, nullptr, nullptr, emit, nullptr, nullptr, __FILE__));
+    executorch::runtime::runtime_init();
+  });
+}
+
+std::mutex pool_lock;
+int pool_leases = 0;
+
+}  // namespace
+
+PlatformScope::PlatformScope() : outer_(current) {
+  install();
+  current = this;
+  collected = &messages;
+  messages.clear();
+}
+
+PlatformScope::~PlatformScope() {
+  current = outer_;
+  if (outer_ == nullptr) collected = nullptr;
+}
+
+void PlatformScope::clear() { messages.clear(); }
+
+std::string PlatformScope::errors() const {
+  std::string joined;
+  for (const std::string& message : messages) joined += (joined.empty() ? "" : "; ") + message;
+  return joined;
+}
+
+std::string PlatformScope::missing_operators() const {
+  // libexecutorch: "Missing operator: [7] streamfuse::tree_attention.out"
+  const std::string mark = "Missing operator: ";
+  std::string names;
+  for (const std::string& message : messages) {
+    const size_t at = message.find(mark);
+    if (at == std::string::npos) continue;
+    std::string name = message.substr(at + mark.size());
+    const size_t bracket = name.find("] ");
+    if (bracket != std::string::npos) name = name.substr(bracket + 2);
+    if (names.find(name) == std::string::npos) names += (names.empty() ? "" : ", ") + name;
+  }
+  return names;
+}
+
+PoolLease::PoolLease(int num_threads) {
+  const std::lock_guard<std::mutex> guard(pool_lock);
+  auto* pool = executorch::extension::threadpool::get_threadpool();
+  if (pool_leases++ == 0 && num_threads > 0 && pool != nullptr &&
+      pool->get_thread_count() != static_cast<size_t>(num_threads))
+    pool->_unsafe_reset_threadpool(static_cast<uint32_t>(num_threads));
+}
+
+PoolLease::~PoolLease() {
+  const std::lock_guard<std::mutex> guard(pool_lock);
+  --pool_leases;
+}
+
+int PoolLease::threads() {
+  auto* pool = executorch::extension::threadpool::get_threadpool();
+  return pool == nullptr ? 1 : static_cast<int>(pool->get_thread_count());
+}
+
+bool load_quantized_kernels() {
+  static std::mutex lock;
+  const std::lock_guard<std::mutex> guard(lock);
+  if (executorch::runtime::registry_has_op_function("quantized_decomposed::embedding_4bit.out")) return true;
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<const void*>(&executorch::runtime::get_registered_kernels), &where) == 0) return false;
+  const std::string runtime = where.dli_fname;
+  const std::string folder = runtime.substr(0, runtime.rfind('/') + 1);
+#if defined(__APPLE__)
+  const std::string library = folder + "libexecutorch_kernels_quantized.dylib";
+#else
+  const std::string library = folder + "libexecutorch_kernels_quantized.so";
+#endif
+  return dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr;
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,44 @@
+// ExecuTorch's platform layer, bent so that its messages reach our callers and its aborts do not end the process.
+#pragma once
+
+#include <string>
+
+namespace streamfuse {
+
+// While one lives, ExecuTorch's error messages of this thread are collected instead of printed, and its abort becomes an
+// exception of type Aborted on this thread. Set STREAMFUSE_LOG=1 to print everything as well.
+class PlatformScope {
+ public:
+  PlatformScope();
+  ~PlatformScope();
+  PlatformScope(const PlatformScope&) = delete;
+  PlatformScope& operator=(const PlatformScope&) = delete;
+
+  // Collected error messages, oldest first, joined by "; "; empty if none.
+  std::string errors() const;
+  // The operators that "Missing operator" messages named, joined by ", "; empty if none.
+  std::string missing_operators() const;
+  void clear();
+
+ private:
+  PlatformScope* outer_;
+};
+
+struct Aborted {};
+
+// Threads of the process-wide pool; `resize` keeps the pool while any engine is open (its delegates hold a pointer to it).
+class PoolLease {
+ public:
+  explicit PoolLease(int num_threads);
+  ~PoolLease();
+  PoolLease(const PoolLease&) = delete;
+  PoolLease& operator=(const PoolLease&) = delete;
+  static int threads();
+};
+
+// Loads the wheel's quantized kernels (4-bit and 8-bit embedding lookups) if they lie beside libexecutorch and none are
+// registered. It is not linked, because an exporter's process may hold the same operators already through
+// executorch.kernels.quantized, and a second registration stops the process.
+bool load_quantized_kernels();
+
+}  // namespace streamfuse

@@ -1,0 +1,86 @@
+"""Find and load libstreamfuse_engine with ctypes. Imports neither torch nor executorch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_RUNTIME_LIBRARIES = (
+    "executorch",
+    "executorch_threadpool",
+    "executorch_kernels_optimized",
+    "executorch_backend_xnnpack",
+)
+
+
+class LibraryError(OSError):
+    """The native library is missing or cannot be loaded, said in one sentence."""
+
+
+def _file_name(stem: str) -> str:
+    return f"lib{stem}.dylib" if sys.platform == "darwin" else f"lib{stem}.so"
+
+
+def library_name() -> str:
+    return _file_name("streamfuse_engine")
+
+
+def find_library() -> Path:
+    """STREAMFUSE_ENGINE, else build/native of the source tree, else the copy packaged beside this module."""
+    named = os.environ.get("STREAMFUSE_ENGINE")
+    if named:
+        if not Path(named).is_file():
+            raise LibraryError(f"STREAMFUSE_ENGINE names {named}, which is not a file")
+        return Path(named)
+    for place in (HERE.parent / "build" / "native", HERE / "lib"):
+        if (place / library_name()).is_file():
+            return place / library_name()
+    raise LibraryError("the native engine is not built; build it with: python -m streamfuse.kernels.build")
+
+
+def _load_executorch() -> None:
+    """Load the installed wheel's libraries first, so that a packaged engine needs no search path of its own."""
+    spec = importlib.util.find_spec("executorch")
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        for stem in _RUNTIME_LIBRARIES:
+            path = Path(place) / "lib" / _file_name(stem)
+            if path.is_file():
+                ctypes.CDLL(str(path))
+
+
+@lru_cache(maxsize=1)
+def load_library() -> ctypes.CDLL:
+    """The engine with the signatures of kernels/engine/streamfuse_engine.h."""
+    path = find_library()
+    try:
+        _load_executorch()
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryError(
+            f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.kernels.build"
+        ) from error
+    engine, text = ctypes.c_void_p, ctypes.c_char_p
+    int64_p, int32_p = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+    signatures: dict[str, list[object]] = {
+        "sf_open": [text, ctypes.c_int, ctypes.POINTER(engine)],
+        "sf_describe": [engine, ctypes.POINTER(text)],
+        "sf_run": [engine, text, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+        "sf_output": [engine, text, ctypes.POINTER(ctypes.c_void_p), int64_p, int32_p, int32_p],
+        "sf_commit": [engine, ctypes.c_void_p, ctypes.c_int],
+        "sf_truncate": [engine, ctypes.c_int64],
+        "sf_length": [engine, int64_p],
+        "sf_last_error": [engine],
+        "sf_close": [engine],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = ctypes.c_int
+    library.sf_last_error.restype = text
+    library.sf_close.restype = None
+    return library

@@ -1,0 +1,208 @@
+// Sixteen float lanes with one meaning on every instruction set.
+//
+// All operators compute with `Lanes`. An operation here has the same operand order, the same number of roundings and the
+// same reduction tree whatever the register width is, so AVX-512, AVX2+FMA and NEON give the same bits. The portable build
+// (no fused multiply-add) rounds once more per `fma`; it is row-invariant too, but not equal to the others.
+// Compile with -ffp-contract=off: fusing is said here, by `fma`, and nowhere else.
+//
+// This header is compiled once per instruction set into one library. Therefore everything lives in the namespace
+// STREAMFUSE_ISA and nothing from the C++ standard library with inline code is used: a linker keeps one copy of such
+// functions and could keep the one that this CPU cannot run.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#ifndef STREAMFUSE_ISA
+#error "define STREAMFUSE_ISA, the namespace of this instruction set"
+#endif
+
+namespace streamfuse {
+namespace STREAMFUSE_ISA {
+
+constexpr int kLanes = 16;
+
+#if defined(__AVX512F__)
+constexpr int kNativeBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kNativeBytes = 32;
+#else
+constexpr int kNativeBytes = 16;
+#endif
+constexpr int kParts = kLanes * 4 / kNativeBytes;
+
+typedef float Native __attribute__((vector_size(kNativeBytes)));
+typedef int32_t NativeInt __attribute__((vector_size(kNativeBytes)));
+typedef Native NativeUnaligned __attribute__((aligned(4), may_alias));
+
+#define SF_STRINGIFY_(x) #x
+#define SF_STRINGIFY(x) SF_STRINGIFY_(x)
+#define SF_INLINE static inline __attribute__((always_inline))
+
+SF_INLINE Native native_splat(float x) { return x - Native{}; }
+
+SF_INLINE Native native_fma(Native a, Native b, Native c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+struct Lanes {
+  Native part[kParts];
+};
+
+#define SF_EACH_PART _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
+
+SF_INLINE Lanes splat(float x) {
+  Lanes r;
+  SF_EACH_PART r.part[i] = native_splat(x);
+  return r;
+}
+
+SF_INLINE Lanes load(const float* p) {
+  Lanes r;
+  SF_EACH_PART r.part[i] = ((const NativeUnaligned*)p)[i];
+  return r;
+}
+
+// The first `count` of 16 floats, the rest zero. Nothing behind them is read.
+SF_INLINE Lanes load_first(const float* p, int count) {
+#if defined(__AVX512F__)
+  Lanes r;
+  r.part[0] = _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1u), p);
+  return r;
+#else
+  float whole[kLanes] = {0};
+  memcpy(whole, p, (size_t)count * sizeof(float));
+  return load(whole);
+#endif
+}
+
+SF_INLINE void store(float* p, Lanes a) { SF_EACH_PART((NativeUnaligned*)p)[i] = a.part[i]; }
+
+SF_INLINE void store_first(float* p, Lanes a, int count) {
+  float whole[kLanes];
+  store(whole, a);
+  memcpy(p, whole, (size_t)count * sizeof(float));
+}
+
+// a * b + c with one rounding (two in the portable build).
+SF_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
+  SF_EACH_PART c.part[i] = native_fma(a.part[i], b.part[i], c.part[i]);
+  return c;
+}
+
+SF_INLINE Lanes add(Lanes a, Lanes b) {
+  SF_EACH_PART a.part[i] = a.part[i] + b.part[i];
+  return a;
+}
+
+SF_INLINE Lanes mul(Lanes a, Lanes b) {
+  SF_EACH_PART a.part[i] = a.part[i] * b.part[i];
+  return a;
+}
+
+SF_INLINE Lanes div(Lanes a, Lanes b) {
+  SF_EACH_PART a.part[i] = a.part[i] / b.part[i];
+  return a;
+}
+
+SF_INLINE Lanes max(Lanes a, Lanes b) {
+  SF_EACH_PART a.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+  return a;
+}
+
+// Is any lane of a greater than the same lane of b?
+SF_INLINE bool any_greater(Lanes a, Lanes b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_GT_OQ) != 0;
+#elif defined(__AVX2__)
+  Native any = (Native)(a.part[0] > b.part[0]);
+  for (int i = 1; i < kParts; ++i) any = _mm256_or_ps(any, (Native)(a.part[i] > b.part[i]));
+  return _mm256_movemask_ps(any) != 0;
+#else
+  NativeInt any = a.part[0] > b.part[0];
+  for (int i = 1; i < kParts; ++i) any |= a.part[i] > b.part[i];
+  int found = 0;
+  for (int l = 0; l < kNativeBytes / 4; ++l) found |= any[l];
+  return found != 0;
+#endif
+}
+
+// The reduction tree: lane l with l + 8, then + 4, + 2, + 1.
+#define SF_FOLD(NAME, OP)                                                                        \
+  SF_INLINE float NAME(Lanes a) {                                                                \
+    float v[kLanes];                                                                             \
+    store(v, a);                                                                                 \
+    for (int half = kLanes / 2; half > 0; half /= 2)                                             \
+      for (int l = 0; l < half; ++l) v[l] = OP(v[l], v[l + half]);                               \
+    return v[0];                                                                                 \
+  }
+#define SF_PLUS(a, b) ((a) + (b))
+#define SF_GREATER(a, b) ((a) > (b) ? (a) : (b))
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+SF_INLINE __m128 fold4(__m256 v) { return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)); }
+SF_INLINE __m128 lanes_to_4(Lanes a) {
+#if defined(__AVX512F__)
+  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.part[0]), 1));
+  return fold4(_mm256_add_ps(_mm512_castps512_ps256(a.part[0]), high));
+#else
+  return fold4(_mm256_add_ps(a.part[0], a.part[1]));
+#endif
+}
+SF_INLINE float sum(Lanes a) {
+  __m128 v = lanes_to_4(a);
+  v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+  v = _mm_add_ss(v, _mm_movehdup_ps(v));
+  return _mm_cvtss_f32(v);
+}
+#elif defined(__aarch64__)
+SF_INLINE float sum(Lanes a) {
+  const float32x4_t v = vaddq_f32(vaddq_f32(a.part[0], a.part[2]), vaddq_f32(a.part[1], a.part[3]));
+  const float32x2_t w = vadd_f32(vget_low_f32(v), vget_high_f32(v));
+  return vget_lane_f32(w, 0) + vget_lane_f32(w, 1);
+}
+#else
+SF_FOLD(sum, SF_PLUS)
+#endif
+SF_FOLD(largest, SF_GREATER)
+
+// exp(x) for x <= 0, relative error about 1e-7; zero below -86. x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree
+// 6 in r, and n added to the exponent bits (never below the normal numbers, since n >= -125).
+SF_INLINE Lanes exp_of_nonpositive(Lanes x) {
+  const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  SF_EACH_PART {
+    const Native bounded = x.part[i] > -86.0f ? x.part[i] : native_splat(-86.0f);
+    const Native shifted = native_fma(bounded, native_splat(1.44269504088896341f), magic);
+    const Native n = shifted - magic;
+    Native r = native_fma(n, native_splat(-0.693145751953125f), bounded);
+    r = native_fma(n, native_splat(-1.42860677e-6f), r);
+    Native p = native_splat(1.0f / 720);
+    p = native_fma(p, r, native_splat(1.0f / 120));
+    p = native_fma(p, r, native_splat(1.0f / 24));
+    p = native_fma(p, r, native_splat(1.0f / 6));
+    p = native_fma(p, r, native_splat(0.5f));
+    p = native_fma(p, r, native_splat(1.0f));
+    p = native_fma(p, r, native_splat(1.0f));
+    const NativeInt bits = (NativeInt)p + ((NativeInt)shifted << 23);
+    x.part[i] = x.part[i] > -86.0f ? (Native)bits : native_splat(0.0f);
+  }
+  return x;
+}
+
+}  // namespace STREAMFUSE_ISA
+}  // namespace streamfuse

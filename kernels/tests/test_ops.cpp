@@ -1,0 +1,240 @@
+// Tests of the operators without ExecuTorch programs: against a double-precision reference, and bit for bit against
+// themselves. Run: test_ops [random cases]; with --bench it prints the cost per call instead.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "ops/lane_kernels.h"
+
+namespace {
+
+using streamfuse::TopKLogProb;
+using streamfuse::TreeAttention;
+
+std::mt19937 generator(20240);
+int failures = 0;
+
+int64_t any_of(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator); }
+
+std::vector<float> normal(int64_t count, float deviation = 1.0f) {
+  std::normal_distribution<float> draw(0.0f, deviation);
+  std::vector<float> values(count);
+  for (float& value : values) value = draw(generator);
+  return values;
+}
+
+void expect(bool condition, const char* what) {
+  if (condition) return;
+  std::printf("FAILED: %s\n", what);
+  ++failures;
+}
+
+// A pass with its own memory; exact sizes so that the address sanitizer sees every step outside.
+struct Pass {
+  int64_t rows, query_heads, kv_heads, dim, capacity, length;
+  std::vector<float> query, key, value, key_cache, value_cache, out;
+  std::unique_ptr<bool[]> visible;
+
+  Pass(int64_t rows, int64_t query_heads, int64_t kv_heads, int64_t dim, int64_t capacity, int64_t length)
+      : rows(rows), query_heads(query_heads), kv_heads(kv_heads), dim(dim), capacity(capacity), length(length),
+        query(normal(rows * query_heads * dim)), key(normal(rows * kv_heads * dim)), value(normal(rows * kv_heads * dim)),
+        key_cache(normal(capacity * kv_heads * dim)), value_cache(normal(capacity * kv_heads * dim)),
+        out(rows * query_heads * dim, -7.0f), visible(new bool[rows * rows]()) {}
+
+  void random_tree() {
+    for (int64_t i = 0; i < rows; ++i) {
+      if (i > 0) {
+        const int64_t parent = any_of(0, i - 1);
+        for (int64_t j = 0; j < i; ++j) visible[i * rows + j] = visible[parent * rows + j];
+      }
+      visible[i * rows + i] = true;
+    }
+  }
+
+  void run() {
+    streamfuse::tree_attention({query.data(), key.data(), value.data(), key_cache.data(), value_cache.data(), visible.get(),
+                                out.data(), length, rows, query_heads, kv_heads, dim, 1.0f / std::sqrt(float(dim))});
+  }
+
+  std::vector<double> expected(int64_t row, int64_t head) const {
+    const int64_t kv = head / (query_heads / kv_heads), stride = kv_heads * dim;
+    std::vector<const float*> keys, values;
+    for (int64_t t = 0; t < length; ++t) {
+      keys.push_back(&key_cache[t * stride + kv * dim]);
+      values.push_back(&value_cache[t * stride + kv * dim]);
+    }
+    for (int64_t j = 0; j < rows; ++j) {
+      if (!visible[row * rows + j]) continue;
+      keys.push_back(&key[j * stride + kv * dim]);
+      values.push_back(&value[j * stride + kv * dim]);
+    }
+    std::vector<double> scores, result(dim, 0.0);
+    double best = -1e300, total = 0;
+    for (const float* k : keys) {
+      double dot = 0;
+      for (int64_t d = 0; d < dim; ++d) dot += double(query[(row * query_heads + head) * dim + d]) * k[d];
+      scores.push_back(dot / std::sqrt(double(dim)));
+      best = std::max(best, scores.back());
+    }
+    for (double& score : scores) total += score = std::exp(score - best);
+    for (size_t t = 0; t < keys.size(); ++t)
+      for (int64_t d = 0; d < dim; ++d) result[d] += scores[t] / total * values[t][d];
+    return result;
+  }
+};
+
+void attention_equals_double_reference() {
+  Pass pass(any_of(1, 24), 0, 0, 0, 0, 0);
+  const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6);
+  pass = Pass(pass.rows, kv_heads * group, kv_heads, 4 * any_of(1, 24), any_of(1, 90), 0);
+  pass.length = any_of(0, pass.capacity);
+  pass.random_tree();
+  if (pass.rows > 2) std::fill_n(&pass.visible[(pass.rows - 1) * pass.rows], pass.rows, false);  // a padding row
+  pass.run();
+  double worst = 0;
+  for (int64_t i = 0; i < pass.rows; ++i)
+    for (int64_t h = 0; h < pass.query_heads; ++h) {
+      const std::vector<double> expected = pass.expected(i, h);
+      for (int64_t d = 0; d < pass.dim; ++d)
+        worst = std::max(worst, std::fabs(expected[d] - pass.out[(i * pass.query_heads + h) * pass.dim + d]));
+    }
+  expect(worst < 3e-6, "attention differs from the double-precision reference");
+}
+
+// Moves row `row`'s path into the cache except its last `kept_new` rows, and asks for the same bits from a smaller pass.
+void attention_is_row_invariant() {
+  const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), dim = 4 * any_of(1, 24), rows = any_of(2, 40);
+  const int64_t capacity = any_of(1, 90) + rows, length = any_of(0, capacity - rows), stride = kv_heads * dim;
+  Pass tree(rows, kv_heads * group, kv_heads, dim, capacity, length);
+  tree.random_tree();
+  tree.run();
+
+  const int64_t row = any_of(0, rows - 1);
+  std::vector<int64_t> path;
+  for (int64_t j = 0; j <= row; ++j)
+    if (tree.visible[row * rows + j]) path.push_back(j);
+  const int64_t kept_new = any_of(1, static_cast<int64_t>(path.size()));
+  const int64_t moved = static_cast<int64_t>(path.size()) - kept_new, noise = any_of(0, 5);
+  Pass chain(kept_new + noise, tree.query_heads, kv_heads, dim, capacity + any_of(0, 9), length + moved);
+  std::copy_n(tree.key_cache.data(), length * stride, chain.key_cache.data());
+  std::copy_n(tree.value_cache.data(), length * stride, chain.value_cache.data());
+  // The new rows take random places among the noise, in order.
+  std::vector<int64_t> places(chain.rows);
+  for (int64_t i = 0; i < chain.rows; ++i) places[i] = i;
+  std::shuffle(places.begin(), places.end(), generator);
+  places.resize(kept_new);
+  std::sort(places.begin(), places.end());
+  chain.random_tree();
+  const int64_t last = places.back();
+  std::fill_n(&chain.visible[last * chain.rows], chain.rows, false);
+  for (int64_t n = 0; n < static_cast<int64_t>(path.size()); ++n) {
+    const float *k = &tree.key[path[n] * stride], *v = &tree.value[path[n] * stride];
+    const bool cached = n < moved;
+    std::copy_n(k, stride, cached ? &chain.key_cache[(length + n) * stride] : &chain.key[places[n - moved] * stride]);
+    std::copy_n(v, stride, cached ? &chain.value_cache[(length + n) * stride] : &chain.value[places[n - moved] * stride]);
+    if (!cached) chain.visible[last * chain.rows + places[n - moved]] = true;
+  }
+  const int64_t width = tree.query_heads * dim;
+  std::copy_n(&tree.query[row * width], width, &chain.query[last * width]);
+  chain.run();
+  expect(std::memcmp(&tree.out[row * width], &chain.out[last * width], width * sizeof(float)) == 0,
+         "a row's bits depend on its company");
+}
+
+void a_row_that_sees_nothing_gives_zeros() {
+  Pass pass(3, 4, 2, 20, 5, 0);
+  pass.run();
+  expect(std::all_of(pass.out.begin(), pass.out.end(), [](float x) { return x == 0.0f; }), "an empty row is not zero");
+}
+
+void top_k_equals_a_full_sort() {
+  const int64_t rows = any_of(1, 9), columns = any_of(1, 700), k = any_of(1, std::min<int64_t>(columns, 40));
+  std::vector<float> logits = normal(rows * columns, 3.0f);
+  if (any_of(0, 1)) for (float& logit : logits) logit = std::round(logit);  // many ties
+  std::vector<int64_t> ids(columns), out_ids(rows * k);
+  for (int64_t c = 0; c < columns; ++c) ids[c] = 3 * c + 1;
+  std::vector<float> out(rows * k);
+  streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k});
+  bool same = true;
+  double worst = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = &logits[r * columns];
+    std::vector<int64_t> order(columns);
+    for (int64_t c = 0; c < columns; ++c) order[c] = c;
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return row[a] > row[b]; });
+    double total = 0;
+    for (int64_t c = 0; c < columns; ++c) total += std::exp(double(row[c]) - row[order[0]]);
+    for (int64_t i = 0; i < k; ++i) {
+      same &= out_ids[r * k + i] == ids[order[i]];
+      worst = std::max(worst, std::fabs(row[order[i]] - row[order[0]] - std::log(total) - out[r * k + i]));
+    }
+  }
+  expect(same, "top-k differs from a stable sort");
+  expect(worst < 5e-6, "log-softmax differs from the double-precision reference");
+}
+
+void top_k_survives_nan_and_infinity() {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  std::vector<float> logits(40, nan), out(3);
+  logits[35] = 1.0f, logits[36] = -inf, logits[3] = 0.5f;
+  std::vector<int64_t> ids(40), out_ids(3);
+  for (int64_t c = 0; c < 40; ++c) ids[c] = c;
+  streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), 1, 40, 3});
+  expect(out_ids[0] == 35 && out_ids[1] == 3 && out_ids[2] >= 0 && out_ids[2] < 40, "NaN disturbs top-k");
+}
+
+template <typename Call>
+void report(const char* name, Call call) {
+  using Clock = std::chrono::steady_clock;
+  for (int i = 0; i < 20; ++i) call();
+  std::vector<double> times;
+  for (int i = 0; i < 201; ++i) {
+    const auto start = Clock::now();
+    call();
+    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  std::printf("%-44s median %8.1f us   best %8.1f us\n", name, times[100], times[0]);
+}
+
+void bench() {
+  char name[96];
+  for (int64_t length : {64, 256, 1024})
+    for (int64_t rows : {1, 4, 8, 16, 40, 128}) {
+      Pass pass(rows, 9, 3, 64, 2048, length);
+      pass.random_tree();
+      std::snprintf(name, sizeof name, "tree_attention rows %lld context %lld", (long long)rows, (long long)length);
+      report(name, [&] { pass.run(); });
+    }
+  for (int64_t rows : {3, 24, 48}) {
+    const int64_t columns = 8192, k = 32;
+    std::vector<float> logits = normal(rows * columns, 3.0f), out(rows * k);
+    std::vector<int64_t> ids(columns), out_ids(rows * k);
+    std::snprintf(name, sizeof name, "top_k_log_prob rows %lld columns 8192 k 32", (long long)rows);
+    report(name, [&] { streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k}); });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::printf("instruction set: %s\n", streamfuse::lane_kernels().name);
+  if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) return bench(), 0;
+  const int cases = argc > 1 ? std::atoi(argv[1]) : 300;
+  for (int i = 0; i < cases; ++i) {
+    attention_equals_double_reference();
+    attention_is_row_invariant();
+    top_k_equals_a_full_sort();
+  }
+  a_row_that_sees_nothing_gives_zeros();
+  top_k_survives_nan_and_infinity();
+  std::printf(failures == 0 ? "ok\n" : "failing: %d\n", failures);
+  return failures != 0;
+}
