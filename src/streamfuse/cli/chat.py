@@ -1,0 +1,140 @@
+"""`streamfuse chat`: a conversation in the terminal. The cache keeps all turns; only new words are read."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from streamfuse.text_io import Conversation, TextError
+
+from . import options, tables
+from .console import err, out
+from .engine import open_for_text
+from .interrupt import stop_on_interrupt
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.runtime.session import Session
+
+_HELP = "/reset forgets the conversation, /stats shows the last answer's statistics, /exit (or Ctrl-D) leaves."
+
+
+def register(app: typer.Typer) -> None:
+    app.command("chat")(chat)
+
+
+def chat(
+    bundle: options.BundleFolder,
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    seed: options.Seed = 0,
+    stop: options.Stop = None,
+    system: options.System = None,
+    no_speculation: options.NoSpeculation = False,
+    width: options.Width = None,
+    threads: options.Threads = None,
+) -> None:
+    """Talk with the model; Ctrl-C ends an answer, not the program.
+
+    [bold]In the chat[/bold]
+
+    /reset  forget the conversation
+
+    /stats  statistics of the last answer
+
+    /exit   leave (or Ctrl-D)
+
+    [bold]Examples[/bold]
+
+    streamfuse chat build/demo
+
+    streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
+    """
+    opened = open_for_text(bundle)
+    if not opened.text.can_chat:
+        raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
+    config = options.Wishes(
+        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
+        not no_speculation, width,
+    ).config(opened.bundle.manifest)  # fmt: skip
+    with opened.session(threads) as session:
+        model = opened.bundle.manifest.model.name
+        err.print(f"{model}. {_HELP}", markup=False, style="dim")
+        _Terminal(session, Conversation(opened.text, system), config).talk()
+
+
+class _Terminal:
+    """Reads lines, obeys commands, streams answers."""
+
+    def __init__(self, session: Session, conversation: Conversation, config: GenerationConfig) -> None:
+        self._session = session
+        self._conversation = conversation
+        self._config = config
+        self._last: dict[str, Any] | None = None
+
+    def talk(self) -> None:
+        """Until /exit or the end of the input."""
+        while True:
+            try:
+                line = _read_line().strip()
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:
+                print()
+                err.print("/exit or Ctrl-D leaves.", style="dim")
+                continue
+            if line == "/exit":
+                return
+            if line.startswith("/"):
+                self._obey(line)
+            elif line:
+                self._answer(line)
+
+    def _obey(self, command: str) -> None:
+        if command == "/reset":
+            self._conversation.reset()
+            self._session.reset()
+            err.print("The conversation is forgotten.", style="dim")
+        elif command == "/stats":
+            out.print(tables.statistics(self._last) if self._last else "No answer yet.")
+        else:
+            err.print(_HELP, markup=False, style="dim")
+
+    def _answer(self, line: str) -> None:
+        from streamfuse.runtime.config import PromptError
+
+        prompt_ids = self._conversation.ask(line)
+        try:
+            generation = self._session.generate(prompt_ids, self._config)
+        except PromptError as error:  # the conversation outgrew the context
+            self._conversation.take_back()
+            err.print(f"{error}. /reset begins anew.", markup=False, style="yellow")
+            return
+        with stop_on_interrupt(generation.stop) as interrupted:
+            for piece in generation:
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+        print()
+        self._conversation.answer(generation.text, generation.token_ids)
+        self._last = generation.statistics.to_dict()
+        if interrupted:
+            err.print("(stopped)", style="dim")
+        elif self._last["finish_reason"] == "context":
+            err.print("The context is full. /reset begins anew.", style="yellow")
+
+
+def _read_line() -> str:
+    """A line with editing and history where this Python has readline."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (importing it is what switches it on)
+        return input("> ")
+    return input()

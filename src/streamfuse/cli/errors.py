@@ -1,0 +1,69 @@
+"""One clear line for whatever goes wrong: exit code 2 for bad use, 1 for a failure, 130 for Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
+_KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
+
+
+class OneLineErrors(TyperGroup):
+    """The root command. It replaces the boxes and tracebacks of typer by one line on standard error."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("standalone_mode", True):
+            return super().main(*args, **kwargs)
+        _tolerate_any_character()
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except (typer.Abort, KeyboardInterrupt):
+            sys.exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            if _debug():
+                traceback.print_exc()
+            line, code = describe(error)
+            typer.secho(f"error: {line}", fg="red" if sys.stderr.isatty() else None, err=True)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def describe(error: Exception) -> tuple[str, int]:
+    """The line for an error, and its exit code."""
+    if hasattr(error, "format_message"):  # typer's own: an unknown flag, a value out of range, a missing argument
+        command = getattr(getattr(error, "ctx", None), "command_path", "streamfuse")
+        text = _one_line(error.format_message())
+        return f"{text.rstrip('.')} (see {command} --help)", int(getattr(error, "exit_code", 2))
+    if isinstance(error, OSError) and error.strerror:
+        return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), EXIT_FAILURE
+    expected = isinstance(error, ValueError) and type(error).__module__.startswith(_KNOWN_MODULES)
+    if expected or type(error) in (ValueError, OSError):
+        return _one_line(str(error)) or type(error).__name__, EXIT_FAILURE
+    if isinstance(error, MemoryError):
+        return "not enough memory", EXIT_FAILURE
+    if isinstance(error, ImportError):
+        return f"a part of streamfuse is not installed ({_one_line(str(error))})", EXIT_FAILURE
+    name = type(error).__name__
+    return f"{name}: {_one_line(str(error))} (set STREAMFUSE_DEBUG=1 for the traceback)", EXIT_FAILURE
+
+
+def _debug() -> bool:
+    """Also true where the error came before typer had read `--debug`."""
+    return "--debug" in sys.argv[1:] or os.environ.get("STREAMFUSE_DEBUG", "0").lower() not in ("", "0", "false", "no")
+
+
+def _tolerate_any_character() -> None:
+    """A terminal that is not UTF-8 shows `?` for what it lacks instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,93 @@
+"""The flags that `run` and `chat` share, and the configuration they become; a flag left out is the bundle's default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfuse.bundle import Manifest
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.config import GenerationConfig
+
+_BUNDLE_DEFAULT = "from the bundle"
+
+BundleFolder = Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens to generate at most.", show_default=_BUNDLE_DEFAULT)
+]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="0 is greedy; higher is more varied.", show_default=_BUNDLE_DEFAULT)
+]
+TopK = Annotated[
+    int | None, typer.Option(min=0, help="Sample among the k likeliest tokens; 0: off.", show_default=_BUNDLE_DEFAULT)
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="Sample among the likeliest tokens of this total probability; 1: off.",
+                 show_default=_BUNDLE_DEFAULT),
+]  # fmt: skip
+MinP = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="Drop tokens below this share of the likeliest one; 0: off.",
+                 show_default=_BUNDLE_DEFAULT),
+]  # fmt: skip
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(help="Above 1: tokens seen before are less likely; 1: off.", show_default=_BUNDLE_DEFAULT),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text, with and without speculation.")]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given again.")]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message, before the first turn.")]
+NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="One token per pass, the baseline.")]
+Width = Annotated[
+    int | None,
+    typer.Option(min=1, help="Nodes per verify pass; see `streamfuse inspect`.", show_default=_BUNDLE_DEFAULT),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default="the engine's choice")]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user said; None where nothing was said."""
+
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    speculative: bool = True
+    width: int | None = None
+
+    def config(self, manifest: Manifest) -> GenerationConfig:
+        """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
+        from streamfuse.runtime.config import GenerationConfig
+        from streamfuse.runtime.sampling import SamplingConfig
+
+        defaults = manifest.sampling_defaults
+
+        def choose(name: str) -> Any:
+            said = getattr(self, name)
+            return getattr(defaults, name) if said is None else said
+
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        widths = [method.rows for method in manifest.verify_methods.values()]
+        if self.width is not None and self.speculative and self.width not in widths:
+            raise typer.BadParameter(
+                f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {self.width}"
+            )
+        try:
+            return GenerationConfig(
+                max_new_tokens=choose("max_new_tokens"),
+                sampling=SamplingConfig(seed=self.seed, **{name: choose(name) for name in names}),
+                stop_strings=self.stop,
+                speculative=self.speculative,
+                width=self.width,
+            )
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None

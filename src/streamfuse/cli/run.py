@@ -1,0 +1,116 @@
+"""`streamfuse run`: one prompt, one answer; with `--compare` the same prompt plainly and speculatively."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options, tables
+from .compare import compare
+from .console import err, out
+from .engine import Opened, open_for_text
+from .interrupt import stop_on_interrupt
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.runtime.session import Session
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    bundle: options.BundleFolder,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="What to say to the model; `-` reads it from standard input.")
+    ],
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    seed: options.Seed = 0,
+    stop: options.Stop = None,
+    system: options.System = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the prompt as it is, without the chat template.")
+    ] = False,
+    no_speculation: options.NoSpeculation = False,
+    width: options.Width = None,
+    threads: options.Threads = None,
+    compare_: Annotated[
+        bool, typer.Option("--compare", help="Run plainly and speculatively; compare texts and speed.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median counts.")] = 3,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Statistics after the answer, on standard error.")] = False,
+) -> None:
+    """Answer one prompt; the text is streamed to standard output.
+
+    [bold]Examples[/bold]
+
+    streamfuse run build/demo "Why is the sky blue?"
+
+    streamfuse run build/demo "Write a haiku." --temperature 0.8 --top-p 0.95 --seed 7 --stats
+
+    streamfuse run build/demo "Count from 1 to 30." --compare
+
+    cat letter.txt | streamfuse run build/demo - --raw --max-new-tokens 64 --json
+    """
+    if compare_ and no_speculation:
+        raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
+    if raw and system is not None:
+        raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
+    opened = open_for_text(bundle)
+    config = options.Wishes(
+        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
+        not no_speculation, width,
+    ).config(opened.bundle.manifest)  # fmt: skip
+    prompt_ids = _encode(opened, sys.stdin.read() if prompt == "-" else prompt, system, raw)
+    opened.check_prompt(prompt_ids)
+    with opened.session(threads) as session:
+        if compare_:
+            comparison = compare(session, prompt_ids, config, repeats, err)
+            if json_:
+                print(json.dumps(comparison.to_dict(), ensure_ascii=False))
+            else:
+                out.print(comparison.text, markup=False)
+                out.print(tables.comparison(comparison))
+        else:
+            _answer(session, prompt_ids, config, json_, stats)
+
+
+def _encode(opened: Opened, prompt: str, system: str | None, raw: bool) -> list[int]:
+    if raw:
+        return opened.text.encode(prompt)
+    if not opened.text.can_chat and system is None:
+        return opened.text.encode(prompt)
+    messages = [{"role": "user", "content": prompt}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return opened.text.encode_chat(messages)
+
+
+def _answer(session: Session, prompt_ids: list[int], config: GenerationConfig, as_json: bool, stats: bool) -> None:
+    generation = session.generate(prompt_ids, config)
+    with stop_on_interrupt(generation.stop) as interrupted:
+        for piece in generation:
+            if not as_json:
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+    statistics = generation.statistics.to_dict()
+    if as_json:
+        print(json.dumps({"text": generation.text, **statistics}, ensure_ascii=False))
+    else:
+        print()
+        if stats:
+            err.print(tables.statistics(statistics))
+        elif statistics["finish_reason"] == "context":
+            err.print(f"[yellow]The context of {session.backend.spec.capacity} tokens is full.[/yellow]")
+    if interrupted:
+        raise KeyboardInterrupt

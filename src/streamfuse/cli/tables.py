@@ -1,0 +1,154 @@
+"""Tables for people; every number in them is also in the JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from streamfuse.bundle import Manifest
+from streamfuse.bundle.manifest import TensorFacts
+
+from .compare import Comparison
+
+
+def statistics(facts: dict[str, Any]) -> Table:
+    """One generation."""
+    table = _table("", "value", right=("value",))
+    for label, value in _rows(facts):
+        table.add_row(label, value)
+    return table
+
+
+def comparison(result: Comparison) -> Group:
+    """Plain and speculative, column by column."""
+    plain, speculative = result.plain.statistics, result.speculative.statistics
+    table = _table("", "plain", "speculative", right=("plain", "speculative"))
+    for (label, left), (_, right) in zip(_rows(plain), _rows(speculative), strict=True):
+        table.add_row(label, left, right)
+    equal = "[green]the texts are equal[/green]" if result.equal else "[red]the texts differ[/red]"
+    fallback = speculative["fallback_reason"]
+    lines = [f"[bold]speed-up {result.speedup:.2f}x[/bold], {equal}"]
+    if fallback:
+        lines.append(f"[yellow]not speculative: {fallback}[/yellow]")
+    return Group(table, *lines)
+
+
+def bundle(manifest: Manifest) -> Group:
+    """Everything in a manifest but the hashes and the chat template."""
+    return Group(_facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), _files(manifest))
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    depths = " ".join(f"{share:.2f}" for share in facts["acceptance_per_depth"])
+    widths = " ".join(f"{name}:{count}" for name, count in facts["widths"].items())
+    rows = [
+        ("tokens/s", f"{facts['decode_token_per_sec']:.1f}"),
+        ("mean accepted tokens", f"{facts['mean_accepted_tokens']:.2f}"),
+        ("acceptance per depth", depths or "-"),
+        ("drafted tokens accepted", f"{facts['draft_tokens_accepted']} of {facts['draft_tokens_proposed']}"),
+        ("target passes", widths or "-"),
+        ("generated tokens", str(facts["generated_tokens"])),
+        ("finish reason", facts["finish_reason"]),
+        ("prompt tokens", f"{facts['prompt_tokens']} ({facts['prefill_token_per_sec']:.0f}/s)"),
+        ("first token", f"{facts['first_token_ms']:.0f} ms"),
+    ]
+    return rows + [(f"time in {phase}", f"{ms:.1f} ms") for phase, ms in facts["time_ms"].items()]
+
+
+def _facts(manifest: Manifest) -> Table:
+    model, speculation, cache = manifest.model, manifest.speculation, manifest.cache
+    streams = f"{speculation.num_streams} streams, top {speculation.top_k} each, in {speculation.num_msa_layers} layers"
+    pruned = "no pruning" if speculation.prune_layer is None else f"pruned before layer {speculation.prune_layer}"
+    defaults = ", ".join(f"{name} {value}" for name, value in manifest.sampling_defaults)
+    table = _table("bundle", "")
+    for label, value in (
+        ("model", model.name),
+        ("source", model.source),
+        ("license", model.license or "not stated"),
+        ("architecture", f"{model.architecture}, {model.num_layers} layers, hidden {model.hidden_size}"),
+        ("heads", f"{model.num_heads} query, {model.num_kv_heads} key/value, {model.head_dim} wide"),
+        ("parameters", f"{model.parameters:,} + {speculation.extra_parameters:,} for streams"),
+        ("vocabulary", f"{model.vocab_size:,}, of which streams propose {speculation.stream_vocab_size:,}"),
+        ("speculation", f"{streams}, {pruned}, parent rank {speculation.parent_rank}"),
+        ("adapter", speculation.adapter or "none: untrained streams"),
+        ("default width", str(speculation.default_width or "none")),
+        ("context", f"{cache.capacity} tokens, cache {cache.dtype}"),
+        ("target", f"{manifest.target}, {manifest.backend}"),
+        ("operators", ", ".join(manifest.operators) or "none"),
+        ("sampling defaults", defaults),
+        ("exporter", manifest.exporter_version),
+        ("format version", str(manifest.format_version)),
+    ):
+        table.add_row(label, value)
+    return table
+
+
+def _methods(manifest: Manifest) -> Table:
+    table = _table("method", "rows", "keep", "inputs", "outputs", right=("rows", "keep"))
+    for name, method in manifest.methods.items():
+        keep = "all" if method.keep is None else str(method.keep)
+        table.add_row(name, str(method.rows), keep, _tensors(method.inputs), _tensors(method.outputs))
+    return table
+
+
+def _tensors(tensors: Sequence[TensorFacts]) -> str:
+    """One line per tensor; the same tensor of successive layers is one line, `key_cache_0..29`."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for tensor in tensors:
+        stem = re.sub(r"_\d+$", "", tensor.name)
+        numbered = tensor.name != stem
+        shape = f"{tensor.dtype} {list(tensor.shape)}"
+        groups.setdefault((stem if numbered else tensor.name, shape), []).append(tensor.name.removeprefix(f"{stem}_"))
+    lines = []
+    for (stem, shape), numbers in groups.items():
+        if numbers == [stem]:
+            lines.append(f"{stem} {shape}")
+        else:
+            lines.append(f"{stem}_{numbers[0]}{f'..{numbers[-1]}' if len(numbers) > 1 else ''} {shape}")
+    return "\n".join(lines).replace("[", "\\[")
+
+
+def _parts(manifest: Manifest) -> Table:
+    table = _table("part", "scheme", "bits", "group", "symmetric", "size", right=("bits", "group", "size"))
+    for part, scheme in manifest.quantization:
+        symmetric = "-" if scheme.symmetric is None else "yes" if scheme.symmetric else "no"
+        size = "-" if scheme.bytes is None else _size(scheme.bytes)
+        table.add_row(part, scheme.scheme, str(scheme.bits), str(scheme.group_size or "-"), symmetric, size)
+    return table
+
+
+def _parity(manifest: Manifest) -> RenderableType:
+    if not manifest.parity:
+        return "no parity was measured"
+    table = _table("parity", "floor", "measured")
+    for name, parity in manifest.parity.items():
+        table.add_row(name, parity.floor, ", ".join(f"{key} {value:.6g}" for key, value in parity.metrics.items()))
+    return table
+
+
+def _files(manifest: Manifest) -> Table:
+    table = _table("file", "size", "sha256", right=("size",))
+    for name, facts in manifest.files.items():
+        table.add_row(name, _size(facts.bytes), facts.sha256[:16])
+    table.add_row("total", _size(sum(facts.bytes for facts in manifest.files.values())), "")
+    return table
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.2f} GB"
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
