@@ -1,0 +1,158 @@
+"""Fakes, not mocks: an arithmetic language model behind the Backend protocol, defined to the bit in docs/traces.md.
+
+Its logits depend on every token of the context in order, so a wrong commit, a wrong path or a wrong position changes
+the text; its integers make the same model easy to write in Kotlin and Swift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamfuse.runtime.backend import (
+    DECODE,
+    PREFILL,
+    BackendError,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    ModelSpec,
+    PassOutput,
+)
+
+SUCCESSOR_BONUS = 4.0
+
+
+def spec(
+    capacity: int = 96,
+    vocab_size: int = 64,
+    num_streams: int = 3,
+    top_k: int = 3,
+    prefill_rows: int = 8,
+    widths: dict[str, tuple[int, int]] | None = None,
+    eos_token_ids: tuple[int, ...] = (),
+    default_width: int | None = None,
+) -> ModelSpec:
+    widths = {"verify_2": (2, 2), "verify_4": (4, 4), "verify_8": (8, 6)} if widths is None else widths
+    return ModelSpec(capacity, vocab_size, num_streams, top_k, prefill_rows, widths, eos_token_ids, default_width)
+
+
+def context_hash(tokens: Sequence[int]) -> int:
+    """Unsigned 32-bit, order matters."""
+    value = 0
+    for token in tokens:
+        value = (value * 31 + token + 7) % 2**32
+    return value
+
+
+def mix(value: int, salt: IntArray) -> IntArray:
+    """The finaliser of MurmurHash3 over value XOR salt * 2654435761, unsigned 32-bit; salt int64 [n] -> int64 [n]."""
+    x = np.uint64(value) ^ (salt.astype(np.uint64) * np.uint64(2654435761) & np.uint64(0xFFFFFFFF))
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = ((x ^ (x >> np.uint64(shift))) * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
+    return (x ^ (x >> np.uint64(16))).astype(np.int64)
+
+
+def logits_after(tokens: Sequence[int], vocab_size: int) -> FloatArray:
+    """float32 [V], multiples of 1/16 in [0, 8); the successor (31 t + 7) mod V of the last token t gets 4 more."""
+    logits = (mix(context_hash(tokens), np.arange(vocab_size)) >> 25).astype(np.float32) / np.float32(16)
+    logits[(31 * tokens[-1] + 7) % vocab_size] += np.float32(SUCCESSOR_BONUS)
+    return logits
+
+
+def greedy_after(tokens: Sequence[int], vocab_size: int) -> int:
+    return int(np.argmax(logits_after(tokens, vocab_size)))
+
+
+class ArithmeticBackend:
+    """The arithmetic model. `accuracy` is how often (in sixteenths of cases, by hash) a stream's first candidate is
+    the greedy continuation; 0 makes the divergent twin, whose greedy drafts are always wrong.
+
+    `script` gives the streams their candidates by position instead: stream j of a node at position t proposes
+    script[t + 1 + j] first. With the text of a plain run as script, every draft is accepted.
+    """
+
+    def __init__(self, spec: ModelSpec, accuracy: int = 12, script: Sequence[int] | None = None) -> None:
+        self.spec = spec
+        self.accuracy = accuracy
+        self.script = script
+        self.cache: list[int] = []  # a committed row is its token
+        self.calls: list[tuple[str, int]] = []
+        self.closed = False
+        self._paths: dict[int, list[int]] = {}  # surviving row of the last run -> its whole context
+
+    @property
+    def length(self) -> int:
+        return len(self.cache)
+
+    def run(self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray) -> PassOutput:
+        rows = self.spec.rows(method)
+        assert 1 <= len(input_ids) <= rows, (method, len(input_ids))
+        assert input_ids.dtype == np.int64
+        assert position_ids.dtype == np.int64
+        assert ancestors.dtype == np.bool_
+        assert ancestors.shape == (len(input_ids),) * 2
+        assert not np.triu(ancestors, 1).any(), "parents come first"
+        self.calls.append((method, len(input_ids)))
+        paths = [self.cache + input_ids[np.flatnonzero(row)].tolist() for row in ancestors]
+        assert position_ids.tolist() == [len(path) - 1 for path in paths]
+        assert max(position_ids) < self.spec.capacity
+        if method == PREFILL:
+            self._paths = dict(enumerate(paths))
+            return PassOutput.of_prefill()
+        kept = self._kept(paths, ancestors, 1 if method == DECODE else self.spec.widths[method][1])
+        self._paths = {row: paths[row] for row in kept}
+        logits = np.stack([logits_after(paths[row], self.spec.vocab_size) for row in kept])
+        if method == DECODE:
+            return PassOutput.of_decode(logits)
+        streams = [[self._candidates(paths[row], j) for j in range(1, self.spec.num_streams + 1)] for row in kept]
+        log_probs = np.log(np.float32(0.5)) * np.arange(1, self.spec.top_k + 1, dtype=np.float32)
+        shape = (len(kept), self.spec.num_streams, self.spec.top_k)
+        return PassOutput(
+            logits,
+            np.array(kept, np.int64),
+            np.array(streams, np.int64).reshape(shape),
+            np.broadcast_to(log_probs, shape),
+        )
+
+    def _kept(self, paths: list[list[int]], ancestors: BoolArray, keep: int) -> list[int]:
+        """The best `keep` rows by path score, best first: the least hash along the path, the root's being highest."""
+        own = [2**32] + [int(mix(context_hash(path), np.array([1]))[0]) for path in paths[1:]]
+        scores = [min(own[j] for j in np.flatnonzero(row)) for row in ancestors]
+        return sorted(range(len(paths)), key=lambda row: (-scores[row], row))[:keep]
+
+    def _candidates(self, path: list[int], stream: int) -> list[int]:
+        vocab, k = self.spec.vocab_size, self.spec.top_k
+        if self.script is not None:
+            place = len(path) + stream  # the position that this stream predicts
+            first = self.script[place] if place < len(self.script) else 0
+            return [(first + rank) % vocab for rank in range(k)]
+        future = list(path)
+        for _ in range(stream + 1):
+            future.append(greedy_after(future, vocab))
+        lucky = int(mix(context_hash(path), np.array([100 + stream]))[0]) % 16 < self.accuracy
+        return [(future[-1] + rank + (not lucky)) % vocab for rank in range(k)]
+
+    def commit(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            if row not in self._paths:
+                raise BackendError(f"row {row} did not survive the last pass")
+            assert self._paths[row][:-1] == self.cache, "a committed row must continue the cache"
+            if len(self.cache) == self.spec.capacity:
+                raise BackendError("the cache is full")
+            self.cache.append(self._paths[row][-1])
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= len(self.cache):
+            raise BackendError(f"cannot truncate {len(self.cache)} rows to {length}")
+        del self.cache[length:]
+        self._paths = {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def decode_letters(ids: Sequence[int]) -> str:
+    """A detokenizer for tests: one printable character per token."""
+    return "".join(chr(48 + token) for token in ids)

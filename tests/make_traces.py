@@ -1,0 +1,219 @@
+"""Write the golden traces of docs/traces.md: `python tests/make_traces.py tests/traces` (`make traces` does it).
+
+They are reviewed like code: a change of a trace is a change of the contract with Kotlin and Swift.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fakes import ArithmeticBackend, spec
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.loop import Loop, Round
+from streamfuse.runtime.random import philox4x32, uniform
+from streamfuse.runtime.sampling import Sampler, SamplingConfig
+from streamfuse.runtime.tree import Tree
+
+FORMAT = 1
+
+
+def floats(values: Any) -> Any:
+    """Nested lists of the shortest decimals that give the same float32."""
+    return [floats(value) for value in values] if np.ndim(values) else float(str(np.float32(values)))
+
+
+def tree_of(tree: Tree) -> dict[str, Any]:
+    return {
+        "tokens": tree.tokens.tolist(),
+        "parents": tree.parents.tolist(),
+        "log_probs": [round(float(value), 6) + 0.0 for value in tree.log_probs],
+    }
+
+
+def step_of(one: Round) -> dict[str, Any]:
+    return {
+        "method": one.method,
+        "tree": tree_of(one.tree),
+        "kept": one.output.kept.tolist(),
+        "stream_ids": one.output.stream_ids.tolist(),
+        "stream_log_probs": floats(one.output.stream_log_probs),
+        "chosen": one.walk.tokens,
+        "path": one.walk.rows,
+        "emitted": one.walk.tokens[: one.delivered],
+        "length": one.length,
+    }
+
+
+def loop_trace(about: str, backend: ArithmeticBackend, prompt: list[int], config: GenerationConfig) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = []
+    tokens = list(prompt)
+    loop = Loop(backend, tokens, config, StreamDrafter(), observe=lambda one: steps.append(step_of(one)))
+    for _ in loop.run():
+        pass
+    sampling = asdict(config.sampling)
+    sampling["seed"] = str(sampling["seed"])
+    return {
+        "format": FORMAT,
+        "about": about,
+        "spec": asdict(backend.spec),
+        "accuracy": backend.accuracy,
+        "sampling": sampling,
+        "config": {key: value for key, value in asdict(config).items() if key != "sampling"},
+        "prompt": prompt,
+        "steps": steps,
+        "generated": tokens[len(prompt) :],
+        "finish_reason": loop.statistics.finish_reason,
+    }
+
+
+def loop_traces() -> dict[str, dict[str, Any]]:
+    hot = SamplingConfig(temperature=0.8, top_k=12, top_p=0.95, min_p=0.01, repetition_penalty=1.1, seed=2**63 + 5)
+    small = spec(capacity=24)
+    return {
+        "loop_greedy": loop_trace(
+            "greedy, pruned wide trees", ArithmeticBackend(spec()), [3, 1, 4], GenerationConfig(16, width=8)
+        ),
+        "loop_sampled": loop_trace(
+            "every filter of the sampler", ArithmeticBackend(spec()), [9, 2, 6, 5], GenerationConfig(12, hot)
+        ),
+        "loop_plain": loop_trace(
+            "speculation off", ArithmeticBackend(spec()), [3, 1, 4], GenerationConfig(4, speculative=False)
+        ),
+        "loop_stop": loop_trace(
+            "a stop token inside an accepted block",
+            ArithmeticBackend(spec(), 16),
+            [3, 1, 4],
+            GenerationConfig(16, stop_token_ids=(greedy_token(spec(), [3, 1, 4], 6),)),
+        ),
+        "loop_context": loop_trace(
+            "the context ends the text",
+            ArithmeticBackend(small, 16),
+            [5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3],
+            GenerationConfig(64),
+        ),
+    }
+
+
+def greedy_token(of: Any, prompt: list[int], place: int) -> int:
+    """The `place`-th token (from 0) of the greedy text after the prompt."""
+    tokens = list(prompt)
+    for _ in Loop(ArithmeticBackend(of), tokens, GenerationConfig(place + 1, speculative=False)).run():
+        pass
+    return tokens[-1]
+
+
+def random_trace() -> dict[str, Any]:
+    ones, pi = 0xFFFFFFFF, (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)
+    inputs = [((0,) * 4, (0, 0)), ((ones,) * 4, (ones, ones)), (pi[:4], pi[4:])]
+    words = [
+        {"counter": hexes(counter), "key": hexes(key), "output": hexes(philox4x32(counter, key))}
+        for counter, key in inputs
+    ]
+    pairs = [(0, 0), (0, 1), (1, 0), (42, 7), (2**32, 2**32), (2**63 + 5, 2047), (2**64 - 1, 2**64 - 1)]
+    uniforms = [
+        {"seed": str(s), "position": str(p), "numerator": int(uniform(s, p) * 2**53), "value": uniform(s, p)}
+        for s, p in pairs
+    ]
+    return {"format": FORMAT, "about": "Philox4x32-10 and uniform()", "philox4x32": words, "uniform": uniforms}
+
+
+def hexes(words: tuple[int, ...]) -> list[str]:
+    return [f"{word:08x}" for word in words]
+
+
+def sampling_trace() -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    settings: list[dict[str, Any]] = [
+        {},
+        {"repetition_penalty": 1.5},
+        {"temperature": 1.0},
+        {"temperature": 0.5, "top_k": 4},
+        {"temperature": 1.5, "top_p": 0.6},
+        {"temperature": 1.0, "min_p": 0.2},
+        {"temperature": 0.9, "top_k": 8, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2},
+    ]
+    steps = []
+    for setting in settings:
+        for seed in (0, 7):
+            logits = (rng.integers(-32, 64, 16) / 16).astype(np.float32)  # coarse, so that equal logits occur
+            history, position = rng.integers(0, 16, 5).tolist(), int(rng.integers(5, 4096))
+            token = Sampler(SamplingConfig(**setting, seed=seed)).pick(logits, history, position)
+            steps.append(
+                {**setting, "seed": str(seed), "history": history, "position": position,
+                 "logits": floats(logits), "token": token}
+            )  # fmt: skip
+    return {"format": FORMAT, "about": "logits to tokens", "steps": steps}
+
+
+def growth_trace() -> dict[str, Any]:
+    rng = np.random.default_rng(11)
+    vocab, slots, streams, k, rank = 24, 16, 3, 4, 2
+    stream_vocab = np.sort(rng.permutation(vocab)[:slots]).astype(np.int32)
+    left = (rng.integers(-8, 9, (vocab, rank)) / 8).astype(np.float16)
+    right = (rng.integers(-8, 9, (slots, rank)) / 8).astype(np.float16)
+    gate = (rng.integers(4, 9, (streams, rank)) / 4).astype(np.float32)
+    tables = DraftTables.of(left, right, gate, stream_vocab)
+    steps = []
+    for width, with_term in ((1, True), (4, True), (4, False), (8, True), (8, False), (16, True)):
+        ids = np.stack([rng.permutation(stream_vocab)[:k] for _ in range(streams)]).astype(np.int64)
+        probs = np.sort(rng.dirichlet(np.full(k + 1, 0.7), streams)[:, :k])[:, ::-1]
+        log_probs = np.log(probs).astype(np.float32)
+        root = int(rng.integers(0, vocab))
+        tree = grow(root, ids, log_probs, width, streams, tables if with_term else None)
+        steps.append(
+            {"root": root, "width": width, "parent_term": with_term, "stream_ids": ids.tolist(),
+             "stream_log_probs": floats(log_probs), "tree": tree_of(tree)}
+        )  # fmt: skip
+    return {
+        "format": FORMAT,
+        "about": "streams and the parent term to trees",
+        "parent_left": floats(left),
+        "parent_right": floats(right),
+        "gate": floats(gate),
+        "stream_vocab": stream_vocab.tolist(),
+        "steps": steps,
+    }
+
+
+def traces() -> dict[str, dict[str, Any]]:
+    return {
+        **loop_traces(),
+        "random": random_trace(),
+        "sampling": sampling_trace(),
+        "growth": growth_trace(),
+    }
+
+
+def text_of(trace: dict[str, Any]) -> str:
+    """JSON with one line per key, also inside steps: small and diffable."""
+
+    def lines(item: dict[str, Any], indent: str) -> str:
+        return ",\n".join(f"{indent}{json.dumps(key)}: {value(entry, indent)}" for key, entry in item.items())
+
+    def value(entry: Any, indent: str) -> str:
+        if not (isinstance(entry, list) and entry and isinstance(entry[0], dict)):
+            return json.dumps(entry)
+        blocks = (f"{indent}  {{\n{lines(one, indent + '    ')}\n{indent}  }}" for one in entry)
+        return "[\n" + ",\n".join(blocks) + f"\n{indent}]"
+
+    return "{\n" + lines(trace, "  ") + "\n}\n"
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, trace in traces().items():
+        (folder / f"{name}.json").write_text(text_of(trace), encoding="utf-8")
+        print(f"wrote {name}.json")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python tests/make_traces.py FOLDER")
+    main(Path(sys.argv[1]))

@@ -1,0 +1,169 @@
+"""From logits to tokens: order of filters, ties, errors, traces. Run: pytest tests/unit/test_runtime_sampling.py"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamfuse.runtime.random import uniform
+from streamfuse.runtime.sampling import Sampler, SamplingConfig, distribution
+
+STEPS = json.loads((Path(__file__).parents[1] / "traces" / "sampling.json").read_text(encoding="utf-8"))["steps"]
+SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def obvious(logits: list[float], history: list[int], position: int, config: SamplingConfig) -> int:
+    """The definition of docs/random.md with plain lists and a full sort."""
+    scores = [float(x) for x in logits]
+    for token in set(history):
+        factor = config.repetition_penalty
+        scores[token] = scores[token] * factor if scores[token] < 0 else scores[token] / factor
+    if config.temperature == 0:
+        return scores.index(max(scores))
+    scores = [(score - max(scores)) / config.temperature for score in scores]
+    alive = list(range(len(scores)))
+    if config.top_k:
+        alive = sorted(sorted(alive, key=lambda i: (-scores[i], i))[: config.top_k])
+    weights = {i: math.exp(scores[i]) for i in alive}
+    if config.top_p < 1:
+        goal, total, chosen = config.top_p * sum_in_order(weights.values()), 0.0, []
+        for i in sorted(alive, key=lambda i: (-scores[i], i)):
+            chosen.append(i)
+            total += weights[i]
+            if total >= goal:
+                break
+        alive = sorted(chosen)
+    alive = [i for i in alive if weights[i] >= config.min_p]
+    target = uniform(config.seed, position) * sum_in_order(weights[i] for i in alive)
+    total = 0.0
+    for i in alive:
+        total += weights[i]
+        if total > target:
+            return i
+    raise AssertionError("unreachable")
+
+
+def sum_in_order(values: Any) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@pytest.mark.parametrize("number", range(len(STEPS)))
+def test_the_sampler_replays_the_trace(number: int) -> None:
+    step = STEPS[number]
+    config = SamplingConfig(**{key: step[key] for key in SETTINGS if key in step}, seed=int(step["seed"]))
+    assert (
+        Sampler(config).pick(np.array(step["logits"], np.float32), step["history"], step["position"]) == step["token"]
+    )
+
+
+def test_the_sampler_agrees_with_the_obvious_definition(rng: np.random.Generator) -> None:
+    for case in range(600):
+        config = SamplingConfig(
+            temperature=float(rng.choice([0, 0.3, 1, 2])),
+            top_k=int(rng.choice([0, 1, 5, 30])),
+            top_p=float(rng.choice([0.05, 0.5, 0.9, 1])),
+            min_p=float(rng.choice([0, 0.1, 1])),
+            repetition_penalty=float(rng.choice([0.7, 1, 1.3])),
+            seed=case,
+        )
+        logits = (rng.integers(-24, 24, 100) / 8).astype(np.float32)
+        history = rng.integers(0, 100, 20).tolist()
+        assert Sampler(config).pick(logits, history, case) == obvious(logits.tolist(), history, case, config)
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+def test_the_nucleus_of_a_large_vocabulary_needs_no_full_sort_to_be_right(
+    rng: np.random.Generator, top_p: float
+) -> None:
+    logits = (rng.normal(size=5000) * 2).astype(np.float32)
+    ids, weights = distribution(logits, [], SamplingConfig(temperature=1, top_p=top_p))
+    probs = np.exp(logits.astype(np.float64))
+    probs /= probs.sum()
+    order = np.argsort(-logits, kind="stable")
+    count = int(np.searchsorted(np.cumsum(probs[order]), top_p)) + 1
+    assert ids is not None
+    assert ids.tolist() == sorted(order[:count].tolist())
+    assert weights.max() == 1
+
+
+def test_sampled_frequencies_follow_the_softmax() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05])).astype(np.float32)
+    sampler = Sampler(SamplingConfig(temperature=1, seed=4))
+    counts = np.bincount([sampler.pick(logits, [], position) for position in range(8000)], minlength=4)
+    assert np.abs(counts / 8000 - [0.5, 0.3, 0.15, 0.05]).max() < 0.015
+
+
+def test_filters_keep_what_hugging_face_keeps(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers.generation.logits_process")
+    for _ in range(50):
+        logits = rng.normal(size=200).astype(np.float32) * 3
+        history = rng.integers(0, 200, 30).tolist()
+        config = SamplingConfig(temperature=0.7, top_k=40, top_p=0.8, min_p=0.02, repetition_penalty=1.3)
+        scores, ids = torch.tensor(logits)[None], torch.tensor([history])
+        for warper in (
+            process.RepetitionPenaltyLogitsProcessor(1.3),
+            process.TemperatureLogitsWarper(0.7),
+            process.TopKLogitsWarper(40),
+            process.TopPLogitsWarper(0.8),
+            process.MinPLogitsWarper(0.02),
+        ):
+            scores = warper(ids, scores)
+        ours, weights = distribution(logits, history, config)
+        assert ours is not None
+        assert ours.tolist() == torch.isfinite(scores[0]).nonzero()[:, 0].tolist()
+        assert np.abs(weights / weights.sum() - torch.softmax(scores[0], 0).numpy()[ours]).max() < 1e-5
+
+
+def test_equal_logits_go_to_the_smaller_token() -> None:
+    level = np.zeros(10, np.float32)
+    assert Sampler(SamplingConfig()).pick(level, [], 0) == 0
+    assert {Sampler(SamplingConfig(temperature=1, top_k=3, seed=s)).pick(level, [], 0) for s in range(50)} == {0, 1, 2}
+
+
+def test_near_ties_are_counted() -> None:
+    greedy = Sampler(SamplingConfig())
+    greedy.pick(np.array([1, 1.0005, 0], np.float32), [], 0)
+    greedy.pick(np.array([1, 2, 0], np.float32), [], 0)
+    assert greedy.near_ties == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_refused(temperature: float, bad: float) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        Sampler(SamplingConfig(temperature=temperature)).pick(np.array([0, bad], np.float32), [], 0)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-9, 1e300])
+def test_extreme_temperatures_stay_finite(temperature: float) -> None:
+    token = Sampler(SamplingConfig(temperature=temperature)).pick(np.array([0, 5, 1], np.float32), [], 3)
+    assert token in (0, 1, 2)
+    assert temperature > 1 or token == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "setting"),
+    [
+        ("--temperature", {"temperature": -1}),
+        ("--temperature", {"temperature": math.nan}),
+        ("--top-k", {"top_k": -1}),
+        ("--top-p", {"top_p": 0}),
+        ("--top-p", {"top_p": 1.5}),
+        ("--min-p", {"min_p": 2}),
+        ("--repetition-penalty", {"repetition_penalty": 0}),
+        ("--seed", {"seed": -1}),
+        ("--seed", {"seed": 2**64}),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_its_flag(flag: str, setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{flag} must be "):
+        SamplingConfig(**setting)
