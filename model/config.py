@@ -1,0 +1,141 @@
+"""What a checkpoint is: the base model's facts and the settings of its streams.
+
+Both are frozen dataclasses. `ModelConfig` is read from a Hugging Face `config.json`; `StreamConfig` travels inside an
+adapter file's metadata, so that an adapter says by itself how to rebuild its modules.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint or adapter cannot be used; the message names the file and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Facts of a Llama-family base model (sizes in elements, `rope_theta` in the usual base)."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    attention_bias: bool
+    qk_norm: bool
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_hf(cls, config: dict[str, Any], source: str = "config.json") -> ModelConfig:
+        """Read a Hugging Face `config.json`.
+
+        Raises:
+            CheckpointError: the architecture or a feature (sliding window, unknown RoPE scaling) is not supported.
+        """
+        architecture = (config.get("architectures") or ["?"])[0]
+        if architecture not in ARCHITECTURES:
+            raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
+        if config.get("use_sliding_window"):
+            raise CheckpointError(f"{source}: use_sliding_window is not supported")
+        # transformers 5 nests the rotary settings, earlier versions keep them flat.
+        rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        theta = float(rope.pop("rope_theta", None) or config.get("rope_theta") or 10000.0)
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind not in ("default", "linear", "llama3"):
+            raise CheckpointError(f"{source}: rope scaling {kind!r} is not supported (default, linear, llama3)")
+        heads = int(config["num_attention_heads"])
+        eos = config.get("eos_token_id")
+        return cls(
+            architecture=architecture,
+            vocab_size=int(config["vocab_size"]),
+            hidden_size=int(config["hidden_size"]),
+            intermediate_size=int(config["intermediate_size"]),
+            num_layers=int(config["num_hidden_layers"]),
+            num_heads=heads,
+            num_kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            rope_theta=theta,
+            rope_scaling=rope if kind != "default" else None,
+            max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
+            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+            attention_bias=bool(config.get("attention_bias", architecture == "Qwen2ForCausalLM")),
+            qk_norm=architecture == "Qwen3ForCausalLM",
+            bos_token_id=config.get("bos_token_id"),
+            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> ModelConfig:
+        """Read `config.json` of a checkpoint folder; end-of-sequence ids of `generation_config.json` are added."""
+        path = folder / "config.json"
+        if not path.is_file():
+            raise CheckpointError(f"{path}: no such file; a checkpoint folder needs config.json")
+        try:
+            config = json.loads(path.read_text())
+            generation = folder / "generation_config.json"
+            if generation.is_file():
+                extra = json.loads(generation.read_text()).get("eos_token_id")
+                if extra is not None:
+                    config["eos_token_id"] = extra
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+        return cls.from_hf(config, str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """Settings of the speculative streams (Speculative Streaming, section 3) and of what we add to them.
+
+    Attributes:
+        num_streams: gamma, streams per token.
+        num_msa_layers: Ns, top layers that carry streams.
+        eta_rank: rank of f_eta (eq. 3); 0 is the identity.
+        value_rotation: radians per stream distance; 0 uses identifier embeddings instead (the paper's default).
+        adapter_rank: rank of the row-masked low-rank adapters of stream rows; 0 has none.
+        adapter_alpha: scale of the adapters is adapter_alpha / adapter_rank.
+        parent_rank: rank of the parent term (design: a stream's distribution is marginal, a tree proposes a parent); 0 is off.
+        pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
+        stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
+    """
+
+    num_streams: int = 4
+    num_msa_layers: int = 8
+    eta_rank: int = 0
+    value_rotation: float = 0.0
+    adapter_rank: int = 12
+    adapter_alpha: float = 24.0
+    parent_rank: int = 32
+    pruner_rank: int = 8
+    stream_vocab_size: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_streams <= 8:
+            raise ValueError(f"num_streams must be 1 to 8, not {self.num_streams}")
+        if self.num_msa_layers < 1:
+            raise ValueError(f"num_msa_layers must be at least 1, not {self.num_msa_layers}")
+        for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, it is {getattr(self, name)}")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> StreamConfig:
+        return cls(**json.loads(text))

@@ -1,0 +1,203 @@
+"""The stream-fused model: Speculative Streaming (arXiv 2402.11131, v1) on a frozen base, and the parts that we add.
+
+A token at position t carries `num_streams` extra rows in the top `num_msa_layers` layers. Row j (1-based) starts from the token's
+own hidden state below those layers (eq. 3), attends to the main rows up to t and to rows 1..j of the same token (eq. 2), and
+predicts the token at t + 1 + j. Its rotary position is t + j. Main rows never see stream rows, so the base's outputs are unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .config import StreamConfig
+from .transformer import Adapter, Block, Transformer
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class LowRank(nn.Module):
+    """x [..., n_in] -> scale * up(down(x)) [..., n_out]; zero at the start."""
+
+    def __init__(self, n_in: int, n_out: int, rank: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(rank, n_in) / math.sqrt(n_in))
+        self.up = nn.Parameter(torch.zeros(n_out, rank))
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.linear(x, self.down), self.up) * self.scale
+
+
+class StreamAdapters(nn.ModuleDict):
+    """Row-masked low-rank adapters of one layer: they act on stream rows only (paper, lossless mode)."""
+
+    def __init__(self, block: Block, rank: int, alpha: float) -> None:
+        owners = {name: block.self_attn if hasattr(block.self_attn, name) else block.mlp for name in PROJECTIONS}
+        shapes = {name: getattr(owner, name) for name, owner in owners.items()}
+        super().__init__({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
+
+    def adapt(self, name: str, x: Tensor) -> Tensor:
+        return self[name](x)
+
+
+class ParentTerm(nn.Module):
+    """What the parent token says about its child, beyond the paper: score += ((Ê_u U) * g_j) . (V E_c).
+
+    A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a particular
+    parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
+    """
+
+    def __init__(self, hidden_size: int, num_streams: int, rank: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(hidden_size, rank))  # U
+        self.right = nn.Parameter(torch.zeros(rank, hidden_size))  # V
+        self.gate = nn.Parameter(torch.ones(num_streams, rank))  # g
+
+    def left_rows(self, embedding: Tensor) -> Tensor:
+        """[n, hidden_size] embedding rows of parents -> [n, rank]."""
+        return F.normalize(embedding.float(), dim=-1) @ self.left
+
+    def right_rows(self, head: Tensor) -> Tensor:
+        """[S, hidden_size] head rows of candidates -> [S, rank]."""
+        return head.float() @ self.right.T
+
+
+class Pruner(nn.Module):
+    """Early exit before the streams are inserted (paper, tree pruning): scores the edge parent -> child.
+
+    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map, and the edge's score is log sigmoid(a z + b). It
+    needs the drafted tokens' head rows only, and it is never positive, so a path's score never exceeds its parent's.
+    """
+
+    def __init__(self, hidden_size: int, rank: int) -> None:
+        super().__init__()
+        self.low_rank = LowRank(hidden_size, hidden_size, rank)
+        self.slope = nn.Parameter(torch.tensor(0.3))
+        self.offset = nn.Parameter(torch.tensor(-3.0))
+
+    def early_exit(self, normed: Tensor) -> Tensor:
+        return normed + self.low_rank(normed)
+
+    def edge_score(self, logit: Tensor) -> Tensor:
+        return F.logsigmoid(self.slope * logit + self.offset)
+
+
+class StreamFused(nn.Module):
+    """A base model with its streams. `stream_vocab` is an ascending int64 tensor of token ids (None: the full vocabulary)."""
+
+    def __init__(self, base: Transformer, config: StreamConfig, stream_vocab: Tensor | None = None) -> None:
+        super().__init__()
+        h, n = base.config.hidden_size, base.config.num_layers
+        if config.num_msa_layers > n:
+            raise ValueError(f"num_msa_layers is {config.num_msa_layers}, the base model has {n} layers")
+        self.base = base
+        self.streams_config = config
+        self.top_layers = base.layers[n - config.num_msa_layers :]
+        if not config.value_rotation:
+            self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
+        if config.eta_rank:
+            self.eta = LowRank(h, h, config.eta_rank)
+        if config.adapter_rank:
+            self.adapters = nn.ModuleList(
+                StreamAdapters(layer, config.adapter_rank, config.adapter_alpha) for layer in self.top_layers
+            )
+        if config.parent_rank:
+            self.parent = ParentTerm(h, config.num_streams, config.parent_rank)
+        if config.pruner_rank:
+            self.pruner = Pruner(h, config.pruner_rank)
+        self.register_buffer("stream_vocab", stream_vocab if stream_vocab is not None else torch.arange(base.config.vocab_size))
+
+    @property
+    def num_lower_layers(self) -> int:
+        return self.base.config.num_layers - self.streams_config.num_msa_layers
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Everything that is not the base: the content of an adapter file."""
+        return {k: v for k, v in self.state_dict().items() if not k.startswith(("base.", "top_layers."))}
+
+    def extra_parameters(self) -> list[nn.Parameter]:
+        return [p for name, p in self.named_parameters() if not name.startswith(("base.", "top_layers."))]
+
+    def adapter(self, layer: int) -> Adapter:
+        """The adapter of stream rows in top layer `layer` (0 = the lowest that carries streams)."""
+        if not self.streams_config.adapter_rank:
+            return lambda name, x: None
+        return self.adapters[layer].adapt
+
+    def insert(self, hidden: Tensor) -> Tensor:
+        """Eq. 3: main rows [..., h] below the top layers -> stream rows [..., num_streams, h]."""
+        start = hidden + self.eta(hidden) if self.streams_config.eta_rank else hidden
+        start = start.unsqueeze(-2).expand(*start.shape[:-1], self.streams_config.num_streams, start.shape[-1])
+        return start if self.streams_config.value_rotation else start + self.stream_embeddings.to(start.dtype)
+
+    def rotate_value(self, value: Tensor) -> Tensor:
+        """Value rotation by stream distance (paper, section on parameter-free streams): value [..., G, Hkv, D]."""
+        if not self.streams_config.value_rotation:
+            return value
+        steps = torch.arange(1, self.streams_config.num_streams + 1, device=value.device)
+        angle = (self.streams_config.value_rotation * steps).to(value.dtype)[:, None, None]
+        a, b = value.chunk(2, dim=-1)
+        return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], dim=-1)
+
+    def head_rows(self) -> Tensor:
+        """Head rows [S, h] of the stream vocabulary."""
+        return self.base.lm_head.weight[self.stream_vocab]
+
+    def stream_states(self, lower: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Final-norm states of streams and of main rows, for training and measuring.
+
+        Args:
+            lower: hidden states [B, T, h] below the top layers (`base.lower(ids, num_lower_layers)`), right-padded.
+            at: positions [B, P] of the tokens that carry streams.
+
+        Returns:
+            streams [B, P, G, h] and main [B, T, h].
+        """
+        base, config = self.base, self.streams_config
+        batch, length, _ = lower.shape
+        cos, sin = base.rotary(torch.arange(length, device=lower.device))
+        steps = torch.arange(1, config.num_streams + 1, device=lower.device)
+        stream_cos, stream_sin = base.rotary(at[..., None] + steps)
+        rows = torch.arange(batch, device=lower.device)[:, None]
+        main, streams = lower, self.insert(lower[rows, at])
+        unseen = torch.arange(length, device=lower.device) > at[..., None]  # [B, P, T]
+        for i, layer in enumerate(self.top_layers):
+            with torch.no_grad():
+                q, k, v = layer.qkv(main, cos, sin)
+                attended = F.scaled_dot_product_attention(
+                    q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
+                )
+                main = layer.finish(main, attended.transpose(1, 2).flatten(2))
+            adapt = self.adapter(i)
+            sq, sk, sv = layer.qkv(streams, stream_cos, stream_sin, adapt)
+            streams = layer.finish(streams, _stream_attention(sq, sk, self.rotate_value(sv), k, v, unseen), adapt)
+        with torch.no_grad():
+            main = base.norm(main)
+        return base.norm(streams), main
+
+
+def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, unseen: Tensor) -> Tensor:
+    """Eq. 2: q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], unseen [B, P, T] -> [B, P, G, Hq * D]."""
+    batch, positions, streams, heads, dim = q.shape
+    kv_heads = k.shape[3]
+    group = heads // kv_heads
+    q = (q * dim**-0.5).unflatten(3, (kv_heads, group)).permute(0, 3, 1, 2, 4, 5)  # [B, Hkv, P, G, group, D]
+    flat = q.flatten(2, 4)  # rows in the order (P, G, group)
+    hidden = torch.zeros(unseen.shape, dtype=q.dtype, device=q.device).masked_fill_(unseen, float("-inf"))
+    to_main = (flat @ main_k.permute(0, 2, 3, 1)).unflatten(2, (positions, streams * group))
+    to_main = (to_main + hidden[:, None, :, None, :]).flatten(2, 3)
+    own_k = k.permute(0, 3, 1, 2, 4)  # [B, Hkv, P, G, D]
+    own_v = v.permute(0, 3, 1, 2, 4)
+    to_own = torch.einsum("bhpgud,bhpjd->bhpguj", q, own_k)
+    later = torch.ones(streams, streams, dtype=torch.bool, device=q.device).triu(1)
+    to_own = to_own.masked_fill(later[:, None, :], float("-inf")).flatten(2, 4)
+    weights = torch.softmax(torch.cat([to_main, to_own], dim=-1), dim=-1)
+    length = main_k.shape[1]
+    out = weights[..., :length] @ main_v.permute(0, 2, 1, 3)
+    own_weights = weights[..., length:].unflatten(2, (positions, streams, group))
+    out = out.unflatten(2, (positions, streams, group)) + torch.einsum("bhpguj,bhpjd->bhpgud", own_weights, own_v)
+    return out.permute(0, 2, 3, 1, 4, 5).flatten(3)  # [B, P, G, Hkv * group * D]
