@@ -11,7 +11,7 @@ import typer
 from streamfuse.text_io import Conversation, TextError
 
 from . import options, tables
-from .console import err, out
+from .console import out, say
 from .engine import open_for_text
 from .interrupt import stop_on_interrupt
 
@@ -66,7 +66,7 @@ def chat(
     ).config(opened.bundle.manifest)  # fmt: skip
     with opened.session(threads) as session:
         model = opened.bundle.manifest.model.name
-        err.print(f"{model}. {_HELP}", markup=False, style="dim")
+        say(f"{model}. {_HELP}")
         _Terminal(session, Conversation(opened.text, system), config).talk()
 
 
@@ -89,7 +89,7 @@ class _Terminal:
                 return
             except KeyboardInterrupt:
                 print()
-                err.print("/exit or Ctrl-D leaves.", style="dim")
+                say("/exit or Ctrl-D leaves.")
                 continue
             if line == "/exit":
                 return
@@ -102,11 +102,11 @@ class _Terminal:
         if command == "/reset":
             self._conversation.reset()
             self._session.reset()
-            err.print("The conversation is forgotten.", style="dim")
+            say("The conversation is forgotten.")
         elif command == "/stats":
             out.print(tables.statistics(self._last) if self._last else "No answer yet.")
         else:
-            err.print(_HELP, markup=False, style="dim")
+            say(_HELP)
 
     def _answer(self, line: str) -> None:
         from streamfuse.runtime.config import PromptError
@@ -116,7 +116,7 @@ class _Terminal:
             generation = self._session.generate(prompt_ids, self._config)
         except PromptError as error:  # the conversation outgrew the context
             self._conversation.take_back()
-            err.print(f"{error}. /reset begins anew.", markup=False, style="yellow")
+            say(f"{error}. /reset begins anew.", "yellow")
             return
         with stop_on_interrupt(generation.stop) as interrupted:
             for piece in generation:
@@ -126,9 +126,9 @@ class _Terminal:
         self._conversation.answer(generation.text, generation.token_ids)
         self._last = generation.statistics.to_dict()
         if interrupted:
-            err.print("(stopped)", style="dim")
+            say("(stopped)")
         elif self._last["finish_reason"] == "context":
-            err.print("The context is full. /reset begins anew.", style="yellow")
+            say("The context is full. /reset begins anew.", "yellow")
 
 
 def _read_line() -> str:

@@ -2,5 +2,10 @@
 
 from rich.console import Console
 
-out = Console(highlight=False, soft_wrap=False)
+out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+def say(line: str, style: str = "dim") -> None:
+    """A line about the work; never wrapped, never read as markup."""
+    err.print(line, style=style, markup=False, soft_wrap=True)

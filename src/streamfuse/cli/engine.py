@@ -61,4 +61,4 @@ def open_backend(bundle: Bundle, threads: int | None) -> Backend:
     """The engine of the bundle's target. Tests put a fake in this place."""
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
-    return ExecuTorchBackend(bundle.graph, bundle.spec(), threads=threads)
+    return ExecuTorchBackend(bundle.graph, bundle.spec(), num_threads=threads)

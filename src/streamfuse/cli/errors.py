@@ -41,8 +41,7 @@ def describe(error: Exception) -> tuple[str, int]:
         return f"{text.rstrip('.')} (see {command} --help)", int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.strerror:
         return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), EXIT_FAILURE
-    expected = isinstance(error, ValueError) and type(error).__module__.startswith(_KNOWN_MODULES)
-    if expected or type(error) in (ValueError, OSError):
+    if type(error).__module__.startswith(_KNOWN_MODULES) or isinstance(error, (ValueError, OSError)):
         return _one_line(str(error)) or type(error).__name__, EXIT_FAILURE
     if isinstance(error, MemoryError):
         return "not enough memory", EXIT_FAILURE

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .console import err
+from .console import err, say
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -63,7 +63,7 @@ def pull(
             cache_dir=cache_dir,
             offline=offline,
             source=source.value,
-            say=lambda line: err.print(line, markup=False),
+            say=say,
             progress=lambda done, total: progress.update(task, completed=done, total=total, visible=done < total),
         )
     print(folder)

@@ -10,7 +10,7 @@ import typer
 
 from . import options, tables
 from .compare import compare
-from .console import err, out
+from .console import err, out, say
 from .engine import Opened, open_for_text
 from .interrupt import stop_on_interrupt
 
@@ -111,6 +111,6 @@ def _answer(session: Session, prompt_ids: list[int], config: GenerationConfig, a
         if stats:
             err.print(tables.statistics(statistics))
         elif statistics["finish_reason"] == "context":
-            err.print(f"[yellow]The context of {session.backend.spec.capacity} tokens is full.[/yellow]")
+            say(f"The context of {session.backend.spec.capacity} tokens is full.", "yellow")
     if interrupted:
         raise KeyboardInterrupt

@@ -1,0 +1,376 @@
+"""The command line: what it prints, what it refuses, and that a refusal is one line with the right exit code.
+
+The engine is the arithmetic model of fakes.py; everything else is real. Run: python -m pytest tests/unit/test_cli.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fakes
+import streamfuse
+from bundle_samples import CAPACITY, IM_END, byte_tokenizer, edit_manifest, write_bundle
+from streamfuse.bundle import Bundle
+from streamfuse.cli import app, chat, engine, interrupt
+
+STATS_KEYS = [
+    "prompt_tokens", "generated_tokens", "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec",
+    "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed", "draft_tokens_accepted",
+    "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths", "speculative",
+    "fallback_reason", "finish_reason",
+]  # fmt: skip
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "demo")
+
+
+class PrintableBackend(fakes.ArithmeticBackend):
+    """The arithmetic model over the letters of the byte tokenizer only, so that its text can be compared."""
+
+    def run(self, *args: object) -> object:
+        output = super().run(*args)  # type: ignore[arg-type]
+        if output.logits is not None:
+            output.logits[:, LETTERS] += 100.0
+        return output
+
+
+LETTERS = [byte_tokenizer().token_to_id(letter) for letter in "abcdefgh"]
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
+    """Every backend that the command opened; each must be closed at the end."""
+    opened: list[fakes.ArithmeticBackend] = []
+
+    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
+        opened.append(PrintableBackend(bundle.spec()))
+        return opened[-1]
+
+    monkeypatch.setattr(engine, "open_backend", open_backend)
+    yield opened
+    assert all(backend.closed for backend in opened)
+
+
+def streamfuse_command(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
+    """(exit code, standard output, standard error), in this process."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def refusal(*arguments: object, code: int, stdin: str = "") -> str:
+    """The one line of a command that must fail."""
+    found, stdout, stderr = streamfuse_command(*arguments, stdin=stdin)
+    assert (found, stdout) == (code, ""), stderr
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert "Traceback" not in stderr
+    return stderr
+
+
+def test_version_is_the_package_version() -> None:
+    assert streamfuse_command("--version") == (0, f"streamfuse {streamfuse.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [[], ["pull"], ["inspect"], ["run"], ["chat"]])
+def test_help_teaches_by_example(command: list[str]) -> None:
+    code, stdout, _ = streamfuse_command(*command, "--help")
+    assert code == 0
+    assert "Examples" in stdout
+    assert "streamfuse " in stdout
+
+
+def test_no_command_prints_the_help() -> None:
+    code, stdout, _ = streamfuse_command()
+    assert code == 0
+    assert "Usage" in stdout
+
+
+def test_run_prints_the_text_only(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "hello")
+    assert (code, stderr) == (0, "")
+    assert len(stdout) == 17  # 16 letters by the bundle's sampling defaults, and a newline
+    assert set(stdout) <= set("abcdefgh\n")
+
+
+def test_speculation_does_not_change_the_text(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    sampled = ["--temperature", "0.9", "--seed", "3", "--max-new-tokens", "20"]
+    for flags in ([], sampled):
+        fast = streamfuse_command("run", bundle, "hello", *flags)
+        assert streamfuse_command("run", bundle, "hello", "--no-speculation", *flags) == fast
+        assert streamfuse_command("run", bundle, "hello", "--width", "4", *flags) == fast
+    assert {method for method, _ in backends[1].calls} == {"prefill", "decode"}
+
+
+def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "hello", "--json")
+    assert (code, stderr) == (0, "")
+    facts = json.loads(stdout)
+    assert list(facts) == ["text", *STATS_KEYS]
+    assert (facts["generated_tokens"], facts["finish_reason"], facts["speculative"]) == (16, "length", True)
+    assert facts["model_load_ms"] > 0
+
+
+def test_compare_as_json_is_to_the_key(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "hello", "--compare", "--json", "--repeats", "2")
+    assert (code, stderr.strip()) == (0, "")
+    facts = json.loads(stdout)
+    assert list(facts) == ["plain", "speculative", "equal", "speedup", "text"]
+    assert list(facts["plain"]) == list(facts["speculative"]) == STATS_KEYS
+    assert facts["equal"] is True
+    assert facts["plain"]["speculative"] is False
+    assert facts["plain"]["mean_accepted_tokens"] == 1.0
+    assert facts["speculative"]["speculative"] is True
+    assert facts["speedup"] == pytest.approx(
+        facts["speculative"]["decode_token_per_sec"] / facts["plain"]["decode_token_per_sec"]
+    )
+    assert len(facts["text"]) == 16
+
+
+def test_compare_for_people_names_the_gain(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, _ = streamfuse_command("run", bundle, "hello", "--compare", "--repeats", "1")
+    assert code == 0
+    for words in ("plain", "speculative", "tokens/s", "mean accepted tokens", "acceptance per depth", "time in verify",
+                  "speed-up", "the texts are equal"):  # fmt: skip
+        assert words in stdout
+
+
+def test_flags_take_both_dashes_and_underscores(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    _, stdout, _ = streamfuse_command("run", bundle, "hello", "--max_new_tokens", "5", "--no_speculation")
+    assert len(stdout) == 6
+
+
+def test_the_prompt_may_come_from_standard_input(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    piped = streamfuse_command("run", bundle, "-", stdin="hello")
+    assert piped == streamfuse_command("run", bundle, "hello")
+
+
+def test_the_chat_template_and_the_system_message_reach_the_model(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    streamfuse_command("run", bundle, "hi", "--system", "be brief", "--max-new-tokens", "1")
+    streamfuse_command("run", bundle, "hi", "--raw", "--max-new-tokens", "1")
+    texts = [byte_tokenizer().decode(backend.cache, skip_special_tokens=False) for backend in backends]
+    assert texts[0].startswith("<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>as")
+    assert texts[1] == "hi"
+
+
+def test_a_stop_string_ends_the_text_before_it(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    _, whole, _ = streamfuse_command("run", bundle, "hello")
+    cut = streamfuse_command("run", bundle, "hello", "--stop", whole[5:8], "--stop", "xyz")[1]
+    assert cut == whole[: whole.index(whole[5:8])] + "\n"
+
+
+def test_a_full_context_is_said(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "x" * 60, "--raw", "--max-new-tokens", "50")
+    assert (code, len(stdout)) == (0, CAPACITY - 60 + 1)
+    assert f"context of {CAPACITY} tokens is full" in stderr
+
+
+def test_stats_go_to_standard_error(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    _, stdout, stderr = streamfuse_command("run", bundle, "hello", "--stats")
+    assert "tokens/s" in stderr
+    assert "tokens/s" not in stdout
+
+
+def test_inspect_shows_methods_shapes_parts_and_sizes(bundle: Path) -> None:
+    code, stdout, _ = streamfuse_command("inspect", bundle)
+    assert code == 0
+    for words in ("test/bytes", "verify_8", "int64 [8]", "embedding", "streams", "model.pte", "1.1 kB", "total"):
+        assert words in stdout
+
+
+def test_inspect_as_json_is_the_manifest(bundle: Path) -> None:
+    _, stdout, _ = streamfuse_command("inspect", bundle, "--json")
+    assert json.loads(stdout) == json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+
+
+def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
+    assert "--temperature" in refusal("run", bundle, "hi", "--temperature", "-1", code=2)
+    assert "--temperature" in refusal("run", bundle, "hi", "--temperature", "hot", code=2)
+    assert "--top-p" in refusal("run", bundle, "hi", "--top-p", "0", code=2)
+    assert "--repetition-penalty" in refusal("run", bundle, "hi", "--repetition-penalty", "0", code=2)
+    assert "--max-new-tokens" in refusal("run", bundle, "hi", "--max-new-tokens", "0", code=2)
+    assert "--width must be one of 4, 8" in refusal("run", bundle, "hi", "--width", "5", code=2)
+    assert "--stop" in refusal("run", bundle, "hi", "--stop", "", code=2)
+    assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
+    assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)
+    assert "--sped" in refusal("run", bundle, "hi", "--sped", code=2)
+    assert "PROMPT" in refusal("run", bundle, code=2)
+    assert "--source" in refusal("pull", "--source", "moon", code=2)
+    assert "frobnicate" in refusal("frobnicate", code=2)
+
+
+def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Path) -> None:
+    assert "nowhere" in refusal("run", tmp_path / "nowhere", "hi", code=1)
+    assert "not a streamfuse bundle" in refusal("inspect", tmp_path, code=1)
+    assert "context holds 64" in refusal("run", bundle, "x" * 200, code=1)
+    assert "empty" in refusal("run", bundle, "-", "--raw", code=1)
+    assert "nosuch" in refusal("pull", tmp_path / "nosuch", code=1)
+    (bundle / "model.pte").write_bytes(b"short")
+    assert "model.pte" in refusal("run", bundle, "hi", code=1)
+
+
+def test_a_bundle_without_chat_template_completes_but_does_not_chat(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["model"].update(chat_template=None))
+    assert streamfuse_command("run", bundle, "hi") == streamfuse_command("run", bundle, "hi", "--raw")
+    assert "no chat template" in refusal("chat", bundle, code=1)
+    assert "no chat template" in refusal("run", bundle, "hi", "--system", "x", code=1)
+
+
+def test_an_unforeseen_error_is_one_line_too(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("surprise\nof two lines")
+
+    monkeypatch.setattr(engine, "open_backend", broken)
+    assert "STREAMFUSE_DEBUG" in refusal("run", bundle, "hi", code=1)
+    monkeypatch.setenv("STREAMFUSE_DEBUG", "1")
+    assert "Traceback" in streamfuse_command("run", bundle, "hi")[2]
+
+
+def test_a_chat_keeps_its_turns_in_the_cache(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command(
+        "chat", bundle, "--max-new-tokens", "4", stdin="a\n\nb\n/stats\n/exit\nc\n"
+    )
+    assert code == 0, stderr
+    assert len([line for line in stdout.splitlines() if line and set(line) <= set("abcdefgh")]) == 2
+    assert "tokens/s" in stdout
+    read = sum(rows for method, rows in backends[0].calls if method == "prefill")
+    assert read <= len(backends[0].cache)  # no token of the first turn was read twice
+    text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
+    assert text.count("<|im_start|>user") == 2
+
+
+def test_reset_forgets_and_a_full_context_is_survived(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    lines = ["x" * 100, "hi", "/reset", "/nonsense", "yo"]
+    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "2", stdin="\n".join(lines))
+    assert code == 0
+    assert "/reset begins anew" in stderr
+    assert "forgotten" in stderr
+    text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
+    assert text.startswith("<|im_start|>user\nyo")
+
+
+def test_ctrl_c_ends_an_answer_and_then_the_program(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    stopped: list[int] = []
+
+    def interrupted_twice() -> None:
+        with interrupt.stop_on_interrupt(lambda: stopped.append(1)) as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupted
+            assert stopped == [1]
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice()
+
+
+def test_ctrl_c_in_a_chat_keeps_the_chat(
+    bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["a", "b"])
+
+    def read_line() -> str:
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    class Impatient(PrintableBackend):
+        def run(self, method: str, *args: object) -> object:
+            if method != "prefill" and len(self.calls) < 12:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().run(method, *args)
+
+    made: list[Impatient] = []
+    monkeypatch.setattr(chat, "_read_line", read_line)
+    monkeypatch.setattr(engine, "open_backend", lambda b, t: made.append(Impatient(b.spec())) or made[-1])
+    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "6")
+    assert code == 0
+    assert "(stopped)" in stderr
+    assert made[0].closed
+
+
+def _subprocess(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from streamfuse.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "{empty}/nowhere", "hi"], 1, "no such folder"),
+        (["run", "{empty}", "hi"], 1, "not a streamfuse bundle"),
+        (["run", "{damaged}", "hi"], 1, "sha256"),
+        (["run", "{bundle}", "y" * 500], 1, "context holds 64"),
+        (["run", "{bundle}", "hi", "--top-k", "many"], 2, "--top-k"),
+        (["run", "{bundle}", "hi"], 1, "model.pte"),  # its graph is not one; the engine, or its absence, says so
+        (["inspect", "{damaged}"], 1, "sha256"),
+        (["pull", "no/such/model"], 1, "no/such/model"),
+        (["pull", "{bundle}"], 1, "config.json"),
+    ],
+)
+def test_a_real_process_fails_with_one_line(
+    arguments: list[str], code: int, words: str, bundle: Path, tmp_path: Path
+) -> None:
+    damaged = write_bundle(tmp_path / "damaged")
+    data = bytearray((damaged / "model.pte").read_bytes())
+    data[7] ^= 64
+    (damaged / "model.pte").write_bytes(data)
+    (tmp_path / "empty").mkdir()
+    places = {"bundle": bundle, "damaged": damaged, "empty": tmp_path / "empty"}
+    done = _subprocess(*(argument.format(**places) for argument in arguments), STREAMFUSE_HOME=str(tmp_path / "home"))
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    if words != "model.pte" or "not built" not in done.stderr:
+        assert words in done.stderr
+
+
+SLOW = """
+import sys, time
+sys.path.append({tests!r})
+import fakes
+from streamfuse.cli import engine, main
+
+class Slow(fakes.ArithmeticBackend):
+    def run(self, *args):
+        time.sleep(0.05)
+        return super().run(*args)
+
+engine.open_backend = lambda bundle, threads: Slow(bundle.spec())
+main()
+"""
+
+
+def test_ctrl_c_in_a_real_process_is_exit_code_130_without_traceback(bundle: Path) -> None:
+    code = SLOW.format(tests=str(Path(__file__).parents[1]))
+    command = [sys.executable, "-u", "-c", code, "run", str(bundle), "hi", "--raw", "--max-new-tokens", "50"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.read(1)  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "")
+
+
+def test_the_command_loads_no_torch_before_it_must(bundle: Path) -> None:
+    code = "import sys, streamfuse.cli; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_end_of_sequence_of_the_sample_is_the_chat_mark() -> None:
+    assert byte_tokenizer().token_to_id("<|im_end|>") == IM_END
