@@ -1,0 +1,420 @@
+"""The native engine on a small hand-made program with every method of docs/contracts.md, section 2.
+
+Run: pytest tests/unit/test_kernels_engine.py. It builds the engine (build/native) if needed; skipped only without a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
+
+if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+    pytest.skip("there is no C++ compiler to build the native engine with", allow_module_level=True)
+
+VOCAB, HIDDEN, HEADS, KV_HEADS, DIM, LAYERS, CAPACITY = 96, 64, 4, 2, 16, 2, 24
+PREFILL_ROWS, STREAMS, TOP_K, STREAM_VOCAB = 8, 2, 5, 40
+KEEP_PRIORITY = (9.0, 1.0, 5.0, 3.0)  # of four nodes, node 1 goes first
+
+
+class TinyModel(nn.Module):
+    """Two attention layers and a head; the pruner of verify_4 sits between the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, HIDDEN)
+        self.place = nn.Embedding(CAPACITY, HIDDEN)
+        self.qkv = nn.ModuleList(nn.Linear(HIDDEN, (HEADS + 2 * KV_HEADS) * DIM, bias=False) for _ in range(LAYERS))
+        self.out = nn.ModuleList(nn.Linear(HEADS * DIM, HIDDEN, bias=False) for _ in range(LAYERS))
+        self.head = nn.Linear(HIDDEN, VOCAB, bias=False)
+        self.stream_head = nn.Linear(HIDDEN, STREAM_VOCAB, bias=False)
+        self.stream_embed = nn.Parameter(torch.randn(STREAMS, HIDDEN))
+        self.register_buffer("stream_vocab", torch.arange(STREAM_VOCAB) * 2 + 1)
+
+    def layer(
+        self, index: int, x: Tensor, visible: Tensor, length: Tensor, caches: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows = x.shape[0]
+        q, k, v = self.qkv[index](x).split([HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM], dim=1)
+        k, v = k.reshape(rows, KV_HEADS, DIM), v.reshape(rows, KV_HEADS, DIM)
+        mixed = torch.ops.streamfuse.tree_attention(
+            q.reshape(rows, HEADS, DIM), k, v, caches[2 * index], caches[2 * index + 1], length, visible, DIM**-0.5
+        )
+        return x + self.out[index](mixed), k, v
+
+
+class Method(nn.Module):
+    """One method of the program: `keep` None prunes nothing, `streams` adds the drafts."""
+
+    def __init__(self, model: TinyModel, rows: int, *, logits: bool, keep: int | None = None) -> None:
+        super().__init__()
+        self.model, self.rows, self.logits, self.keep = model, rows, logits, keep
+        self.register_buffer("priority", torch.tensor(KEEP_PRIORITY))
+
+    def survivors(self, ancestors: Tensor) -> Tensor:
+        """Real rows by priority, in row order, padding rows last."""
+        row = torch.arange(self.rows)
+        real = torch.diagonal(ancestors)
+        best = torch.topk(real.to(torch.float32) * self.priority, self.keep or 0).indices
+        order = torch.where(real[best], row[best], row[best] + self.rows)
+        return best[torch.topk(-order.to(torch.float32), self.keep or 0).indices]  # the wheel has no aten::sort
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, length: Tensor, *caches: Tensor):
+        model = self.model
+        x = model.embed(input_ids) + model.place(position_ids)
+        x, *first = model.layer(0, x, ancestors, length, caches)
+        if self.keep is None:
+            x, *second = model.layer(1, x, ancestors, length, caches)
+            return (*([model.head(x)] if self.logits else []), *first, *second)
+        kept = self.survivors(ancestors)
+        x, *second = model.layer(1, x[kept], ancestors[kept][:, kept], length, caches)
+        hidden = (x[:, None, :] + model.stream_embed).reshape(self.keep * STREAMS, HIDDEN)
+        ids, log_probs = torch.ops.streamfuse.top_k_log_prob(model.stream_head(hidden), model.stream_vocab, TOP_K)
+        shape = (self.keep, STREAMS, TOP_K)
+        return model.head(x), kept, ids.reshape(shape), log_probs.reshape(shape), *first, *second
+
+
+def methods_of(model: TinyModel) -> dict[str, Method]:
+    return {
+        "prefill": Method(model, PREFILL_ROWS, logits=False),
+        "decode": Method(model, 1, logits=True),
+        "verify_4": Method(model, 4, logits=True, keep=3),
+        "verify_2": Method(model, 2, logits=True),
+    }
+
+
+def inputs_of(rows: int) -> tuple[Tensor, ...]:
+    # Each cache is a tensor of its own: torch.export takes one tensor passed twice for one input.
+    caches = [torch.zeros(CAPACITY, KV_HEADS, DIM) for _ in range(2 * LAYERS)]
+    small = (torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64))
+    return (*small, torch.eye(rows, dtype=torch.bool), torch.zeros(1, dtype=torch.int64), *caches)
+
+
+def write_program(path: Path, methods: dict[str, Method], *, planned_inputs: bool = False) -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+    from executorch.exir.passes import MemoryPlanningPass
+
+    programs = {name: torch.export.export(m.eval(), inputs_of(m.rows), strict=False) for name, m in methods.items()}
+    edge = to_edge_transform_and_lower(
+        programs,
+        partitioner={name: [XnnpackPartitioner()] for name in programs},
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        constant_methods={"get_max_context_len": CAPACITY},
+    )
+    planning = MemoryPlanningPass(alloc_graph_input=planned_inputs, alloc_graph_output=False)
+    path.write_bytes(edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engine_library() -> Path:
+    from streamfuse.kernels.build import build
+
+    return build(quiet=True, jobs=2)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> TinyModel:
+    import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse
+
+    torch.manual_seed(3)
+    return TinyModel().eval()
+
+
+@pytest.fixture(scope="session", params=["float32", "8da4w"])
+def program(request: pytest.FixtureRequest, tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory):
+    """The .pte and the eager methods that it was made from."""
+    import copy
+
+    model = copy.deepcopy(tiny)
+    if request.param == "8da4w":
+        from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+        from torchao.quantization.granularity import PerGroup
+
+        quantize_(
+            model, Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32))
+        )
+    methods = methods_of(model)
+    path = tmp_path_factory.mktemp("tiny") / "model.pte"
+    write_program(path, methods)
+    return path, methods
+
+
+@pytest.fixture
+def backend(program):
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    with ExecuTorchBackend(program[0], num_threads=2) as backend:
+        yield backend
+
+
+class Eager:
+    """The same passes in PyTorch, with caches written here."""
+
+    def __init__(self, methods: dict[str, Method]) -> None:
+        self.methods, self.length = methods, 0
+        self.caches = [torch.zeros(CAPACITY, KV_HEADS, DIM) for _ in range(2 * LAYERS)]
+
+    def run(self, method: str, ids: np.ndarray, positions: np.ndarray, ancestors: np.ndarray) -> list[np.ndarray]:
+        rows, n = self.methods[method].rows, len(ids)
+        padded_ids, padded_positions = torch.zeros(2, rows, dtype=torch.int64)
+        visible = torch.zeros(rows, rows, dtype=torch.bool)
+        padded_ids[:n], padded_positions[:n] = torch.from_numpy(ids), torch.from_numpy(positions)
+        visible[:n, :n] = torch.from_numpy(ancestors)
+        with torch.no_grad():
+            outputs = self.methods[method](
+                padded_ids, padded_positions, visible, torch.tensor([self.length]), *self.caches
+            )
+        self.new_rows = outputs[-2 * LAYERS :]
+        return [output.numpy() for output in outputs[: -2 * LAYERS]]
+
+    def commit_all(self, n: int) -> None:
+        for cache, new in zip(self.caches, self.new_rows, strict=True):
+            cache[self.length : self.length + n] = new[:n]
+        self.length += n
+
+
+def chain(ids: list[int], start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n = len(ids)
+    return np.array(ids, np.int64), np.arange(start, start + n, dtype=np.int64), np.tril(np.ones((n, n), bool))
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    difference = np.abs(actual - expected)
+    assert difference.max() <= tolerance, f"max difference {difference.max():.2e}, mean {difference.mean():.2e}"
+
+
+TREE = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], bool)  # 0 -> 1, 0 -> 2 -> 3
+
+
+def verify_tree(backend, start: int) -> PassOutput:
+    positions = start + np.array([0, 1, 1, 2], np.int64)
+    return backend.run("verify_4", np.array([5, 6, 7, 8], np.int64), positions, TREE)
+
+
+def test_prefill_decode_and_verify_equal_eager(program, backend) -> None:
+    path, methods = program
+    tolerance = 1e-4 if backend.description["constants"] and "float32" in str(path) else 5e-2
+    eager = Eager(methods)
+    prompt = chain([1, 2, 3, 4, 5], 0)
+    eager.run("prefill", *prompt)
+    eager.commit_all(5)
+    assert backend.run("prefill", *prompt).logits is None
+    backend.commit(range(5))
+    assert backend.length == 5
+
+    one = chain([9], 5)
+    assert_close(backend.run("decode", *one).logits, eager.run("decode", *one)[0], tolerance)
+
+    tree = (np.array([5, 6, 7, 8], np.int64), 5 + np.array([0, 1, 1, 2], np.int64), TREE)
+    logits, kept, stream_ids, stream_log_probs = eager.run("verify_4", *tree)
+    seen = backend.run("verify_4", *tree)
+    assert kept.tolist() == seen.kept.tolist() == [0, 2, 3]
+    assert_close(seen.logits, logits, tolerance)
+    assert_close(seen.stream_log_probs, stream_log_probs, tolerance)
+    assert seen.stream_ids.shape == (3, STREAMS, TOP_K)
+    if tolerance < 1e-2:
+        assert (seen.stream_ids == stream_ids).all()
+
+
+def test_padding_rows_do_not_appear_in_outputs(backend) -> None:
+    seen = backend.run("verify_4", *chain([5, 6], 0))
+    assert seen.kept.tolist() == [0, 1]
+    assert seen.logits.shape == (2, VOCAB)
+    assert seen.stream_ids.shape == (2, STREAMS, TOP_K)
+    assert set(seen.stream_ids.ravel().tolist()) <= set(range(1, 2 * STREAM_VOCAB, 2))
+
+
+def test_decode_and_verify_give_the_same_logits_along_a_path(backend) -> None:
+    """Attention is bit-equal (test_ops); the linear layers are XNNPACK's, hence a bound and not equality."""
+    backend.run("prefill", *chain([1, 2, 3], 0))
+    backend.commit([0, 1, 2])
+    verified = verify_tree(backend, 3).logits.copy()
+    rows = []
+    for at, token in enumerate([5, 7, 8]):  # the path 0 -> 2 -> 3
+        rows.append(backend.run("decode", *chain([token], 3 + at)).logits.copy())
+        backend.commit([0])
+    assert_close(verified, np.concatenate(rows), 1e-5)
+
+
+def test_committing_a_path_of_a_pruned_tree_equals_decoding_it(backend) -> None:
+    """Lower layers are copied by row number, layers above the pruner by place among the survivors."""
+    verify_tree(backend, 0)
+    backend.commit([0])
+    backend.commit([2, 3])
+    assert backend.length == 3
+    after_tree = backend.run("decode", *chain([11], 3)).logits.copy()
+    backend.truncate(0)
+    for at, token in enumerate([5, 7, 8]):
+        backend.run("decode", *chain([token], at))
+        backend.commit([0])
+    assert_close(backend.run("decode", *chain([11], 3)).logits, after_tree, 1e-5)
+
+
+def test_truncate_forgets_the_tail(backend) -> None:
+    backend.run("prefill", *chain([1, 2, 3], 0))
+    backend.commit([0, 1, 2])
+    before = backend.run("decode", *chain([4], 3)).logits.copy()
+    backend.commit([0])
+    backend.truncate(3)
+    assert (backend.run("decode", *chain([4], 3)).logits == before).all()
+
+
+def test_outputs_are_views_of_the_engines_memory(backend) -> None:
+    first = backend.run("decode", *chain([1], 0)).logits
+    address = first.ctypes.data
+    assert backend.run("decode", *chain([2], 0)).logits.ctypes.data == address
+    assert not first.flags.owndata
+
+
+@pytest.mark.parametrize(
+    ("method", "ids", "positions", "ancestors", "sentence"),
+    [
+        ("verify_9", [1], [0], [[1]], "there is no method verify_9"),
+        ("decode", [1, 2], [0, 1], [[1, 0], [1, 1]], "takes 1 to 1 rows, not 2"),
+        ("decode", [], [], np.zeros((0, 0)), "takes 1 to 1 rows, not 0"),
+        ("decode", [VOCAB], [0], [[1]], "outside the vocabulary"),
+        ("decode", [-1], [0], [[1]], "outside the vocabulary"),
+        ("decode", [1], [CAPACITY], [[1]], "outside the capacity"),
+        ("verify_2", [1, 2], [0, 1], [[1, 0], [1, 0]], "not its own ancestor"),
+        ("verify_2", [1, 2], [0, 1], [[1, 1], [1, 1]], "the later row 1 as an ancestor"),
+    ],
+)
+def test_bad_input_is_one_sentence(backend, method, ids, positions, ancestors, sentence) -> None:
+    with pytest.raises(BackendError, match=sentence):
+        backend.run(method, np.array(ids, np.int64), np.array(positions, np.int64), np.array(ancestors, bool))
+
+
+def test_shapes_that_do_not_fit_are_refused(backend) -> None:
+    with pytest.raises(BackendError, match=r"run takes ids \[n\]"):
+        backend.run("decode", np.zeros(1, np.int64), np.zeros(2, np.int64), np.ones((1, 1), bool))
+
+
+def test_commit_takes_only_survivors_of_the_last_run(backend) -> None:
+    with pytest.raises(BackendError, match="no run to commit from"):
+        backend.commit([0])
+    verify_tree(backend, 0)
+    with pytest.raises(BackendError, match="row 1 of the last run did not survive"):
+        backend.commit([0, 1])
+    assert backend.length == 0
+    backend.commit([0])
+    backend.truncate(0)
+    verify_tree(backend, 0)
+    backend.commit([0, 2])
+    backend.run("decode", *chain([1], 2))
+    backend.truncate(1)
+    with pytest.raises(BackendError, match="no run to commit from"):
+        backend.commit([0])
+
+
+def test_a_full_cache_and_a_bad_length_are_refused(backend) -> None:
+    for at in range(CAPACITY):
+        backend.run("decode", *chain([1], at))
+        backend.commit([0])
+    backend.run("decode", *chain([1], CAPACITY - 1))
+    with pytest.raises(BackendError, match="cannot take 1 more"):
+        backend.commit([0])
+    for length in (-1, CAPACITY + 1):
+        with pytest.raises(BackendError, match="cannot truncate"):
+            backend.truncate(length)
+
+
+def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, backend) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    widths = {"verify_2": (2, 2), "verify_4": (4, 3)}
+    facts = {
+        "vocab_size": VOCAB,
+        "num_streams": STREAMS,
+        "top_k": TOP_K,
+        "prefill_rows": PREFILL_ROWS,
+        "widths": widths,
+    }
+    assert backend.spec == ModelSpec(capacity=CAPACITY, **facts)
+    assert backend.description["constants"] == {"get_max_context_len": CAPACITY}
+    with pytest.raises(BackendError, match="capacity 25"):
+        ExecuTorchBackend(program[0], ModelSpec(capacity=CAPACITY + 1, **facts))
+
+
+def test_several_engines_live_in_one_process(program, backend) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    expected = backend.run("decode", *chain([7], 0)).logits.copy()
+    for _ in range(2):
+        with ExecuTorchBackend(program[0]) as other:
+            assert (other.run("decode", *chain([7], 0)).logits == expected).all()
+            backend.commit([0])
+            backend.truncate(0)
+            assert (backend.run("decode", *chain([7], 0)).logits == expected).all()
+
+
+def test_a_closed_backend_says_so(program) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    backend = ExecuTorchBackend(program[0])
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendError, match="closed"):
+        backend.truncate(0)
+
+
+def test_missing_damaged_and_foreign_files_are_one_sentence(program, tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    whole = program[0].read_bytes()
+    files = {"foreign": b"not a program" * 100, "empty": b"", "cut": whole[: len(whole) // 3], "short": whole[:20]}
+    with pytest.raises(BackendError, match="cannot read"):
+        ExecuTorchBackend(tmp_path / "nowhere.pte")
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BackendError):
+            ExecuTorchBackend(tmp_path / name)
+
+
+def test_planned_inputs_are_refused_with_the_remedy(tiny: TinyModel, tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    write_program(tmp_path / "planned.pte", {"decode": methods_of(tiny)["decode"]}, planned_inputs=True)
+    with pytest.raises(BackendError, match="alloc_graph_input=False"):
+        ExecuTorchBackend(tmp_path / "planned.pte")
+
+
+def test_an_unknown_operator_is_named(tiny: TinyModel, tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    write_program(tmp_path / "whole.pte", {"decode": methods_of(tiny)["decode"]})
+    content = (tmp_path / "whole.pte").read_bytes()
+    assert b"streamfuse::tree_attention" in content
+    (tmp_path / "strange.pte").write_bytes(
+        content.replace(b"streamfuse::tree_attention", b"streamfuse::tree_attentiom")
+    )
+    with pytest.raises(
+        BackendError, match=r"operators that this library does not carry: streamfuse::tree_attentiom\.out"
+    ):
+        ExecuTorchBackend(tmp_path / "strange.pte")
+
+
+def test_the_runtime_process_imports_neither_torch_nor_executorch(program) -> None:
+    script = """
+import sys
+import numpy as np
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+with ExecuTorchBackend(sys.argv[1]) as backend:
+    out = backend.run("verify_2", np.array([1, 2]), np.array([0, 1]), np.array([[True, False], [True, True]]))
+    assert np.isfinite(out.logits).all()
+    backend.commit([0, 1])
+    assert backend.length == 2
+assert not {"torch", "executorch", "pydantic"} & set(sys.modules), sorted(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(program[0])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
