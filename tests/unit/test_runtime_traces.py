@@ -1,0 +1,124 @@
+"""Golden traces, as Kotlin and Swift replay them (docs/traces.md). Run: pytest tests/unit/test_runtime_traces.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import make_traces
+from fakes import ArithmeticBackend
+from streamfuse.runtime.accept import MatchAcceptor
+from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.tree import Tree
+
+FOLDER = Path(__file__).parents[1] / "traces"
+LOOPS = sorted(path.stem for path in FOLDER.glob("loop_*.json"))
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def spec_of(trace: dict[str, Any]) -> ModelSpec:
+    facts = dict(trace["spec"])
+    facts["widths"] = {name: tuple(shape) for name, shape in facts["widths"].items()}
+    facts["eos_token_ids"] = tuple(facts["eos_token_ids"])
+    return ModelSpec(**facts)
+
+
+def config_of(trace: dict[str, Any]) -> GenerationConfig:
+    sampling = SamplingConfig(**{**trace["sampling"], "seed": int(trace["sampling"]["seed"])})
+    config = {key: tuple(value) if isinstance(value, list) else value for key, value in trace["config"].items()}
+    return GenerationConfig(sampling=sampling, **config)
+
+
+def assert_same_tree(tree: Tree, expected: dict[str, Any]) -> None:
+    assert tree.tokens.tolist() == expected["tokens"]
+    assert tree.parents.tolist() == expected["parents"]
+    np.testing.assert_allclose(tree.log_probs, expected["log_probs"], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_five_verbs_replay_a_trace_from_its_recorded_outputs(name: str) -> None:
+    trace = read(name)
+    drafter, tokens = StreamDrafter(), list(trace["prompt"])
+    width = config_of(trace).width_for(spec_of(trace))
+    length = len(tokens) - 1
+    room = min(trace["config"]["max_new_tokens"], trace["spec"]["capacity"] - len(tokens))
+    for step in trace["steps"]:
+        plain = step["method"] == DECODE
+        tree = Tree.root(tokens[-1]) if plain else drafter.draft(tokens, width, room - 1)
+        assert_same_tree(tree, step["tree"])
+        kept = np.array(step["kept"])
+        output = PassOutput(
+            np.zeros((len(kept), 1), np.float32),
+            kept,
+            np.array(step["stream_ids"], np.int64),
+            np.array(step["stream_log_probs"], np.float32),
+        )
+        chosen = iter(step["chosen"])
+        walk = MatchAcceptor().accept(tree, output, tokens, lambda *_, chosen=chosen: next(chosen))
+        assert (walk.rows, walk.tokens) == (step["path"], step["chosen"])
+        assert step["emitted"] == walk.tokens[: len(step["emitted"])]
+        tokens += step["emitted"]
+        room -= len(step["emitted"])
+        length += len(step["emitted"])
+        assert length == step["length"]
+        if not plain:
+            drafter.learn(output, walk.last)
+    assert tokens == trace["prompt"] + trace["generated"]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_loop_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
+    trace = read(name)
+    tokens, steps = list(trace["prompt"]), []
+    backend = ArithmeticBackend(spec_of(trace), trace["accuracy"])
+    loop = Loop(backend, tokens, config_of(trace), observe=lambda one: steps.append(make_traces.step_of(one)))
+    list(loop.run())
+    assert tokens == trace["prompt"] + trace["generated"]
+    assert loop.statistics.finish_reason == trace["finish_reason"]
+    for step, expected in zip(steps, trace["steps"], strict=True):
+        trees = step.pop("tree"), expected.pop("tree")
+        assert step == expected
+        assert trees[0]["tokens"] == trees[1]["tokens"]
+
+
+def test_the_traces_show_what_their_titles_promise() -> None:
+    pruned = [step for step in read("loop_greedy")["steps"] if len(step["kept"]) < len(step["tree"]["tokens"])]
+    assert pruned
+    assert any(step["kept"] != sorted(step["kept"]) for step in pruned)
+    last = read("loop_stop")["steps"][-1]
+    assert 0 < len(last["emitted"]) < len(last["chosen"])
+    context = read("loop_context")
+    assert len(context["prompt"]) + len(context["generated"]) == context["spec"]["capacity"]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_growth_replays_the_trace(number: int) -> None:
+    trace = read("growth")
+    tables = DraftTables.of(
+        np.array(trace["parent_left"], np.float16),
+        np.array(trace["parent_right"], np.float16),
+        np.array(trace["gate"], np.float32),
+        np.array(trace["stream_vocab"], np.int32),
+    )
+    step = trace["steps"][number]
+    ids, log_probs = np.array(step["stream_ids"]), np.array(step["stream_log_probs"], np.float32)
+    chosen = tables if step["parent_term"] else None
+    assert_same_tree(grow(step["root"], ids, log_probs, step["width"], len(ids), chosen), step["tree"])
+
+
+def test_the_files_are_what_make_traces_writes() -> None:
+    written = {name: make_traces.text_of(trace) for name, trace in make_traces.traces().items()}
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(written)
+    for name, text in written.items():
+        assert (FOLDER / f"{name}.json").read_text(encoding="utf-8") == text, f"{name}: run `make traces` and review"
