@@ -9,7 +9,9 @@ import pytest
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import BackendError, ModelSpec
 from streamfuse.runtime.config import NO_STREAMS, OFF_BY_REQUEST, GenerationConfig, PromptError
+from streamfuse.runtime.draft import StreamDrafter
 from streamfuse.runtime.loop import Loop, Round
+from streamfuse.runtime.tree import Tree
 
 PROMPT = [3, 0, 1]  # its first sixteen greedy tokens are all different
 
@@ -56,6 +58,18 @@ def test_a_token_budget_inside_a_block_is_exact(budget: int) -> None:
     loop, _ = all_accepted(GenerationConfig(budget))
     assert [one.token for one in loop.run()] == plain_text()[:budget]
     assert loop.statistics.finish_reason == "length"
+    assert_consistent(loop)
+
+
+@pytest.mark.parametrize("budget", range(2, 7))
+def test_a_drafter_that_ignores_the_depth_cannot_exceed_the_budget(budget: int) -> None:
+    class Deep(StreamDrafter):
+        def draft(self, tokens: list[int], width: int, depth: int) -> Tree:
+            return super().draft(tokens, width, 99)
+
+    loop, _ = all_accepted(GenerationConfig(budget))
+    loop.drafter = Deep()
+    assert [one.token for one in loop.run()] == plain_text()[:budget]
     assert_consistent(loop)
 
 

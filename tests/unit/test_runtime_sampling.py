@@ -129,6 +129,14 @@ def test_equal_logits_go_to_the_smaller_token() -> None:
     assert {Sampler(SamplingConfig(temperature=1, top_k=3, seed=s)).pick(level, [], 0) for s in range(50)} == {0, 1, 2}
 
 
+@pytest.mark.parametrize(("number", "logits", "token"), [(0.5, [0, 0], 1), (0.0, [-np.inf, 0], 1), (0.0, [0, 0], 0)])
+def test_a_number_on_the_edge_belongs_to_the_next_token_that_has_weight(
+    monkeypatch: pytest.MonkeyPatch, number: float, logits: list[float], token: int
+) -> None:
+    monkeypatch.setattr("streamfuse.runtime.sampling.uniform", lambda *_: number)
+    assert Sampler(SamplingConfig(temperature=1)).pick(np.array(logits, np.float32), [], 0) == token
+
+
 def test_near_ties_are_counted() -> None:
     greedy = Sampler(SamplingConfig())
     greedy.pick(np.array([1, 1.0005, 0], np.float32), [], 0)

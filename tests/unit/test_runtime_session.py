@@ -35,6 +35,15 @@ def test_a_second_turn_equals_a_fresh_session_and_reads_only_what_is_new(width: 
     assert generation.statistics.prompt_tokens == 4 + 3 * 13
 
 
+def test_a_second_turn_does_not_draft_from_the_streams_of_the_first() -> None:
+    backend = ArithmeticBackend(spec())
+    session = Session(backend)
+    session.generate([1, 2, 3], GenerationConfig(6)).finish()
+    backend.calls.clear()
+    session.generate([9, 9, 9], GenerationConfig(6)).finish()
+    assert backend.calls[:2] == [("prefill", 2), ("verify_2", 1)]
+
+
 def test_an_edited_history_keeps_only_the_common_prefix() -> None:
     backend = ArithmeticBackend(spec())
     session = Session(backend)
