@@ -1,0 +1,178 @@
+"""The operators: C++ against a double-precision reference and against itself bit for bit, PyTorch reference, export.
+
+Run: pytest tests/unit/test_kernels_ops.py. It builds build/native if needed; the C++ part is skipped only without a compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse
+from streamfuse.kernels import reference
+
+HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
+needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+
+def built_test_program() -> Path:
+    from streamfuse.kernels.build import build
+
+    return build(quiet=True, jobs=2).parent / "test_ops"
+
+
+@needs_compiler
+@pytest.mark.parametrize("instruction_set", ["avx512", "avx2", "portable"] if X86 else ["neon"])
+def test_operators_are_right_and_row_invariant_on_every_instruction_set(instruction_set: str) -> None:
+    environment = os.environ | {"STREAMFUSE_ISA": instruction_set}
+    done = subprocess.run([built_test_program(), "300"], capture_output=True, text=True, env=environment)
+    if f"instruction set: {instruction_set}" not in done.stdout:
+        pytest.skip(f"this CPU has no {instruction_set}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_compiler
+def test_instruction_sets_with_fused_multiply_add_give_the_same_bits() -> None:
+    digests = set()
+    for instruction_set in ("avx512", "avx2"):
+        environment = os.environ | {"STREAMFUSE_ISA": instruction_set}
+        done = subprocess.run([built_test_program(), "--digest"], capture_output=True, text=True, env=environment)
+        if f"instruction set: {instruction_set}" not in done.stdout:
+            pytest.skip(f"this CPU has no {instruction_set}")
+        digests.add(done.stdout.split("digest: ")[1])
+    assert len(digests) == 1
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_operators_pass_the_sanitizers(tmp_path: Path) -> None:
+    from streamfuse.kernels.build import build
+
+    build(tmp_path, sanitize=True, quiet=True, jobs=2)
+    done = subprocess.run([tmp_path / "test_ops", "150"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def random_attention(rows: int, heads: int, kv_heads: int, dim: int, capacity: int, length: int) -> list:
+    draw = torch.randn
+    visible = torch.tril(torch.rand(rows, rows) < 0.5) | torch.eye(rows, dtype=torch.bool)
+    shapes = [(rows, heads, dim), (rows, kv_heads, dim), (rows, kv_heads, dim)] + [(capacity, kv_heads, dim)] * 2
+    return [*(draw(shape) for shape in shapes), torch.tensor([length]), visible, dim**-0.5]
+
+
+def obvious_attention(query, key, value, key_cache, value_cache, cache_length, visible, scale) -> torch.Tensor:
+    """Row by row, head by head, in double precision."""
+    rows, heads, dim = query.shape
+    group, length = heads // key.shape[1], int(cache_length)
+    out = torch.zeros(rows, heads, dim, dtype=torch.float64)
+    for i in range(rows):
+        for h in range(heads):
+            seen = visible[i]
+            keys = torch.cat([key_cache[:length, h // group], key[seen][:, h // group]]).double()
+            values = torch.cat([value_cache[:length, h // group], value[seen][:, h // group]]).double()
+            if len(keys):
+                out[i, h] = torch.softmax(keys @ query[i, h].double() * scale, dim=0) @ values
+    return out.reshape(rows, heads * dim)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 9, 3, 64, 32, 20), (7, 4, 2, 12, 9, 0), (16, 8, 1, 20, 40, 40), (5, 3, 3, 8, 6, 3)]
+)
+def test_the_reference_equals_the_obvious_attention(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(sum(shape))
+    arguments = random_attention(*shape)
+    torch.testing.assert_close(
+        torch.ops.streamfuse.tree_attention(*arguments).double(), obvious_attention(*arguments), atol=2e-6, rtol=0
+    )
+
+
+def test_a_row_that_sees_nothing_gives_zeros() -> None:
+    arguments = random_attention(4, 4, 2, 8, 5, 0)
+    arguments[6][3] = False
+    out = reference.tree_attention(*arguments)
+    assert (out[3] == 0).all()
+    assert torch.isfinite(out).all()
+    assert out[2].abs().sum() > 0
+
+
+def test_top_k_breaks_ties_by_the_smaller_column() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, 2.0]])
+    ids, log_probs = torch.ops.streamfuse.top_k_log_prob(logits, torch.arange(6) * 10, 5)
+    assert ids.tolist() == [[10, 20, 40, 30, 50]]
+    torch.testing.assert_close(log_probs, torch.log_softmax(logits, 1)[:, [1, 2, 4, 3, 5]])
+
+
+def test_out_variants_equal_the_functional_forms() -> None:
+    arguments = random_attention(3, 4, 2, 8, 5, 2)
+    out = torch.empty(3, 32)
+    assert torch.ops.streamfuse.tree_attention.out(*arguments, out=out) is out
+    assert (out == reference.tree_attention(*arguments)).all()
+    logits, columns = torch.randn(2, 9), torch.arange(9)
+    ids, log_probs = torch.empty(2, 4, dtype=torch.int64), torch.empty(2, 4)
+    torch.ops.streamfuse.top_k_log_prob.out(logits, columns, 4, out_ids=ids, out_log_probs=log_probs)
+    assert (ids == reference.top_k_log_prob(logits, columns, 4)[0]).all()
+    assert (log_probs == reference.top_k_log_prob(logits, columns, 4)[1]).all()
+
+
+class BothOperators(torch.nn.Module):
+    def forward(self, query, key, value, key_cache, value_cache, cache_length, visible, ids):
+        mixed = torch.ops.streamfuse.tree_attention(
+            query, key, value, key_cache, value_cache, cache_length, visible, 0.25
+        )
+        return torch.ops.streamfuse.top_k_log_prob(mixed, ids, 4)
+
+
+def test_torch_export_keeps_the_operators_and_their_shapes() -> None:
+    arguments = (*random_attention(3, 4, 2, 8, 5, 2)[:-1], torch.arange(32))
+    program = torch.export.export(BothOperators(), arguments)
+    called = {str(node.target) for node in program.graph.nodes if "streamfuse" in str(node.target)}
+    assert called == {"streamfuse.tree_attention.default", "streamfuse.top_k_log_prob.default"}
+    ids, log_probs = program.module()(*arguments)
+    assert ids.shape == log_probs.shape == (3, 4)
+
+
+def test_the_lowered_program_calls_the_out_variants() -> None:
+    from executorch.exir import EdgeCompileConfig, to_edge
+
+    arguments = (*random_attention(3, 4, 2, 8, 5, 2)[:-1], torch.arange(32))
+    edge = to_edge(
+        torch.export.export(BothOperators(), arguments), compile_config=EdgeCompileConfig(_check_ir_validity=False)
+    )
+    plan = edge.to_executorch().executorch_program.execution_plan[0]
+    names = {f"{operator.name}.{operator.overload}" for operator in plan.operators}
+    assert names >= set(streamfuse.kernels.aot.OPERATORS)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({0: (3, 5, 8)}, "multiple of kv heads"),
+        ({6: (2, 2)}, "visible must be bool"),
+        ({3: (5, 2, 4)}, "caches do not fit"),
+    ],
+)
+def test_wrong_shapes_are_refused_at_export(change: dict[int, tuple[int, ...]], sentence: str) -> None:
+    arguments = random_attention(3, 4, 2, 8, 5, 2)
+    for place, shape in change.items():
+        arguments[place] = torch.zeros(shape, dtype=arguments[place].dtype)
+    with pytest.raises(ValueError, match=sentence):
+        torch.ops.streamfuse.tree_attention(*(a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments))
+
+
+def test_a_missing_library_names_the_command_that_builds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from streamfuse.kernels import library
+
+    monkeypatch.delenv("STREAMFUSE_ENGINE", raising=False)
+    monkeypatch.setattr(library, "HERE", tmp_path / "kernels")
+    with pytest.raises(library.LibraryError, match=r"python -m streamfuse\.kernels\.build"):
+        library.find_library()
+    monkeypatch.setenv("STREAMFUSE_ENGINE", str(tmp_path / "nowhere.so"))
+    with pytest.raises(library.LibraryError, match="STREAMFUSE_ENGINE names"):
+        library.find_library()
