@@ -121,7 +121,10 @@ class Conversation:
         """Add the model's turn, whole or cut short."""
         rendered, ids = self._asked
         self.messages.append({"role": "assistant", "content": text})
-        self._read_text, self._read_ids = rendered + text, [*ids, *token_ids]
+        if self.text_io.decode(token_ids) == text:
+            self._read_text, self._read_ids = rendered + text, [*ids, *token_ids]
+        else:  # a stop string or an unfinished character is in the tokens and not in the text
+            self._read_text, self._read_ids = "", []
 
     def take_back(self) -> None:
         """The last question was not answered: forget it."""

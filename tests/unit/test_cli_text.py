@@ -72,6 +72,14 @@ def test_the_next_turn_continues_from_the_generated_tokens(tokenizer_file: Path)
     assert text_io.decode(second[len(first) + len(generated) :]) == "\nuser\ntwo\nassistant\n"
 
 
+def test_tokens_beyond_the_text_do_not_enter_the_history(tokenizer_file: Path) -> None:
+    text_io = TextIO(tokenizer_file, CHAT_TEMPLATE)
+    conversation = Conversation(text_io)
+    conversation.ask("one")
+    conversation.answer("yes", text_io.encode("yes STOP"))
+    assert "STOP" not in text_io.decode(conversation.ask("two"))
+
+
 def test_a_template_that_changes_the_answer_is_read_anew(tokenizer_file: Path) -> None:
     text_io = TextIO(tokenizer_file, "{% for m in messages %}{{ m.content | trim }};{% endfor %}")
     conversation = Conversation(text_io)

@@ -123,7 +123,10 @@ class _Terminal:
                 sys.stdout.write(piece.text)
                 sys.stdout.flush()
         print()
-        self._conversation.answer(generation.text, generation.token_ids)
+        if interrupted and not generation.token_ids:
+            self._conversation.take_back()
+        else:
+            self._conversation.answer(generation.text, generation.token_ids)
         self._last = generation.statistics.to_dict()
         if interrupted:
             say("(stopped)")
