@@ -1,7 +1,7 @@
-"""Makes the operators known to PyTorch as torch.ops.streamfuse.*, so that torch.export and ExecuTorch's lowering accept them.
+"""Makes the operators known to PyTorch as torch.ops.streamfuse.*, for torch.export and ExecuTorch's lowering.
 
-Importing this module is enough. Each operator has a functional form, the `.out` form that ExecuTorch's memory planning turns
-it into, and a shape function for export; eager calls run kernels/reference.py.
+Importing this module is enough. Each operator has a functional form, the `.out` form that ExecuTorch's memory planning
+turns it into, and a shape function for export; eager calls run kernels/reference.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from streamfuse.kernels import reference
 NAMESPACE = "streamfuse"
 OPERATORS = ("streamfuse::tree_attention.out", "streamfuse::top_k_log_prob.out")  # what a program needs from the engine
 
-_ATTENTION = "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, Tensor visible, float scale"
+_ATTENTION = (
+    "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
+    "Tensor cache_length, Tensor visible, float scale"
+)
 _TOP_K = "Tensor logits, Tensor ids, int k"
 
 _library = Library(NAMESPACE, "DEF")

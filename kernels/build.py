@@ -2,8 +2,8 @@
 
     python -m streamfuse.kernels.build [--build-dir build/native] [--sanitize] [--jobs N]
 
-Needs a C++17 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second run
-builds only what changed. It also builds `test_ops`, the operators' C++ tests.
+Needs a C++17 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second
+run builds only what changed. It also builds `test_ops`, the operators' C++ tests.
 """
 
 from __future__ import annotations

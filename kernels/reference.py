@@ -1,4 +1,4 @@
-"""The operators in PyTorch: their specification, and their CPU implementation in eager mode. Contract: docs/contracts.md, section 6."""
+"""The operators in PyTorch: their specification, and what eager mode runs. Contract: docs/contracts.md, section 6."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def tree_attention(
     visible: Tensor,
     scale: float,
 ) -> Tensor:
-    """Row i attends to cache rows [0, cache_length), then to the rows j with visible[i, j]. A row that sees nothing gives zeros.
+    """Row i attends to cache rows [0, cache_length), then to rows j with visible[i, j]; zeros where it sees nothing.
 
-    query [R, Hq, D], key/value [R, Hkv, D], caches [C, Hkv, D], cache_length int64 [1], visible bool [R, R] -> [R, Hq * D].
+    query [R, Hq, D], key/value [R, Hkv, D], caches [C, Hkv, D], cache_length int64 [1], visible bool [R, R]
+    -> [R, Hq * D].
     """
     rows, heads, dim = query.shape
     kv_heads, length = key.shape[1], int(cache_length)

@@ -395,6 +395,12 @@ GraphMethod& Graph::method(const std::string& name) {
   throw Failure(SF_BAD_ARGUMENT, "there is no method " + name + "; this program has " + known);
 }
 
+int64_t Graph::most_rows() const {
+  int64_t most = 0;
+  for (const auto& entry : methods_) most = std::max(most, entry.second->rows);
+  return most;
+}
+
 std::string Graph::describe() const {
   std::string methods, constants;
   for (const auto& entry : methods_) {

@@ -94,6 +94,7 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   GraphMethod& method(const std::string& name);
+  int64_t most_rows() const;  // of any method
   const Shapes& shapes() const { return shapes_; }
   float* cache(size_t index) const { return caches_[index].as<float>(); }  // key_cache_0, value_cache_0, ...
   size_t n_caches() const { return caches_.size(); }

@@ -100,11 +100,11 @@ void fill_inputs(GraphMethod& method, int n, const int64_t* ids, const int64_t* 
   *method.cache_length = length;
 }
 
-std::vector<int64_t> real_survivors(const GraphMethod& method, int n) {
-  std::vector<int64_t> kept;
+void read_survivors(const GraphMethod& method, int n, std::vector<int64_t>& kept) {
+  kept.clear();
   if (!method.has_kept) {
     for (int i = 0; i < n; ++i) kept.push_back(i);
-    return kept;
+    return;
   }
   const int64_t* rows = static_cast<const int64_t*>(method.kept.data);
   for (int64_t i = 0; i < method.keep && rows[i] >= 0 && rows[i] < n; ++i) kept.push_back(rows[i]);
@@ -113,7 +113,6 @@ std::vector<int64_t> real_survivors(const GraphMethod& method, int n) {
     for (size_t i = 0; i < kept.size(); ++i)
       if (kept[i] != static_cast<int64_t>(i))
         throw Failure(SF_EXECUTION, "method " + method.name + " prunes nothing, but its kept rows are not in order");
-  return kept;
 }
 
 void commit_rows(sf_engine* engine, const int32_t* rows, int n) {
@@ -157,6 +156,7 @@ int sf_open(const char* pte_path, int num_threads, sf_engine** out) {
     auto engine = std::make_unique<sf_engine>();
     engine->graph = std::make_unique<Graph>(pte_path, num_threads);
     engine->description = engine->graph->describe();
+    engine->kept.reserve(static_cast<size_t>(engine->graph->most_rows()));  // its address never changes
     *out = engine.release();
   });
 }
@@ -178,7 +178,7 @@ int sf_run(sf_engine* engine, const char* method, int n, const int64_t* input_id
     engine->ran = nullptr;
     fill_inputs(target, n, input_ids, position_ids, ancestors, engine->length);
     target.execute();
-    engine->kept = real_survivors(target, n);
+    read_survivors(target, n, engine->kept);
     engine->ran = &target;
     engine->ran_at_length = engine->length;
     engine->can_commit = true;

@@ -23,13 +23,15 @@ _DTYPES: dict[int, tuple[Any, Any]] = {4: (ctypes.c_int64, np.int64), 6: (ctypes
 
 
 class ExecuTorchBackend:
-    """One sequence on one .pte. `path` is a bundle folder or a .pte file; `spec` None takes the facts from the program itself.
+    """One sequence on one .pte.
 
-    `num_threads` sizes the process's thread pool (None leaves it); the first open engine decides.
+    `path` is a bundle folder or a .pte file; `spec` None takes the facts from the program itself. `num_threads` sizes
+    the process's thread pool (None leaves it); the first open engine decides.
     """
 
     def __init__(self, path: str | Path, spec: ModelSpec | None = None, num_threads: int | None = None) -> None:
         self._handle: ctypes.c_void_p | None = None
+        self._views: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # (address, *shape) -> view; addresses do not move
         self._lock = threading.Lock()
         try:
             self._library = load_library()
@@ -65,7 +67,8 @@ class ExecuTorchBackend:
         n = ids.shape[0] if ids.ndim == 1 else -1
         if n < 0 or positions.shape != (n,) or visible.shape != (n, n):
             raise BackendError(
-                f"run takes ids [n], positions [n] and ancestors [n, n], not {ids.shape}, {positions.shape}, {visible.shape}"
+                "run takes ids [n], positions [n] and ancestors [n, n], "
+                f"not {ids.shape}, {positions.shape}, {visible.shape}"
             )
         self._check(
             self._library.sf_run(
@@ -125,12 +128,15 @@ class ExecuTorchBackend:
                 self._open(), name.encode(), ctypes.byref(data), shape, ctypes.byref(rank), ctypes.byref(dtype)
             )
         )
-        c_type, numpy_type = _DTYPES[dtype.value]
         lengths = tuple(shape[: rank.value])
-        count = int(np.prod(lengths))
-        if count == 0:
-            return np.zeros(lengths, numpy_type)
-        return np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(c_type)), shape=lengths)
+        key = (data.value or 0, *lengths)
+        if key not in self._views:
+            c_type, numpy_type = _DTYPES[dtype.value]
+            if 0 in lengths:
+                self._views[key] = np.zeros(lengths, numpy_type)
+            else:
+                self._views[key] = np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(c_type)), shape=lengths)
+        return self._views[key]
 
     def _checked(self, spec: ModelSpec) -> ModelSpec:
         """The manifest's facts, once they agree with the program's."""
@@ -141,10 +147,9 @@ class ExecuTorchBackend:
                     f"the manifest says {name} {getattr(spec, name)}, but the program has {getattr(found, name)}"
                 )
         for method, width in spec.widths.items():
-            if found.widths.get(method) != tuple(width):
-                raise BackendError(
-                    f"the manifest says {method} takes and keeps {width}, but the program has {found.widths.get(method)}"
-                )
+            real = found.widths.get(method)
+            if real != tuple(width):
+                raise BackendError(f"the manifest says {method} takes and keeps {width}, but the program has {real}")
         return spec
 
 

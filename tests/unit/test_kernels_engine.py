@@ -1,6 +1,6 @@
 """The native engine on a small hand-made program with every method of docs/contracts.md, section 2.
 
-Run: pytest tests/unit/test_kernels_engine.py. It builds the engine (build/native) if needed; skipped only without a C++ compiler.
+Run: pytest tests/unit/test_kernels_engine.py. It builds build/native if needed; skipped only without a compiler.
 """
 
 from __future__ import annotations
