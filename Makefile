@@ -69,7 +69,7 @@ schema: $(VENV)/.demo
 
 # Generated files only; the environment, the pulled models and build/train (hours of work) stay.
 clean:
-	rm -rf $(BUNDLE) build/native build/lib dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(BUNDLE) build/native build/lib build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

@@ -1,0 +1,91 @@
+"""The demo's own bundle through the command line: real model, real engine. `make bundle` makes it, `make test` runs this.
+
+Run: python -m pytest tests/end_to_end
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUNDLE = ROOT / "build" / "demo"
+MEAN_ACCEPTED_FLOOR = 1.5  # of the demo's prompt; plain decoding is 1.00
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
+]
+
+
+def streamfuse_command(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from streamfuse.cli import main; main()", *arguments]
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, input=stdin, env=environment, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def comparison(prompt: str, *flags: str) -> dict[str, Any]:
+    arguments = ("run", str(BUNDLE), prompt, "--compare", "--json", "--repeats", "1", *flags)
+    return dict(json.loads(streamfuse_command(*arguments).stdout))
+
+
+def demo_prompt() -> str:
+    """The Makefile's, so that what is tested is what is shown."""
+    found = re.search(r"^PROMPT \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_the_demo_is_equal_and_accepts_drafts() -> None:
+    facts = comparison(demo_prompt(), "--max-new-tokens", "96")
+    assert facts["equal"] is True
+    assert facts["speculative"]["fallback_reason"] is None
+    assert facts["plain"]["mean_accepted_tokens"] == 1.0
+    assert facts["speculative"]["mean_accepted_tokens"] > MEAN_ACCEPTED_FLOOR
+    assert len(facts["text"]) > 100
+
+
+@pytest.mark.parametrize("prompt", ["List the planets in order.", "Translate to French: the cat sleeps.", "2 + 2 ="])
+@pytest.mark.parametrize(
+    "flags", [[], ["--temperature", "0.8", "--top-p", "0.95", "--seed", "7"], ["--repetition-penalty", "1.2"]]
+)
+def test_speculation_changes_no_token(prompt: str, flags: list[str]) -> None:
+    assert comparison(prompt, "--max-new-tokens", "40", *flags)["equal"] is True
+
+
+def test_every_width_gives_the_same_text() -> None:
+    manifest = json.loads((BUNDLE / "manifest.json").read_text(encoding="utf-8"))
+    widths = [str(method["rows"]) for name, method in manifest["methods"].items() if name.startswith("verify_")]
+    texts = {
+        streamfuse_command("run", str(BUNDLE), "Tell me a joke.", "--max-new-tokens", "32", *flags).stdout
+        for flags in ([["--width", width] for width in widths] + [["--no-speculation"]])
+    }
+    assert len(texts) == 1
+
+
+def test_a_chat_remembers_its_first_turn() -> None:
+    done = streamfuse_command(
+        "chat", str(BUNDLE), "--max-new-tokens", "24", stdin="My name is Ada.\nWhat is my name?\n/stats\n/exit\n"
+    )
+    assert "Ada" in done.stdout
+    assert "mean accepted tokens" in done.stdout
+
+
+def test_a_prompt_longer_than_the_context_is_one_line() -> None:
+    done = streamfuse_command("run", str(BUNDLE), "-", stdin="word " * 20_000, code=1)
+    assert done.stderr.count("\n") == 1
+    assert "context holds" in done.stderr
+
+
+def test_inspect_reads_it() -> None:
+    assert json.loads(streamfuse_command("inspect", str(BUNDLE), "--json").stdout)["format_version"] == 1
