@@ -37,27 +37,34 @@ bool prints_everything() {
   return wish;
 }
 
-void emit(et_timestamp_t, et_pal_log_level_t level, const char* file, const char*, size_t line, const char* message,
-          size_t length) {
+std::mutex platform_lock;
+executorch::runtime::PalImpl outside;  // what was there before us, for everything that does not happen on our account
+
+void emit(et_timestamp_t time, et_pal_log_level_t level, const char* file, const char* function, size_t line,
+          const char* message, size_t length) {
   const bool is_error = level == kError || level == kFatal;
   if (collected != nullptr && is_error && collected->size() < 8) collected->emplace_back(message, length);
-  if (prints_everything() || (collected == nullptr && is_error))
-    std::fprintf(stderr, "%c executorch %s:%zu] %.*s\n", static_cast<char>(level), file, line, static_cast<int>(length), message);
+  if ((collected == nullptr || prints_everything()) && outside.emit_log_message != nullptr)
+    outside.emit_log_message(time, level, file, function, line, message, length);
 }
 
 void abort_or_throw() {
   if (collected != nullptr) throw Aborted{};
+  if (outside.abort != nullptr) outside.abort();
   std::abort();
 }
 
+// Takes the place of whatever platform layer is registered. Done again at every scope, because another user of libexecutorch
+// in this process (its Python bindings) may have registered its own since. register_pal would complain aloud each time, so
+// the registered table is edited in place.
 void install() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    using executorch::runtime::PalImpl;
-    executorch::runtime::register_pal(
-        PalImpl::create(nullptr, abort_or_throw, nullptr, nullptr, emit, nullptr, nullptr, __FILE__));
-    executorch::runtime::runtime_init();
-  });
+  const std::lock_guard<std::mutex> guard(platform_lock);
+  auto* table = const_cast<executorch::runtime::PalImpl*>(executorch::runtime::get_pal_impl());
+  if (table == nullptr || table->emit_log_message == emit) return;
+  executorch::runtime::runtime_init();
+  outside = *table;
+  table->emit_log_message = emit;
+  table->abort = abort_or_throw;
 }
 
 std::mutex pool_lock;

@@ -357,6 +357,59 @@ def test_several_engines_live_in_one_process(program, backend) -> None:
             assert (backend.run("decode", *chain([7], 0)).logits == expected).all()
 
 
+def test_engines_in_different_threads_do_not_disturb_each_other(program) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    def generate(token: int) -> list[bytes]:
+        seen = []
+        for _ in range(3):
+            with ExecuTorchBackend(program[0]) as backend:
+                for at in range(20):
+                    seen.append(backend.run("verify_2", *chain([token, at], at)).logits.tobytes())
+                    backend.commit([0])
+        return seen
+
+    alone = [generate(token) for token in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(generate, (1, 2, 3))) == alone
+
+
+def test_a_quantized_embedding_finds_its_kernel(tiny: TinyModel, tmp_path: Path) -> None:
+    """The wheel's quantized kernels are opened when a program asks for them, whether or not the exporter holds them."""
+    import copy
+
+    import executorch.kernels.quantized  # noqa: F401  registers quantized_decomposed::embedding_4bit.out for export
+
+    class Embedding4Bit(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.randint(0, 255, (VOCAB, HIDDEN // 2), dtype=torch.uint8))
+            self.register_buffer("scales", torch.rand(VOCAB, 2))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return torch.ops.quantized_decomposed.embedding_4bit(self.weight, self.scales, None, -8, 7, ids)
+
+    model = copy.deepcopy(tiny)
+    model.embed = Embedding4Bit()
+    methods = {name: method for name, method in methods_of(model).items() if name in ("prefill", "decode")}
+    write_program(tmp_path / "quantized.pte", methods)
+    expected = Eager(methods).run("decode", *chain([9], 0))[0]
+    script = """
+import sys
+import numpy as np
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+with ExecuTorchBackend(sys.argv[1]) as backend:
+    out = backend.run("decode", np.array([9]), np.array([0]), np.array([[True]]))
+    np.save(sys.argv[2], out.logits)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "quantized.pte"), str(tmp_path / "logits.npy")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_close(np.load(tmp_path / "logits.npy"), expected, 1e-4)
+
+
 def test_a_closed_backend_says_so(program) -> None:
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
