@@ -7,7 +7,6 @@ backend runs them eagerly, and the parity gate compares each emitted graph with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -60,17 +59,18 @@ class FusedAdapter(nn.Module):
 
 
 class FusedBlock(nn.Module):
-    """A decoder layer with few and large products: q, k and v in one, gate and up in one."""
+    """A decoder layer in two halves around attention, with few and large products: q, k and v in one, gate and up in one."""
 
     def __init__(self, block: Block, adapters: nn.ModuleDict | None) -> None:
         super().__init__()
         a, m = block.self_attn, block.mlp
         self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
         self.attention_norm, self.mlp_norm = Norm(block.input_layernorm), Norm(block.post_attention_layernorm)
-        self.qkv_proj = _joined(a.q_proj, a.k_proj, a.v_proj)
-        self.o_proj = a.o_proj
-        self.gate_up_proj = _joined(m.gate_proj, m.up_proj)
-        self.down_proj = m.down_proj
+        self.qkv_proj: nn.Module = _joined(a.q_proj, a.k_proj, a.v_proj)
+        self.o_proj: nn.Module = a.o_proj
+        self.gate_up_proj: nn.Module = _joined(m.gate_proj, m.up_proj)
+        self.down_proj: nn.Module = m.down_proj
+        self.intermediate = m.up_proj.out_features
         self.qk_norm = a.qk_norm
         if self.qk_norm:
             self.q_norm, self.k_norm = Norm(a.q_norm), Norm(a.k_norm)
@@ -81,36 +81,72 @@ class FusedBlock(nn.Module):
             self.gate_up_adapter = FusedAdapter([adapters["gate_proj"], adapters["up_proj"]])
             self.down_adapter = FusedAdapter([adapters["down_proj"]])
 
-    def forward(
-        self, x: Tensor, pass_: Pass, keys: Tensor, values: Tensor, stream_rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """x [R, h] -> x [R, h] after the layer, new keys and values [R, Hkv, D]. `stream_rows` float32 [R, 1]: 1 for a stream row."""
+    def open(self, x: Tensor, cos: Tensor, sin: Tensor, stream_rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """x [R, h], cos and sin [R, 1, D] -> rotated query [R, Hq, D], rotated key and plain value [R, Hkv, D]."""
         y = self.attention_norm(x)
         qkv = self._add(self.qkv_proj(y), "qkv_adapter", y, stream_rows).view(x.shape[0], -1, self.dim)
+        qk, v = qkv[:, : -self.kv_heads], qkv[:, -self.kv_heads :]
         if self.qk_norm:
-            qk = torch.cat([self._per_head(self.q_norm, qkv[:, : self.heads]), self._per_head(self.k_norm, qkv[:, self.heads : -self.kv_heads])], 1)
-        else:
-            qk = qkv[:, : -self.kv_heads]
-        v = qkv[:, -self.kv_heads :]
-        if pass_.rotate_value is not None:
-            v = pass_.rotate_value(v)
+            qk = torch.cat([_per_head(self.q_norm, qk[:, : self.heads]), _per_head(self.k_norm, qk[:, self.heads :])], 1)
         half = self.dim // 2
-        qk = qk * pass_.cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * pass_.sin
-        q, k = qk[:, : self.heads], qk[:, self.heads :]
-        attended = torch.ops.streamfuse.tree_attention(
-            q, k, v, keys, values, pass_.cache_length, pass_.visible, 1.0 / math.sqrt(self.dim)
-        )
+        qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * sin
+        return qk[:, : self.heads], qk[:, self.heads :], v
+
+    def close(self, x: Tensor, attended: Tensor, stream_rows: Tensor | None) -> Tensor:
+        """Output projection of attended [R, Hq * D], the MLP, and both residual additions: x [R, h] -> [R, h]."""
         x = x + self._add(self.o_proj(attended), "o_adapter", attended, stream_rows)
         y = self.mlp_norm(x)
-        gate, up = self._add(self.gate_up_proj(y), "gate_up_adapter", y, stream_rows).chunk(2, dim=-1)
+        gate_up = self._add(self.gate_up_proj(y), "gate_up_adapter", y, stream_rows)
+        gate, up = gate_up[:, : self.intermediate], gate_up[:, self.intermediate :]  # chunk() is not delegated, slices are
         gated = gate * torch.sigmoid(gate) * up
-        return x + self._add(self.down_proj(gated), "down_adapter", gated, stream_rows), k, v
+        return x + self._add(self.down_proj(gated), "down_adapter", gated, stream_rows)
 
     def _add(self, y: Tensor, adapter: str, x: Tensor, stream_rows: Tensor | None) -> Tensor:
         return y if stream_rows is None or not self.adapted else y + getattr(self, adapter)(x, stream_rows)
 
-    def _per_head(self, norm: Norm, x: Tensor) -> Tensor:
-        return norm(x.reshape(-1, self.dim)).view(x.shape)
+
+def _per_head(norm: Norm, x: Tensor) -> Tensor:
+    return norm(x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+class Segment(nn.Module):
+    """What lies between two attentions: the end of one layer and the beginning of the next. One delegate each when lowered.
+
+    Inputs (those that apply, in this order): x [R, h], attended [R, Hq * D], cos [R, 1, D], sin [R, 1, D], stream_rows [R, 1].
+    Outputs: x, then query, key, value; or what `tail` makes of x.
+    """
+
+    def __init__(self, closing: FusedBlock | None, opening: FusedBlock | None, tail: nn.Module | None = None) -> None:
+        super().__init__()
+        self.closing, self.opening, self.tail = closing, opening, tail
+
+    def forward(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        inputs = list(rest)
+        attended = inputs.pop(0) if self.closing is not None else None
+        rotary = (inputs.pop(0), inputs.pop(0)) if self.opening is not None else None
+        stream_rows = inputs.pop(0) if inputs else None
+        if self.closing is not None and attended is not None:
+            x = self.closing.close(x, attended, stream_rows)
+        if self.opening is not None and rotary is not None:
+            # x goes on to the next segment only where attention lies between; the first segment's x is its own input.
+            qkv = self.opening.open(x, *rotary, stream_rows)
+            return (x, *qkv) if self.closing is not None else qkv
+        return self.tail(x) if self.tail is not None else (x,)
+
+
+class Heads(nn.Module):
+    """Final norm and the vocabulary head over the first `rows` rows, the stream head over the rest."""
+
+    def __init__(self, weights: Weights, rows: int, streams: bool) -> None:
+        super().__init__()
+        self.norm, self.head, self.rows = weights.norm, weights.head, rows
+        self.stream_head = weights.stream_head if streams else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.norm(x)
+        if self.stream_head is None:
+            return (self.head(x),)
+        return self.head(x[: self.rows]), self.stream_head(x[self.rows :])
 
 
 def _joined(*layers: nn.Linear) -> nn.Linear:
@@ -119,17 +155,6 @@ def _joined(*layers: nn.Linear) -> nn.Linear:
     if layers[0].bias is not None:
         joined.bias = nn.Parameter(torch.cat([layer.bias for layer in layers]), requires_grad=False)
     return joined
-
-
-@dataclass
-class Pass:
-    """What every layer of one pass shares: cos and sin [R, 1, D], cache_length int64 [1], visible bool [R, R]."""
-
-    cos: Tensor
-    sin: Tensor
-    cache_length: Tensor
-    visible: Tensor
-    rotate_value: Callable[[Tensor], Tensor] | None = None
 
 
 class Weights(nn.Module):
@@ -155,7 +180,9 @@ class Weights(nn.Module):
         self.register_buffer("sin", sin)
         self.insert, self.rotate_value = model.insert, model.rotate_value
         self.pruner = model.pruner if config.pruner_rank else None
-        self.candidate_embedding = base.embed_tokens if base.config.tie_word_embeddings else nn.Embedding.from_pretrained(base.lm_head.weight)
+        # Head rows of drafted tokens, for the pruner; a tied head's are the embedding rows, which are there already.
+        tied = base.config.tie_word_embeddings or self.pruner is None
+        self.candidate_embedding: nn.Module | None = None if tied else nn.Embedding.from_pretrained(base.lm_head.weight)
         self.pruning = any(keep < rows for rows, keep in shapes.widths)
         if self.pruning and self.pruner is None:
             raise ValueError("a width keeps fewer nodes than it verifies, but the adapter has no pruner (pruner_rank 0)")
@@ -164,35 +191,100 @@ class Weights(nn.Module):
     def num_lower_layers(self) -> int:
         return self.config.num_layers - self.streams_config.num_msa_layers
 
-    def begin(self, position_ids: Tensor, cache_length: Tensor, visible: Tensor) -> Pass:
-        cos, sin = F.embedding(position_ids, self.cos), F.embedding(position_ids, self.sin)
-        return Pass(cos.unsqueeze(1), sin.unsqueeze(1), cache_length, visible)
+    def rotary(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [R, 1, D]."""
+        return F.embedding(position_ids, self.cos).unsqueeze(1), F.embedding(position_ids, self.sin).unsqueeze(1)
+
+    def chain(self, first: int, last: int, tail: nn.Module | None) -> nn.ModuleList:
+        """The segments of layers [first, last): one before each attention, and one after the last that ends in `tail`."""
+        blocks = [None, *self.blocks[first:last], None]
+        pairs = zip(blocks[:-1], blocks[1:], strict=True)
+        return nn.ModuleList(Segment(a, b, tail if b is None else None) for a, b in pairs)
 
 
-class Plain(nn.Module):
+class Method(nn.Module):
+    """What the methods share: running a chain of segments with tree attention between them."""
+
+    def __init__(self, weights: Weights, rows: int) -> None:
+        super().__init__()
+        self.w, self.rows = weights, rows
+        self.scale = 1.0 / math.sqrt(weights.config.head_dim)
+
+    def run_chain(
+        self,
+        segments: nn.ModuleList,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        cache_length: Tensor,
+        visible: Tensor,
+        caches: tuple[Tensor, ...],
+        stream_rows: tuple[Tensor, ...] = (),
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """Outputs of the last segment, and the new keys and values [R, Hkv, D] of every layer, interleaved."""
+        new: list[Tensor] = []
+        q, k, v = segments[0](x, *rotary, *stream_rows)
+        for i in range(len(caches) // 2):
+            if stream_rows:
+                v = self.turn_values(v)
+            new += [k, v]
+            if i + 1 == len(segments):  # keys and values of the last layer are all that is wanted
+                return (), new
+            attended = torch.ops.streamfuse.tree_attention(
+                q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible, self.scale
+            )
+            if i + 2 == len(segments):
+                return segments[i + 1](x, attended, *stream_rows), new
+            x, q, k, v = segments[i + 1](x, attended, *rotary, *stream_rows)
+        raise AssertionError("a chain has as many segments as layers, or one more")
+
+    def turn_values(self, v: Tensor) -> Tensor:
+        return v
+
+    def chain_rows(self, chain: str) -> tuple[int, bool]:
+        """Rows of a chain of segments, by its attribute's name, and whether it carries streams."""
+        return self.rows, False
+
+    def segment_inputs(self, chain: str, i: int) -> tuple[Tensor, ...]:
+        """Zero inputs of segment `i` of a chain: x, attended, cos, sin, stream_rows as they apply."""
+        rows, streams = self.chain_rows(chain)
+        c, segment = self.w.config, getattr(self, chain)[i]
+        inputs = [torch.zeros(rows, c.hidden_size)]
+        if segment.closing is not None:
+            inputs.append(torch.zeros(rows, c.num_heads * c.head_dim))
+        if segment.opening is not None:
+            inputs += [torch.zeros(rows, 1, c.head_dim) for _ in range(2)]
+        if streams:
+            inputs.append(torch.zeros(rows, 1))
+        return tuple(inputs)
+
+
+class Plain(Method):
     """`prefill` (no logits: the last prompt token is the root of the first verify or decode pass) and `decode`."""
 
     def __init__(self, weights: Weights, rows: int, logits: bool) -> None:
-        super().__init__()
-        self.w, self.rows, self.logits = weights, rows, logits
+        super().__init__(weights, rows)
+        self.logits = logits
+        self.segments = weights.chain(0, len(weights.blocks), Heads(weights, rows, streams=False))
+        if not logits:
+            del self.segments[-1]
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        w = self.w
-        x, pass_ = w.embedding(input_ids), w.begin(position_ids, cache_length, ancestors)
-        new: list[Tensor] = []
-        for i, block in enumerate(w.blocks):
-            x, k, v = block(x, pass_, caches[2 * i], caches[2 * i + 1])
-            new += [k, v]
-        return (w.head(w.norm(x)), *new) if self.logits else tuple(new)
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
+        x, rotary = self.w.embedding(input_ids), self.w.rotary(position_ids)
+        out, new = self.run_chain(self.segments, x, rotary, cache_length, ancestors, caches)
+        return (*out, *new)
 
 
-class Verify(nn.Module):
+class Verify(Method):
     """`verify_T`: T nodes in the lower layers; K kept nodes and their streams in the top layers."""
 
     def __init__(self, weights: Weights, rows: int, keep: int) -> None:
-        super().__init__()
-        self.w, self.rows, self.keep = weights, rows, keep
-        streams = weights.streams_config.num_streams
+        super().__init__(weights, rows)
+        self.keep = keep
+        streams, lower = weights.streams_config.num_streams, weights.num_lower_layers
+        self.lower_segments = weights.chain(0, lower, None)
+        self.top_segments = weights.chain(lower, len(weights.blocks), Heads(weights, keep, streams=True))
         self.register_buffer("arange", torch.arange(rows))
         self.register_buffer("steps", torch.arange(1, streams + 1))
         own = torch.block_diag(*[torch.ones(streams, streams).tril()] * keep).bool()  # a stream sees streams 1..j of its own node
@@ -200,15 +292,18 @@ class Verify(nn.Module):
         self.register_buffer("no_streams", torch.zeros(keep, keep * streams, dtype=torch.bool))
         self.register_buffer("stream_rows", torch.cat([torch.zeros(keep, 1), torch.ones(keep * streams, 1)]))
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
         w, streams, keep = self.w, self.w.streams_config.num_streams, self.keep
-        x, pass_ = w.embedding(input_ids), w.begin(position_ids, cache_length, ancestors)
-        new: list[Tensor] = []
-        for i, block in enumerate(w.blocks[: w.num_lower_layers]):
-            x, k, v = block(x, pass_, caches[2 * i], caches[2 * i + 1])
-            new += [k, v]
+        split = 2 * w.num_lower_layers
+        embedded = w.embedding(input_ids)
+        (x,), new = self.run_chain(
+            self.lower_segments, embedded, w.rotary(position_ids), cache_length, ancestors, caches[:split]
+        )
         if keep < self.rows:
-            kept = self._prune(x, w.candidate_embedding(input_ids), ancestors)
+            candidates = embedded if w.candidate_embedding is None else w.candidate_embedding(input_ids)
+            kept = self._prune(x, candidates, ancestors)
             x, position_ids = x.index_select(0, kept), position_ids.index_select(0, kept)
             ancestors = ancestors.index_select(0, kept).index_select(1, kept)
         else:
@@ -217,18 +312,21 @@ class Verify(nn.Module):
         stream_positions = (position_ids.unsqueeze(1) + self.steps).view(-1)
         seen = ancestors.unsqueeze(1).expand(keep, streams, keep).reshape(keep * streams, keep)
         visible = torch.cat([torch.cat([ancestors, self.no_streams], 1), torch.cat([seen, self.own_streams], 1)])
-        pass_ = w.begin(torch.cat([position_ids, stream_positions]), cache_length, visible)
-        if w.streams_config.value_rotation:
-            pass_.rotate_value = self._rotate_stream_values
-        for i in range(w.num_lower_layers, len(w.blocks)):
-            rows, k, v = w.blocks[i](rows, pass_, caches[2 * i], caches[2 * i + 1], self.stream_rows)
-            new += [k[:keep], v[:keep]]
-        normed = w.norm(rows)
-        ids, log_probs = torch.ops.streamfuse.top_k_log_prob(w.stream_head(normed[keep:]), w.stream_vocab, w.shapes.top_k)
+        rotary = w.rotary(torch.cat([position_ids, stream_positions]))
+        (logits, stream_logits), rows_new = self.run_chain(
+            self.top_segments, rows, rotary, cache_length, visible, caches[split:], (self.stream_rows,)
+        )
+        ids, log_probs = torch.ops.streamfuse.top_k_log_prob(stream_logits, w.stream_vocab, w.shapes.top_k)
         shape = (keep, streams, w.shapes.top_k)
-        return (w.head(normed[:keep]), kept, ids.view(shape), log_probs.view(shape), *new)
+        return (logits, kept, ids.view(shape), log_probs.view(shape), *new, *[t[:keep] for t in rows_new])
 
-    def _rotate_stream_values(self, v: Tensor) -> Tensor:
+    def chain_rows(self, chain: str) -> tuple[int, bool]:
+        streams = chain == "top_segments"
+        return (len(self.stream_rows) if streams else self.rows), streams
+
+    def turn_values(self, v: Tensor) -> Tensor:
+        if not self.w.streams_config.value_rotation:
+            return v
         streams = v[self.keep :].unflatten(0, (self.keep, -1))
         return torch.cat([v[: self.keep], self.w.rotate_value(streams).flatten(0, 1)])
 
@@ -246,9 +344,9 @@ class Verify(nn.Module):
         return torch.topk(path, self.keep)[1]
 
 
-def build_methods(weights: Weights) -> dict[str, nn.Module]:
+def build_methods(weights: Weights) -> dict[str, Method]:
     """All methods of a bundle, sharing `weights`."""
-    methods: dict[str, nn.Module] = {
+    methods: dict[str, Method] = {
         "prefill": Plain(weights, weights.shapes.prefill_rows, logits=False),
         "decode": Plain(weights, 1, logits=True),
     }
