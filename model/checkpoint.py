@@ -16,6 +16,8 @@ from .streams import StreamFused
 from .transformer import Transformer
 
 _PREFIX = "model."
+_FORMAT = "streamfuse-adapter-1"
+_BASE_FACTS = ("architecture", "vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads")
 
 
 def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
@@ -24,21 +26,33 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     Raises:
         CheckpointError: a file is missing or damaged, or the tensors do not fit the configuration.
     """
-    folder = Path(folder)
     config = ModelConfig.load(folder)
-    index = folder / "model.safetensors.index.json"
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
     state: dict[str, Tensor] = {}
-    for name in names:
-        path = folder / name
+    for path in _shards(folder):
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file")
         try:
-            state.update(load_file(path))
+            shard = load_file(path)
         except SafetensorError as error:
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-    state = {key.removeprefix(_PREFIX): value.to(dtype) for key, value in state.items() if "rotary_emb" not in key}
-    if config.tie_word_embeddings:
+        # Old checkpoints carry the rotary frequencies, which follow from config.json.
+        state |= {key.removeprefix(_PREFIX): value.to(dtype) for key, value in shard.items() if "rotary_emb" not in key}
+    return _fill(config, state, folder)
+
+
+def _shards(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not a safetensors index ({error!r})") from None
+    return [folder / Path(name).name for name in names]
+
+
+def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transformer:
+    if config.tie_word_embeddings and "embed_tokens.weight" in state:
         state["lm_head.weight"] = state["embed_tokens.weight"]
     with torch.device("meta"):
         model = Transformer(config)
@@ -55,7 +69,8 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
 def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = None) -> None:
     """Write the trained part of a stream-fused model, atomically. `facts` (data, steps, ...) go into the metadata."""
     state = {name: value.detach().cpu().contiguous() for name, value in model.extra_state().items()}
-    metadata = {"format": "streamfuse-adapter-1", "streams": model.streams_config.to_json(), **(facts or {})}
+    own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": json.dumps(_base_facts(model.base))}
+    metadata = {**(facts or {}), **own}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     save_file(state, temporary, metadata=metadata)
@@ -66,9 +81,9 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
     """Settings, tensors and facts of an adapter file.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or not an adapter of ours.
+        CheckpointError: the file is missing, damaged, or not an adapter that this version knows.
     """
-    if not Path(path).is_file():
+    if not path.is_file():
         raise CheckpointError(f"{path}: no such adapter file")
     try:
         with safe_open(path, framework="pt") as file:
@@ -76,18 +91,58 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise CheckpointError(f"{path}: damaged adapter file ({error})") from None
-    if metadata.get("format") != "streamfuse-adapter-1":
-        raise CheckpointError(f"{path}: not a streamfuse adapter (metadata field 'format' is {metadata.get('format')!r})")
-    return StreamConfig.from_json(metadata["streams"]), state, metadata
+    found = metadata.get("format")
+    if found != _FORMAT:
+        raise CheckpointError(f"{path}: not an adapter of this version (metadata field 'format' is {found!r})")
+    try:
+        return StreamConfig.from_json(metadata["streams"]), state, metadata
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: metadata field 'streams' cannot be read ({error})") from None
 
 
 def load_stream_fused(base: Transformer, path: Path) -> StreamFused:
-    """The base model with the streams of an adapter file."""
-    config, state, _ = read_adapter(path)
-    model = StreamFused(base, config, state.get("stream_vocab"))
+    """The base model with the streams of an adapter file, in eval mode.
+
+    Raises:
+        CheckpointError: as `read_adapter`, and where the adapter was trained on a base of another shape.
+    """
+    config, state, metadata = read_adapter(path)
+    _check_base(base, metadata, path)
+    if config.num_msa_layers > base.config.num_layers:
+        raise CheckpointError(f"{path}: has {config.num_msa_layers} layers with streams, {_misfit(base)}")
+    vocab = state.get("stream_vocab")
+    if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size):
+        raise CheckpointError(f"{path}: tensor 'stream_vocab' is not a list of ascending token ids, {_misfit(base)}")
+    model = StreamFused(base, config, vocab)
     own = model.extra_state()
-    if set(own) != set(state) or any(own[name].shape != value.shape for name, value in state.items()):
-        bad = next(n for n in sorted(set(own) | set(state)) if n not in own or n not in state or own[n].shape != state[n].shape)
-        raise CheckpointError(f"{path}: tensor {bad!r} does not fit the base model; was it trained on another one?")
-    model.load_state_dict(state, strict=False)
+    for name in sorted(own.keys() | state.keys()):
+        if name not in own or name not in state or own[name].shape != state[name].shape:
+            raise CheckpointError(f"{path}: tensor {name!r} does not fit, {_misfit(base)}")
+    model.load_state_dict(state, strict=False)  # the base's tensors are not in it
     return model.eval()
+
+
+def _base_facts(base: Transformer) -> dict[str, int | str]:
+    return {name: getattr(base.config, name) for name in _BASE_FACTS}
+
+
+def _check_base(base: Transformer, metadata: dict[str, str], path: Path) -> None:
+    """Shapes alone would let an adapter of 30 layers pass for a base of 32."""
+    trained_on = json.loads(metadata.get("base", "{}"))
+    for name, value in _base_facts(base).items():
+        if trained_on.get(name, value) != value:
+            raise CheckpointError(f"{path}: trained on a base with {name} {trained_on[name]}, this one has {value}")
+
+
+def _misfit(base: Transformer) -> str:
+    config = base.config
+    return (
+        f"but the base model has {config.num_layers} layers of size {config.hidden_size} "
+        f"and {config.vocab_size} tokens; was it trained on another one?"
+    )
+
+
+def _is_stream_vocab(vocab: Tensor, vocab_size: int) -> bool:
+    if vocab.dtype != torch.int64 or vocab.ndim != 1 or not len(vocab):
+        return False
+    return bool((vocab.diff() > 0).all()) and int(vocab[0]) >= 0 and int(vocab[-1]) < vocab_size

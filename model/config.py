@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+_NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_SCALING_FIELDS = {  # RoPE scaling and what its formula needs
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 
 
 class CheckpointError(ValueError):
@@ -45,19 +52,26 @@ class ModelConfig:
         """Read a Hugging Face `config.json`.
 
         Raises:
-            CheckpointError: the architecture or a feature (sliding window, unknown RoPE scaling) is not supported.
+            CheckpointError: a field is missing, or the architecture or a feature of it (sliding window, unknown RoPE
+                scaling, another activation) is not supported.
         """
+        missing = [name for name in _NEEDED if config.get(name) is None]
+        if missing:
+            raise CheckpointError(f"{source}: field {missing[0]!r} is missing")
         architecture = (config.get("architectures") or ["?"])[0]
         if architecture not in ARCHITECTURES:
             raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
-        if config.get("use_sliding_window"):
-            raise CheckpointError(f"{source}: use_sliding_window is not supported")
+        for name, only in _ONLY.items():
+            if config.get(name, only) != only:
+                raise CheckpointError(f"{source}: {name} {config[name]!r} is not supported (only {only!r} is)")
         # transformers 5 nests the rotary settings, earlier versions keep them flat.
         rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
         theta = float(rope.pop("rope_theta", None) or config.get("rope_theta") or 10000.0)
         kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind not in ("default", "linear", "llama3"):
-            raise CheckpointError(f"{source}: rope scaling {kind!r} is not supported (default, linear, llama3)")
+        if kind not in _SCALING_FIELDS:
+            raise CheckpointError(f"{source}: rope scaling {kind!r} is not supported ({', '.join(_SCALING_FIELDS)})")
+        if scaling_lacks := [name for name in _SCALING_FIELDS[kind] if name not in rope]:
+            raise CheckpointError(f"{source}: rope scaling {kind!r} lacks the field {scaling_lacks[0]!r}")
         heads = int(config["num_attention_heads"])
         eos = config.get("eos_token_id")
         return cls(
@@ -74,7 +88,8 @@ class ModelConfig:
             rope_scaling=rope if kind != "default" else None,
             max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-            attention_bias=bool(config.get("attention_bias", architecture == "Qwen2ForCausalLM")),
+            # Qwen2 has biases on q, k and v whatever its config says (transformers, modeling_qwen2.py).
+            attention_bias=architecture == "Qwen2ForCausalLM" or bool(config.get("attention_bias")),
             qk_norm=architecture == "Qwen3ForCausalLM",
             bos_token_id=config.get("bos_token_id"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
@@ -87,13 +102,13 @@ class ModelConfig:
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file; a checkpoint folder needs config.json")
         try:
-            config = json.loads(path.read_text())
+            config = json.loads(path.read_text(encoding="utf-8"))
             generation = folder / "generation_config.json"
             if generation.is_file():
-                extra = json.loads(generation.read_text()).get("eos_token_id")
+                extra = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
                 if extra is not None:
                     config["eos_token_id"] = extra
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # also text that is not UTF-8
             raise CheckpointError(f"{path}: not valid JSON ({error})") from None
         return cls.from_hf(config, str(path))
 
@@ -105,11 +120,11 @@ class StreamConfig:
     Attributes:
         num_streams: gamma, streams per token.
         num_msa_layers: Ns, top layers that carry streams.
-        eta_rank: rank of f_eta (eq. 3); 0 is the identity.
+        eta_rank: rank of f_eta (eq. 3), the identity plus a low-rank map; 0 is the identity alone.
         value_rotation: radians per stream distance; 0 uses identifier embeddings instead (the paper's default).
         adapter_rank: rank of the row-masked low-rank adapters of stream rows; 0 has none.
         adapter_alpha: scale of the adapters is adapter_alpha / adapter_rank.
-        parent_rank: rank of the parent term (design: a stream's distribution is marginal, a tree proposes a parent); 0 is off.
+        parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
         pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
     """
@@ -138,4 +153,5 @@ class StreamConfig:
 
     @classmethod
     def from_json(cls, text: str) -> StreamConfig:
+        """The settings of `to_json`. ValueError where a value is out of range, TypeError for an unknown field."""
         return cls(**json.loads(text))

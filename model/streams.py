@@ -1,20 +1,22 @@
 """The stream-fused model: Speculative Streaming (arXiv 2402.11131, v1) on a frozen base, and the parts that we add.
 
-A token at position t carries `num_streams` extra rows in the top `num_msa_layers` layers. Row j (1-based) starts from the token's
-own hidden state below those layers (eq. 3), attends to the main rows up to t and to rows 1..j of the same token (eq. 2), and
-predicts the token at t + 1 + j. Its rotary position is t + j. Main rows never see stream rows, so the base's outputs are unchanged.
+A token at position t carries `num_streams` extra rows in the top `num_msa_layers` layers. Row j (1-based) starts from
+the token's own hidden state below those layers (eq. 3), attends to the main rows up to t and to rows 1..j of the same
+token (eq. 2), and predicts the token at t + 1 + j. Its rotary position is t + j. Main rows never see stream rows, so
+the base's outputs are unchanged. docs/model.md has the formulas and their sources.
 """
 
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import StreamConfig
-from .transformer import Adapter, Block, Transformer
+from .transformer import Adapter, Block, Transformer, attend, no_adapter
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -41,14 +43,16 @@ class StreamAdapters(nn.ModuleDict):
         super().__init__({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
 
     def adapt(self, name: str, x: Tensor) -> Tensor:
-        return self[name](x)
+        """What is added to the output of projection `name` for its input x."""
+        added: Tensor = self[name](x)
+        return added
 
 
 class ParentTerm(nn.Module):
     """What the parent token says about its child, beyond the paper: score += ((Ê_u U) * g_j) . (V E_c).
 
-    A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a particular
-    parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
+    A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a
+    particular parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
     """
 
     def __init__(self, hidden_size: int, num_streams: int, rank: int) -> None:
@@ -69,8 +73,8 @@ class ParentTerm(nn.Module):
 class Pruner(nn.Module):
     """Early exit before the streams are inserted (paper, tree pruning): scores the edge parent -> child.
 
-    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map, and the edge's score is log sigmoid(a z + b). It
-    needs the drafted tokens' head rows only, and it is never positive, so a path's score never exceeds its parent's.
+    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map; the score is log sigmoid(a z + b).
+    It needs the drafted tokens' head rows only, and it is never positive, so a path never scores above its parent's.
     """
 
     def __init__(self, hidden_size: int, rank: int) -> None:
@@ -80,14 +84,31 @@ class Pruner(nn.Module):
         self.offset = nn.Parameter(torch.tensor(-3.0))
 
     def early_exit(self, normed: Tensor) -> Tensor:
+        """o_theta of main states [..., h] after the final norm -> [..., h]."""
         return normed + self.low_rank(normed)
 
-    def edge_score(self, logit: Tensor) -> Tensor:
-        return F.logsigmoid(self.slope * logit + self.offset)
+    def edge_logit(self, z: Tensor) -> Tensor:
+        """a z + b, whose log sigmoid is the edge's score; z is the product of `early_exit` and a child's head row."""
+        return self.slope * z + self.offset
 
 
 class StreamFused(nn.Module):
-    """A base model with its streams. `stream_vocab` is an ascending int64 tensor of token ids (None: the full vocabulary)."""
+    """A base model with its streams.
+
+    Args:
+        base: the frozen base model; it is used, not copied.
+        config: settings of the streams.
+        stream_vocab: token ids that streams may propose, int64 [S], ascending; None is the full vocabulary.
+
+    Raises:
+        ValueError: the settings do not fit the base model.
+    """
+
+    adapters: nn.ModuleList  # of StreamAdapters, one per top layer; absent where adapter_rank is 0
+    eta: LowRank  # absent where eta_rank is 0
+    parent: ParentTerm  # absent where parent_rank is 0
+    pruner: Pruner  # absent where pruner_rank is 0
+    stream_vocab: Tensor
 
     def __init__(self, base: Transformer, config: StreamConfig, stream_vocab: Tensor | None = None) -> None:
         super().__init__()
@@ -96,37 +117,45 @@ class StreamFused(nn.Module):
             raise ValueError(f"num_msa_layers is {config.num_msa_layers}, the base model has {n} layers")
         self.base = base
         self.streams_config = config
-        self.top_layers = base.layers[n - config.num_msa_layers :]
         if not config.value_rotation:
             self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
         if config.eta_rank:
             self.eta = LowRank(h, h, config.eta_rank)
         if config.adapter_rank:
             self.adapters = nn.ModuleList(
-                StreamAdapters(layer, config.adapter_rank, config.adapter_alpha) for layer in self.top_layers
+                StreamAdapters(block, config.adapter_rank, config.adapter_alpha) for block in self.top_blocks
             )
         if config.parent_rank:
             self.parent = ParentTerm(h, config.num_streams, config.parent_rank)
         if config.pruner_rank:
             self.pruner = Pruner(h, config.pruner_rank)
-        self.register_buffer("stream_vocab", stream_vocab if stream_vocab is not None else torch.arange(base.config.vocab_size))
+        if stream_vocab is None:
+            stream_vocab = torch.arange(base.config.vocab_size)
+        self.register_buffer("stream_vocab", stream_vocab)
 
     @property
     def num_lower_layers(self) -> int:
+        """Layers without streams, N - Ns."""
         return self.base.config.num_layers - self.streams_config.num_msa_layers
+
+    @property
+    def top_blocks(self) -> list[Block]:
+        """The layers that carry streams, lowest first."""
+        return self.base.blocks[self.num_lower_layers :]
 
     def extra_state(self) -> dict[str, Tensor]:
         """Everything that is not the base: the content of an adapter file."""
-        return {k: v for k, v in self.state_dict().items() if not k.startswith(("base.", "top_layers."))}
+        return {name: value for name, value in self.state_dict().items() if not name.startswith("base.")}
 
     def extra_parameters(self) -> list[nn.Parameter]:
-        return [p for name, p in self.named_parameters() if not name.startswith(("base.", "top_layers."))]
+        """What is trained in lossless mode."""
+        return [parameter for name, parameter in self.named_parameters() if not name.startswith("base.")]
 
     def adapter(self, layer: int) -> Adapter:
         """The adapter of stream rows in top layer `layer` (0 = the lowest that carries streams)."""
         if not self.streams_config.adapter_rank:
-            return lambda name, x: None
-        return self.adapters[layer].adapt
+            return no_adapter
+        return cast("StreamAdapters", self.adapters[layer]).adapt
 
     def insert(self, hidden: Tensor) -> Tensor:
         """Eq. 3: main rows [..., h] below the top layers -> stream rows [..., num_streams, h]."""
@@ -150,6 +179,8 @@ class StreamFused(nn.Module):
     def stream_states(self, lower: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Final-norm states of streams and of main rows, for training and measuring.
 
+        Gradients flow through the streams only.
+
         Args:
             lower: hidden states [B, T, h] below the top layers (`base.lower(ids, num_lower_layers)`), right-padded.
             at: positions [B, P] of the tokens that carry streams.
@@ -165,24 +196,25 @@ class StreamFused(nn.Module):
         rows = torch.arange(batch, device=lower.device)[:, None]
         main, streams = lower, self.insert(lower[rows, at])
         unseen = torch.arange(length, device=lower.device) > at[..., None]  # [B, P, T]
-        for i, layer in enumerate(self.top_layers):
+        for i, block in enumerate(self.top_blocks):
             with torch.no_grad():
-                q, k, v = layer.qkv(main, cos, sin)
-                attended = F.scaled_dot_product_attention(
-                    q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
-                )
-                main = layer.finish(main, attended.transpose(1, 2).flatten(2))
+                q, k, v = block.qkv(main, cos, sin)
+                main = block.finish(main, attend(q, k, v, None, causal=True))
             adapt = self.adapter(i)
-            sq, sk, sv = layer.qkv(streams, stream_cos, stream_sin, adapt)
-            streams = layer.finish(streams, _stream_attention(sq, sk, self.rotate_value(sv), k, v, unseen), adapt)
+            sq, sk, sv = block.qkv(streams, stream_cos, stream_sin, adapt)
+            streams = block.finish(streams, _stream_attention(sq, sk, self.rotate_value(sv), k, v, unseen), adapt)
         with torch.no_grad():
             main = base.norm(main)
         return base.norm(streams), main
 
 
 def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, unseen: Tensor) -> Tensor:
-    """Eq. 2: q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], unseen [B, P, T] -> [B, P, G, Hq * D]."""
-    batch, positions, streams, heads, dim = q.shape
+    """Eq. 2: row j of a token sees the main rows up to the token and rows 1..j of the same token.
+
+    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], unseen bool [B, P, T] (True where a
+    main row comes after the token) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied.
+    """
+    _, positions, streams, heads, dim = q.shape
     kv_heads = k.shape[3]
     group = heads // kv_heads
     q = (q * dim**-0.5).unflatten(3, (kv_heads, group)).permute(0, 3, 1, 2, 4, 5)  # [B, Hkv, P, G, group, D]

@@ -1,14 +1,15 @@
 """The base model: a Llama-family decoder, with Hugging Face parameter names so that checkpoints load as they are.
 
-A block exposes its halves (`qkv`, `attend`, `mlp`) because three callers put them together differently: the plain decoder here,
-the streams (`streams.py`) and the static graphs (`graphs.py`).
+A block exposes its halves (`qkv` and `finish`) because its callers put different attentions between them: the plain
+decoder here, the streams (`streams.py`) and the batched generation of `train/distill.py`. The static graphs (`export/`)
+take the weights and arrange them in their own way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,19 +43,22 @@ def rotary_table(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """cos and sin, float32 [length, head_dim], in the half-split layout (each value stands twice)."""
     half = config.head_dim // 2
     inverse = config.rope_theta ** (-torch.arange(0, half, dtype=torch.float64) / half)
-    scaling = config.rope_scaling
-    if scaling:
-        kind = scaling.get("rope_type", scaling.get("type"))
-        if kind == "linear":
-            inverse = inverse / scaling["factor"]
-        elif kind == "llama3":  # as in Llama 3.1: long wavelengths are divided by the factor, short ones kept, a ramp between
-            wavelength = 2 * math.pi / inverse
-            low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-            ramp = ((scaling["original_max_position_embeddings"] / wavelength - low) / (high - low)).clamp(0, 1)
-            inverse = inverse * (ramp + (1 - ramp) / scaling["factor"])
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), inverse)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), _scaled(inverse, config.rope_scaling or {}))
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos().float(), angles.sin().float()
+
+
+def _scaled(inverse: Tensor, scaling: dict[str, Any]) -> Tensor:
+    """Inverse frequencies after RoPE scaling; as in transformers, modeling_rope_utils.py."""
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "linear":
+        return inverse / scaling["factor"]
+    if kind == "llama3":  # long wavelengths are divided by the factor, short ones kept, a ramp between
+        wavelength = 2 * math.pi / inverse
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        ramp = ((scaling["original_max_position_embeddings"] / wavelength - low) / (high - low)).clamp(0, 1)
+        return inverse * (ramp + (1 - ramp) / scaling["factor"])
+    return inverse
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -65,6 +69,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
+    """The projections of grouped-query attention, and the head norms of Qwen3; `Block` and `attend` do the work."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -72,7 +78,7 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(h, self.num_heads * d, bias=bias)
         self.k_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
         self.v_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
-        self.o_proj = nn.Linear(self.num_heads * d, h, bias=bias and config.architecture == "LlamaForCausalLM")
+        self.o_proj = nn.Linear(self.num_heads * d, h, bias=bias and config.architecture != "Qwen2ForCausalLM")
         if config.qk_norm:
             self.q_norm = RMSNorm(d, config.rms_norm_eps)
             self.k_norm = RMSNorm(d, config.rms_norm_eps)
@@ -80,6 +86,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
+    """The projections of the gated feed-forward layer; `Block.finish` does the work."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -119,25 +127,21 @@ class Block(nn.Module):
         """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions."""
         x = x + project(self.self_attn.o_proj, "o_proj", attended, adapter)
         y = self.post_attention_layernorm(x)
-        gated = F.silu(project(self.mlp.gate_proj, "gate_proj", y, adapter)) * project(self.mlp.up_proj, "up_proj", y, adapter)
+        gate = F.silu(project(self.mlp.gate_proj, "gate_proj", y, adapter))
+        gated = gate * project(self.mlp.up_proj, "up_proj", y, adapter)
         return x + project(self.mlp.down_proj, "down_proj", gated, adapter)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
-    """Grouped-query attention: q [B, R, Hq, D], k and v [B, S, Hkv, D], mask bool [B or 1, 1, R, S] -> [B, R, Hq * D]."""
+    """Grouped-query attention, scaled by 1 / sqrt(D): q [B, R, Hq, D], k and v [B, S, Hkv, D] -> [B, R, Hq * D].
+
+    `mask` is bool [B or 1, 1, R, S], True where a row sees a key; or None, and then `causal` says whether row i sees
+    keys 0..i only (R = S).
+    """
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, is_causal=causal, enable_gqa=True
     )
     return out.transpose(1, 2).flatten(2)
-
-
-@dataclass
-class Cache:
-    """Keys and values of a batch for plain generation: [layers][B, capacity, Hkv, D], valid up to `length`."""
-
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-    length: int = 0
 
 
 class Transformer(nn.Module):
@@ -153,6 +157,11 @@ class Transformer(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers, lowest first."""
+        return cast("list[Block]", list(self.layers))
+
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [..., head_dim] of integer positions [...]."""
         cos, sin = rotary_table(self.config, int(positions.max()) + 1)
@@ -162,11 +171,12 @@ class Transformer(nn.Module):
         """Hidden states [B, T, hidden_size] after the first `num_layers` layers of causal attention, no norm."""
         x = self.embed_tokens(input_ids)
         cos, sin = self.rotary(torch.arange(input_ids.shape[1], device=input_ids.device))
-        for layer in self.layers[:num_layers]:
-            q, k, v = layer.qkv(x, cos, sin)
-            x = layer.finish(x, attend(q, k, v, None, causal=True))
+        for block in self.blocks[:num_layers]:
+            q, k, v = block.qkv(x, cos, sin)
+            x = block.finish(x, attend(q, k, v, None, causal=True))
         return x
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Logits [B, T, vocab_size] of causal decoding of `input_ids` [B, T] (no padding)."""
-        return self.lm_head(self.norm(self.lower(input_ids, self.config.num_layers)))
+        logits: Tensor = self.lm_head(self.norm(self.lower(input_ids, self.config.num_layers)))
+        return logits

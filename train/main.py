@@ -1,34 +1,63 @@
-"""`streamfuse train`: stream adapters on a frozen base (lossless mode), with Hugging Face Trainer.
-
-Resumable at any checkpoint, the metrics go to the trainer's log (JSON in each checkpoint), the held-out call-reduction ratio is
-measured while training, and the adapter is written atomically with its facts.
-"""
+"""One training run: stream adapters on a frozen base (lossless mode), resumable at any checkpoint."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
-from rich.progress import Progress
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
+from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.streams import StreamFused
+from streamfuse.model.transformer import Transformer
 
-from .data import LowerStates, StreamDataset, choose_stream_vocab, collate, read_examples
-from .evaluate import replay
+from .data import DataError, Example, LowerStates, StreamDataset, choose_stream_vocab, collate, digest_of, read_examples
 from .objective import NGramObjective
+from .report import AdapterFile, MetricsFile, ProgressBar, StopAfterStep
+from .trainer import StreamTrainer
+
+# A run continues only with the settings it began with; paths, epochs and how often to log and save may change.
+_FIXED = (
+    "streams",
+    "batch_size",
+    "learning_rate",
+    "embedding_learning_rate",
+    "max_tokens",
+    "held_out",
+    "seed",
+    "examples",
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """Paths, sizes in examples or tokens, learning rates per step of AdamW. Defaults are those of the shipped chat adapter."""
+    """Defaults are those of the shipped chat adapter.
+
+    Attributes:
+        model: checkpoint folder of the base.
+        data: JSON lines that `streamfuse distill` wrote.
+        out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached lower states.
+        adapter: the adapter file, written at each evaluation.
+        streams: settings of the streams; ignored with init_adapter.
+        learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
+        embedding_learning_rate: the same of stream embeddings, parent term and pruner.
+        max_tokens: examples are cut there.
+        held_out: examples, the first of the file, that are measured and not trained on.
+        log_every: in steps.
+        evaluate_every: in steps; a checkpoint is saved with each evaluation.
+        init_adapter: continue from the weights of this adapter instead of new ones.
+    """
 
     model: Path
     data: Path
@@ -41,97 +70,138 @@ class TrainConfig:
     embedding_learning_rate: float = 1e-2
     max_tokens: int = 320
     held_out: int = 40
-    log_every: int = 20
-    evaluate_every: int = 200
+    log_every: int = 10
+    evaluate_every: int = 60
     seed: int = 0
     init_adapter: Path | None = None
 
-
-class StreamTrainer(Trainer):
-    """Trainer with two learning rates and the objective's own metrics in the log."""
-
-    def __init__(self, *args: Any, embedding_learning_rate: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.embedding_learning_rate = embedding_learning_rate
-        self.running: torch.Tensor | None = None
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler:
-        # Batches of similar lengths: padding would be computed like any token.
-        lengths = [len(example.input_ids) for example in self.train_dataset.examples]
-        generator = torch.Generator().manual_seed(self.args.seed)
-        return LengthGroupedSampler(self.args.train_batch_size, lengths=lengths, generator=generator)
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        if self.optimizer is None:
-            fast, slow = [], []
-            for name, parameter in self.model.model.named_parameters():
-                if parameter.requires_grad:
-                    (slow if name.startswith(("adapters.", "eta.")) else fast).append(parameter)
-            groups = [{"params": slow, "lr": self.args.learning_rate}, {"params": fast, "lr": self.embedding_learning_rate}]
-            self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=0.0, betas=(0.9, 0.99))
-        return self.optimizer
-
-    def compute_loss(self, model: torch.nn.Module, inputs: dict, *args: Any, **kwargs: Any) -> Any:
-        out = model(**inputs)
-        self.running = out["metrics"] if self.running is None else self.running + out["metrics"]
-        return out["loss"]
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if self.running is not None and "loss" in logs:
-            loss, plain, hits, plain_hits, count = (self.running / self.running[-1].clamp(min=1)).tolist()
-            del loss, plain, count
-            logs["accuracy_given_parent"] = [round(x, 3) for x in hits]  # type: ignore[assignment]
-            logs["accuracy"] = [round(x, 3) for x in plain_hits]  # type: ignore[assignment]
-            logs["tokens"] = int(self.running[-1, 0])
-            self.running = None
-        super().log(logs, *args, **kwargs)
+    def __post_init__(self) -> None:
+        for name in ("epochs", "learning_rate", "embedding_learning_rate"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")
+        for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
-class HeldOut(TrainerCallback):
-    """Prints and records the held-out call-reduction ratio, and keeps the adapter file current."""
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """Where a run stands: `metrics` are the last held-out ones (empty where it was stopped before)."""
 
-    def __init__(self, model: StreamFused, data: StreamDataset, config: TrainConfig) -> None:
-        self.model, self.data, self.config = model, data, config
+    step: int
+    max_steps: int
+    metrics: dict[str, float]
 
-    def measure(self, step: int) -> dict[str, Any]:
-        self.model.eval()
-        result = replay(self.model, self.data)
-        self.model.train()
-        row = {"step": step, "call_reduction_ratio": round(result.call_reduction_ratio, 3)}
-        row["acceptance_per_depth"] = [round(x, 3) for x in result.acceptance_per_depth]
-        print(json.dumps(row), flush=True)
-        with (self.config.out_dir / "held_out.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        facts = {"data": self.config.data.name, "steps": str(step), "held_out": json.dumps(row)}
-        save_adapter(self.model, self.config.adapter, facts)
-        return row
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % self.config.evaluate_every == 0:
-            self.measure(state.global_step)
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.max_steps
 
 
-def run(config: TrainConfig, resume: bool = True) -> dict[str, Any]:
-    """Train and write `config.adapter`; returns the last held-out row. A run that was stopped continues at its last checkpoint."""
+def run(
+    config: TrainConfig,
+    resume: bool = True,
+    *,
+    stop: threading.Event | None = None,
+    console: Console | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> TrainResult:
+    """Train and write `config.adapter`.
+
+    Args:
+        resume: continue at the last checkpoint in `config.out_dir`, if there is one; False removes them.
+        stop: when set, the run ends after the step at hand with a checkpoint, and the same call continues it.
+        console: where progress is drawn; None shows nothing.
+        callbacks: more of the Trainer's.
+
+    Raises:
+        CheckpointError, DataError: a file cannot be used.
+        ValueError: the settings do not fit the model, the data, or the run that would be continued.
+    """
+    console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
-    examples = read_examples(config.data, config.max_tokens)
-    if len(examples) <= config.held_out:
-        raise ValueError(f"{config.data}: {len(examples)} examples, but held_out asks for {config.held_out}")
     base = load_base(config.model)
+    examples = read_examples(config.data, config.max_tokens, base.config.vocab_size)
+    if len(examples) <= config.held_out:
+        raise DataError(f"{config.data}: {len(examples)} examples, but held_out takes {config.held_out} of them")
+    model = _model(config, base, examples)
+    checkpoint = _prepare_folder(config, model, examples, resume)
+    lower = _lower_states(config, model, examples, console)
+    bar = ProgressBar(console)
+    trainer = StreamTrainer(
+        model=NGramObjective(model),
+        args=_arguments(config),
+        train_dataset=StreamDataset(examples, lower, config.held_out, len(examples)),
+        eval_dataset=StreamDataset(examples, lower, 0, config.held_out),
+        data_collator=collate,
+        callbacks=[
+            MetricsFile(config.out_dir / "metrics.jsonl"),
+            AdapterFile(model, config.adapter, {"data": config.data.name, "examples": str(len(examples))}),
+            *([StopAfterStep(stop)] if stop else []),
+            bar,
+            *callbacks,
+        ],
+        embedding_learning_rate=config.embedding_learning_rate,
+    )
+    trainer.remove_callback(PrinterCallback)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+        step, max_steps = trainer.state.global_step, trainer.state.max_steps
+        return TrainResult(step, max_steps, _held_out(trainer) if step >= max_steps else {})
+    finally:
+        bar.close()
+
+
+def _held_out(trainer: StreamTrainer) -> dict[str, float]:
+    """The metrics of the last step, measured now where the run did not end with an evaluation."""
+    for row in trainer.state.log_history:
+        if row.get("step") == trainer.state.global_step and "eval_call_reduction_ratio" in row:
+            return {name: value for name, value in row.items() if name.startswith("eval_")}
+    return trainer.evaluate()
+
+
+def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> StreamFused:
     if config.init_adapter:
-        model = load_stream_fused(base, config.init_adapter)
-    else:
-        size = config.streams.stream_vocab_size
-        vocab = choose_stream_vocab(examples[config.held_out :], size, base.config.vocab_size) if size else None
-        model = StreamFused(base, config.streams, vocab)
+        return load_stream_fused(base, config.init_adapter)
+    size = config.streams.stream_vocab_size
+    vocab = choose_stream_vocab(examples[config.held_out :], size, base.config.vocab_size) if size else None
+    return StreamFused(base, config.streams, vocab)
+
+
+def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Example], resume: bool) -> str | None:
+    """The checkpoint to continue at, after a check that it is the same run; config.json says what the run is."""
+    path = config.out_dir / "config.json"
     config.out_dir.mkdir(parents=True, exist_ok=True)
-    settings = asdict(config)
-    (config.out_dir / "config.json").write_text(json.dumps(settings, default=str, indent=2) + "\n")
-    with Progress() as progress:
-        task = progress.add_task("hidden states below the streams", total=sum(len(e.input_ids) for e in examples))
-        lower = LowerStates(model, examples, config.out_dir / "lower", lambda n: progress.advance(task, n))
-    callback = HeldOut(model, StreamDataset(examples, lower, 0, config.held_out), config)
-    arguments = TrainingArguments(
+    if not resume:
+        for folder in config.out_dir.glob("checkpoint-*"):
+            shutil.rmtree(folder)
+    checkpoint: str | None = get_last_checkpoint(str(config.out_dir))
+    settings = json.loads(
+        json.dumps(
+            {**asdict(config), "streams": asdict(model.streams_config), "examples": digest_of(examples)}, default=str
+        )
+    )
+    if checkpoint and path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        for name in _FIXED:
+            if name in before and before[name] != settings[name]:
+                raise ValueError(
+                    f"{config.out_dir}: holds a run with other {name} ({before[name]}, now {settings[name]}); "
+                    "give another output folder, or --no-resume to start over"
+                )
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return checkpoint
+
+
+def _lower_states(config: TrainConfig, model: StreamFused, examples: list[Example], console: Console) -> LowerStates:
+    columns = (TextColumn("Layers below the streams"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+    total = sum(len(example.input_ids) for example in examples)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        return LowerStates(model, examples, config.out_dir / "lower", lambda n: progress.advance(task, n))
+
+
+def _arguments(config: TrainConfig) -> TrainingArguments:
+    return TrainingArguments(
         output_dir=str(config.out_dir),
         num_train_epochs=config.epochs,
         per_device_train_batch_size=config.batch_size,
@@ -140,20 +210,13 @@ def run(config: TrainConfig, resume: bool = True) -> dict[str, Any]:
         warmup_steps=30,
         max_grad_norm=1.0,
         logging_steps=config.log_every,
+        eval_strategy="steps",
+        eval_steps=config.evaluate_every,
         save_steps=config.evaluate_every,
         save_total_limit=2,
-        report_to=[],
+        report_to=["tensorboard"] if find_spec("tensorboard") else [],
         seed=config.seed,
+        disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
-    trainer = StreamTrainer(
-        model=NGramObjective(model).train(),
-        args=arguments,
-        train_dataset=StreamDataset(examples, lower, config.held_out, len(examples)),
-        data_collator=collate,
-        callbacks=[callback],
-        embedding_learning_rate=config.embedding_learning_rate,
-    )
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(config.out_dir)) if resume else None)
-    return callback.measure(trainer.state.global_step)

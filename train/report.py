@@ -1,0 +1,103 @@
+"""What a run leaves behind and shows: metrics as JSON lines, the adapter file, a progress bar, a clean stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import TrainerCallback
+
+from streamfuse.model.checkpoint import save_adapter
+from streamfuse.model.streams import StreamFused
+
+
+class MetricsFile(TrainerCallback):
+    """Appends one JSON object per log, with its step. A resumed run forgets what came after its checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+        kept = [line for line in lines if _step(line) <= state.global_step]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(line + "\n" for line in kept if state.global_step), encoding="utf-8")
+        os.replace(temporary, self.path)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+
+
+def _step(line: str) -> float:
+    """The step of a row; a line that was not finished belongs to no checkpoint."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+class AdapterFile(TrainerCallback):
+    """Writes the adapter after each evaluation, so that a good one exists at any time."""
+
+    def __init__(self, model: StreamFused, path: Path, facts: dict[str, str]) -> None:
+        self.model, self.path, self.facts = model, path, facts
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            held_out = json.dumps(metrics)
+            save_adapter(self.model, self.path, {**self.facts, "steps": str(state.global_step), "held_out": held_out})
+
+
+class StopAfterStep(TrainerCallback):
+    """Ends a run after the step at hand, with a checkpoint. `event` may be set by another thread or a signal handler."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self.event = event
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.event.is_set():
+            control.should_training_stop = control.should_save = True
+
+
+class ProgressBar(TrainerCallback):
+    """Steps, loss, held-out call-reduction ratio and trained tokens per second, on a console."""
+
+    def __init__(self, console: Console) -> None:
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (TextColumn("Training"), BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}"))
+        self._progress = Progress(*columns, console=console)
+        self._console = console
+        self._shown: dict[str, str] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._task = self._progress.add_task("", total=state.max_steps, completed=state.global_step)
+        self._progress.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._progress.update(self._task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        logs = logs or {}
+        if "loss" in logs:
+            self._shown["loss"] = f"{logs['loss']:.3f}"
+            self._shown["tokens/s"] = f"{logs.get('trained_tokens_per_second', 0):.0f}"
+        if "eval_call_reduction_ratio" in logs:
+            self._shown["tokens/pass"] = f"{logs['eval_call_reduction_ratio']:.2f}"
+            rates = [value for name, value in logs.items() if name.startswith("eval_acceptance_depth_")]
+            self._console.print(
+                f"step {state.global_step}: held-out call-reduction ratio {logs['eval_call_reduction_ratio']:.3f}, "
+                f"acceptance per depth {' '.join(f'{rate:.2f}' for rate in rates)}",
+                soft_wrap=True,
+            )
+        self._progress.update(self._task, description="  ".join(f"{k} {v}" for k, v in self._shown.items()))
+
+    def close(self) -> None:
+        """Give the terminal back, also after an error."""
+        self._progress.stop()
