@@ -45,6 +45,14 @@ class DistillConfig:
             raise ValueError(f"seed must be from 0 to 2**32 - 1, not {self.seed}")
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a batch added to the file."""
+
+    answers: int
+    tokens: int
+
+
 class _Batch:
     """Left-padded sequences and their caches; sequences leave when they are finished."""
 
@@ -128,8 +136,8 @@ def _choose(logits: Tensor, temperature: float, uniforms: list[float]) -> Tensor
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
 
 
-def distill(model: Transformer, items: list[Item], out_path: Path, config: DistillConfig) -> Iterator[int]:
-    """Write completions for `items`; yields the number of tokens written after each batch.
+def distill(model: Transformer, items: list[Item], out_path: Path, config: DistillConfig) -> Iterator[Written]:
+    """Write completions for `items`; yields after each batch.
 
     Items are taken in the given order in chunks and sorted by length inside a chunk, so that an early stop leaves an
     unbiased part. Items that `out_path` holds already are skipped, and so are those with longer prompts than
@@ -147,7 +155,7 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
                 row = {**item, "completion_ids": tokens, "finished": tokens[-1] in eos}
                 file.write(json.dumps(row) + "\n")
             file.flush()
-            yield sum(map(len, completions))
+            yield Written(len(batch), sum(map(len, completions)))
 
 
 def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[Item]:

@@ -56,7 +56,7 @@ class AdapterFile(TrainerCallback):
 
 
 class StopAfterStep(TrainerCallback):
-    """Ends a run after the step at hand, with a checkpoint. `event` may be set by another thread or a signal handler."""
+    """Ends a run after the step at hand, with a checkpoint, once `event` is set (by a signal handler, for example)."""
 
     def __init__(self, event: threading.Event) -> None:
         self.event = event
@@ -71,8 +71,8 @@ class ProgressBar(TrainerCallback):
 
     def __init__(self, console: Console) -> None:
         times = (TimeElapsedColumn(), TimeRemainingColumn())
-        columns = (TextColumn("Training"), BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}"))
-        self._progress = Progress(*columns, console=console)
+        steps = (TextColumn("Training"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*steps, *times, TextColumn("{task.description}"), console=console)
         self._console = console
         self._shown: dict[str, str] = {}
 
