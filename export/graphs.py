@@ -6,6 +6,7 @@ backend runs them eagerly, and the parity gate compares each emitted graph with 
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -32,16 +33,21 @@ class GraphShapes:
 
 
 class Norm(nn.Module):
-    """RMSNorm whose mean is a product with a column of 1/h, which every delegate takes (mean over rows of 2-D tensors is often not)."""
+    """RMSNorm whose mean is a product with a column of 1/h, which every delegate takes (mean over rows of 2-D tensors is often not).
+
+    Its weight is an argument: XNNPACK's cache of packed weights frees constants that are not part of a product, so a segment gets such
+    constants as inputs. The epsilon is the product's bias for the same reason.
+    """
 
     def __init__(self, norm: RMSNorm) -> None:
         super().__init__()
-        self.weight, self.eps = norm.weight, norm.eps
+        self.weight = norm.weight
         size = norm.weight.shape[0]
         self.register_buffer("mean", torch.full((1, size), 1.0 / size))
+        self.register_buffer("eps", torch.full((1,), norm.eps))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(F.linear(x * x, self.mean) + self.eps) * self.weight
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt(F.linear(x * x, self.mean, self.eps)) * weight
 
 
 class FusedAdapter(nn.Module):
@@ -81,21 +87,28 @@ class FusedBlock(nn.Module):
             self.gate_up_adapter = FusedAdapter([adapters["gate_proj"], adapters["up_proj"]])
             self.down_adapter = FusedAdapter([adapters["down_proj"]])
 
-    def open(self, x: Tensor, cos: Tensor, sin: Tensor, stream_rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def open_norms(self) -> list[Tensor]:
+        """Norm weights that `open` takes."""
+        return [self.attention_norm.weight, *([self.q_norm.weight, self.k_norm.weight] if self.qk_norm else [])]
+
+    def open(
+        self, x: Tensor, cos: Tensor, sin: Tensor, stream_rows: Tensor | None, norms: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """x [R, h], cos and sin [R, 1, D] -> rotated query [R, Hq, D], rotated key and plain value [R, Hkv, D]."""
-        y = self.attention_norm(x)
+        y = self.attention_norm(x, norms[0])
         qkv = self._add(self.qkv_proj(y), "qkv_adapter", y, stream_rows).view(x.shape[0], -1, self.dim)
         qk, v = qkv[:, : -self.kv_heads], qkv[:, -self.kv_heads :]
         if self.qk_norm:
-            qk = torch.cat([_per_head(self.q_norm, qk[:, : self.heads]), _per_head(self.k_norm, qk[:, self.heads :])], 1)
+            q, k = qk[:, : self.heads], qk[:, self.heads :]
+            qk = torch.cat([_per_head(self.q_norm, q, norms[1]), _per_head(self.k_norm, k, norms[2])], 1)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * sin
         return qk[:, : self.heads], qk[:, self.heads :], v
 
-    def close(self, x: Tensor, attended: Tensor, stream_rows: Tensor | None) -> Tensor:
+    def close(self, x: Tensor, attended: Tensor, stream_rows: Tensor | None, norm: Tensor) -> Tensor:
         """Output projection of attended [R, Hq * D], the MLP, and both residual additions: x [R, h] -> [R, h]."""
         x = x + self._add(self.o_proj(attended), "o_adapter", attended, stream_rows)
-        y = self.mlp_norm(x)
+        y = self.mlp_norm(x, norm)
         gate_up = self._add(self.gate_up_proj(y), "gate_up_adapter", y, stream_rows)
         gate, up = gate_up[:, : self.intermediate], gate_up[:, self.intermediate :]  # chunk() is not delegated, slices are
         gated = gate * torch.sigmoid(gate) * up
@@ -105,33 +118,54 @@ class FusedBlock(nn.Module):
         return y if stream_rows is None or not self.adapted else y + getattr(self, adapter)(x, stream_rows)
 
 
-def _per_head(norm: Norm, x: Tensor) -> Tensor:
-    return norm(x.reshape(-1, x.shape[-1])).view(x.shape)
+def _per_head(norm: Norm, x: Tensor, weight: Tensor) -> Tensor:
+    return norm(x.reshape(-1, x.shape[-1]), weight).view(x.shape)
 
 
 class Segment(nn.Module):
     """What lies between two attentions: the end of one layer and the beginning of the next. One delegate each when lowered.
 
-    Inputs (those that apply, in this order): x [R, h], attended [R, Hq * D], cos [R, 1, D], sin [R, 1, D], stream_rows [R, 1].
-    Outputs: x, then query, key, value; or what `tail` makes of x.
+    Inputs (those that apply, in this order): x [R, h], attended [R, Hq * D], cos [R, 1, D], sin [R, 1, D], stream_rows [R, 1],
+    norm weights. Outputs: x, then query, key, value; or what `tail` makes of x.
     """
 
-    def __init__(self, closing: FusedBlock | None, opening: FusedBlock | None, tail: nn.Module | None = None) -> None:
+    def __init__(self, closing: FusedBlock | None, opening: FusedBlock | None, tail: Heads | None, streams: bool) -> None:
         super().__init__()
-        self.closing, self.opening, self.tail = closing, opening, tail
+        self.closing, self.opening, self.tail, self.streams = closing, opening, tail, streams
+
+    def norms(self) -> list[Tensor]:
+        """The norm weights that `forward` takes last."""
+        closing = [self.closing.mlp_norm.weight] if self.closing is not None else []
+        opening = self.opening.open_norms() if self.opening is not None else []
+        return closing + opening + ([self.tail.norm.weight] if self.tail is not None else [])
 
     def forward(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         inputs = list(rest)
         attended = inputs.pop(0) if self.closing is not None else None
         rotary = (inputs.pop(0), inputs.pop(0)) if self.opening is not None else None
-        stream_rows = inputs.pop(0) if inputs else None
+        stream_rows = inputs.pop(0) if self.streams else None
         if self.closing is not None and attended is not None:
-            x = self.closing.close(x, attended, stream_rows)
+            x = self.closing.close(x, attended, stream_rows, inputs.pop(0))
         if self.opening is not None and rotary is not None:
             # x goes on to the next segment only where attention lies between; the first segment's x is its own input.
-            qkv = self.opening.open(x, *rotary, stream_rows)
+            qkv = self.opening.open(x, *rotary, stream_rows, inputs)
             return (x, *qkv) if self.closing is not None else qkv
-        return self.tail(x) if self.tail is not None else (x,)
+        return self.tail(x, inputs.pop(0)) if self.tail is not None else (x,)
+
+
+class Chain(nn.Module):
+    """Consecutive segments with their norm weights; lowering replaces `segments` and nothing else."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        super().__init__()
+        self.segments = nn.ModuleList(segments)
+        self.norms = nn.ModuleList(nn.ParameterList(segment.norms()) for segment in segments)
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    def call(self, i: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.segments[i](*inputs, *self.norms[i])
 
 
 class Heads(nn.Module):
@@ -142,8 +176,8 @@ class Heads(nn.Module):
         self.norm, self.head, self.rows = weights.norm, weights.head, rows
         self.stream_head = weights.stream_head if streams else None
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.norm(x)
+    def forward(self, x: Tensor, norm: Tensor) -> tuple[Tensor, ...]:
+        x = self.norm(x, norm)
         if self.stream_head is None:
             return (self.head(x),)
         return self.head(x[: self.rows]), self.stream_head(x[self.rows :])
@@ -191,19 +225,33 @@ class Weights(nn.Module):
     def num_lower_layers(self) -> int:
         return self.config.num_layers - self.streams_config.num_msa_layers
 
+    def without_layers(self) -> Weights:
+        """A shallow copy without what the segments hold: exporting a method would carry unused buffers along."""
+        light = copy.copy(self)
+        held = ("blocks", "head", "stream_head")
+        light._modules = {name: module for name, module in self._modules.items() if name not in held}
+        return light
+
     def rotary(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [R, 1, D]."""
         return F.embedding(position_ids, self.cos).unsqueeze(1), F.embedding(position_ids, self.sin).unsqueeze(1)
 
-    def chain(self, first: int, last: int, tail: nn.Module | None) -> nn.ModuleList:
-        """The segments of layers [first, last): one before each attention, and one after the last that ends in `tail`."""
-        blocks = [None, *self.blocks[first:last], None]
-        pairs = zip(blocks[:-1], blocks[1:], strict=True)
-        return nn.ModuleList(Segment(a, b, tail if b is None else None) for a, b in pairs)
+    def chain(self, first: int, last: int, tail: Heads | None = None, streams: bool = False, end: bool = True) -> Chain:
+        """The segments of layers [first, last): one before each attention and, where `end`, one after the last, which ends in `tail`."""
+        blocks: list[FusedBlock | None] = [None, *list(self.blocks)[first:last], None]
+        pairs = list(zip(blocks[:-1], blocks[1:], strict=True))[: None if end else -1]
+        return Chain([Segment(a, b, tail if b is None else None, streams) for a, b in pairs])
 
 
 class Method(nn.Module):
-    """What the methods share: running a chain of segments with tree attention between them."""
+    """What the methods share: running a chain of segments with tree attention between them.
+
+    `rows` is R; `keep` is K, None where nothing is verified; `has_logits` is False for prefill.
+    """
+
+    keep: int | None = None
+    stream_row_count: int = 0
+    has_logits: bool = True
 
     def __init__(self, weights: Weights, rows: int) -> None:
         super().__init__()
@@ -212,7 +260,7 @@ class Method(nn.Module):
 
     def run_chain(
         self,
-        segments: nn.ModuleList,
+        chain: Chain,
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
         cache_length: Tensor,
@@ -220,42 +268,40 @@ class Method(nn.Module):
         caches: tuple[Tensor, ...],
         stream_rows: tuple[Tensor, ...] = (),
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        """Outputs of the last segment, and the new keys and values [R, Hkv, D] of every layer, interleaved."""
+        """Outputs of the chain's last segment, and the new keys and values [R, Hkv, D] of every layer, interleaved."""
         new: list[Tensor] = []
-        q, k, v = segments[0](x, *rotary, *stream_rows)
-        for i in range(len(caches) // 2):
+        layers = len(caches) // 2
+        q, k, v = chain.call(0, x, *rotary, *stream_rows)
+        for i in range(layers):
             if stream_rows:
                 v = self.turn_values(v)
             new += [k, v]
-            if i + 1 == len(segments):  # keys and values of the last layer are all that is wanted
-                return (), new
+            last = i + 1 == layers
+            if last and len(chain) == layers:  # keys and values of the last layer are all that is wanted
+                break
             attended = torch.ops.streamfuse.tree_attention(
                 q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible, self.scale
             )
-            if i + 2 == len(segments):
-                return segments[i + 1](x, attended, *stream_rows), new
-            x, q, k, v = segments[i + 1](x, attended, *rotary, *stream_rows)
-        raise AssertionError("a chain has as many segments as layers, or one more")
+            if last:
+                return chain.call(i + 1, x, attended, *stream_rows), new
+            x, q, k, v = chain.call(i + 1, x, attended, *rotary, *stream_rows)
+        return (), new
 
     def turn_values(self, v: Tensor) -> Tensor:
         return v
 
-    def chain_rows(self, chain: str) -> tuple[int, bool]:
-        """Rows of a chain of segments, by its attribute's name, and whether it carries streams."""
-        return self.rows, False
-
-    def segment_inputs(self, chain: str, i: int) -> tuple[Tensor, ...]:
-        """Zero inputs of segment `i` of a chain: x, attended, cos, sin, stream_rows as they apply."""
-        rows, streams = self.chain_rows(chain)
-        c, segment = self.w.config, getattr(self, chain)[i]
+    def segment_inputs(self, segment: Segment) -> tuple[Tensor, ...]:
+        """Inputs of a segment of this method, as an example of their shapes."""
+        rows = self.stream_row_count if segment.streams else self.rows
+        c = self.w.config
         inputs = [torch.zeros(rows, c.hidden_size)]
         if segment.closing is not None:
             inputs.append(torch.zeros(rows, c.num_heads * c.head_dim))
         if segment.opening is not None:
             inputs += [torch.zeros(rows, 1, c.head_dim) for _ in range(2)]
-        if streams:
+        if segment.streams:
             inputs.append(torch.zeros(rows, 1))
-        return tuple(inputs)
+        return (*inputs, *(norm.detach() for norm in segment.norms()))
 
 
 class Plain(Method):
@@ -263,16 +309,15 @@ class Plain(Method):
 
     def __init__(self, weights: Weights, rows: int, logits: bool) -> None:
         super().__init__(weights, rows)
-        self.logits = logits
-        self.segments = weights.chain(0, len(weights.blocks), Heads(weights, rows, streams=False))
-        if not logits:
-            del self.segments[-1]
+        self.has_logits = logits
+        # Keys and values of the last layer are all that prefill leaves, so its chain lacks the end.
+        self.chain = weights.chain(0, len(weights.blocks), Heads(weights, rows, streams=False) if logits else None, end=logits)
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
         x, rotary = self.w.embedding(input_ids), self.w.rotary(position_ids)
-        out, new = self.run_chain(self.segments, x, rotary, cache_length, ancestors, caches)
+        out, new = self.run_chain(self.chain, x, rotary, cache_length, ancestors, caches)
         return (*out, *new)
 
 
@@ -281,16 +326,17 @@ class Verify(Method):
 
     def __init__(self, weights: Weights, rows: int, keep: int) -> None:
         super().__init__(weights, rows)
-        self.keep = keep
+        self.keep: int = keep
         streams, lower = weights.streams_config.num_streams, weights.num_lower_layers
-        self.lower_segments = weights.chain(0, lower, None)
-        self.top_segments = weights.chain(lower, len(weights.blocks), Heads(weights, keep, streams=True))
+        self.lower_chain = weights.chain(0, lower)
+        self.top_chain = weights.chain(lower, len(weights.blocks), Heads(weights, keep, streams=True), streams=True)
         self.register_buffer("arange", torch.arange(rows))
         self.register_buffer("steps", torch.arange(1, streams + 1))
         own = torch.block_diag(*[torch.ones(streams, streams).tril()] * keep).bool()  # a stream sees streams 1..j of its own node
         self.register_buffer("own_streams", own)
         self.register_buffer("no_streams", torch.zeros(keep, keep * streams, dtype=torch.bool))
         self.register_buffer("stream_rows", torch.cat([torch.zeros(keep, 1), torch.ones(keep * streams, 1)]))
+        self.stream_row_count = len(self.stream_rows)
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor
@@ -299,7 +345,7 @@ class Verify(Method):
         split = 2 * w.num_lower_layers
         embedded = w.embedding(input_ids)
         (x,), new = self.run_chain(
-            self.lower_segments, embedded, w.rotary(position_ids), cache_length, ancestors, caches[:split]
+            self.lower_chain, embedded, w.rotary(position_ids), cache_length, ancestors, caches[:split]
         )
         if keep < self.rows:
             candidates = embedded if w.candidate_embedding is None else w.candidate_embedding(input_ids)
@@ -314,15 +360,11 @@ class Verify(Method):
         visible = torch.cat([torch.cat([ancestors, self.no_streams], 1), torch.cat([seen, self.own_streams], 1)])
         rotary = w.rotary(torch.cat([position_ids, stream_positions]))
         (logits, stream_logits), rows_new = self.run_chain(
-            self.top_segments, rows, rotary, cache_length, visible, caches[split:], (self.stream_rows,)
+            self.top_chain, rows, rotary, cache_length, visible, caches[split:], (self.stream_rows,)
         )
         ids, log_probs = torch.ops.streamfuse.top_k_log_prob(stream_logits, w.stream_vocab, w.shapes.top_k)
         shape = (keep, streams, w.shapes.top_k)
         return (logits, kept, ids.view(shape), log_probs.view(shape), *new, *[t[:keep] for t in rows_new])
-
-    def chain_rows(self, chain: str) -> tuple[int, bool]:
-        streams = chain == "top_segments"
-        return (len(self.stream_rows) if streams else self.rows), streams
 
     def turn_values(self, v: Tensor) -> Tensor:
         if not self.w.streams_config.value_rotation:
@@ -333,7 +375,7 @@ class Verify(Method):
     def _prune(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> Tensor:
         """The `keep` best nodes by path score, best first; a parent always comes before its children, padding rows last."""
         pruner = self.w.pruner
-        logits = torch.matmul(pruner.early_exit(self.w.norm(x)), candidates.transpose(0, 1))  # [parent, child]
+        logits = torch.matmul(pruner.early_exit(self.w.norm(x, self.w.norm.weight)), candidates.transpose(0, 1))  # [parent, child]
         z = (logits * pruner.slope + pruner.offset).clamp(-60.0, 60.0)
         score = -torch.log(torch.exp(-z) + 1.0)
         above = ancestors.to(torch.float32)

@@ -26,12 +26,18 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from .graphs import Method, Segment, Weights, example_inputs
+from streamfuse.model.config import ModelConfig
+
+from .graphs import Chain, Method, Segment, Weights, example_inputs
+from .plan import ExportPlan
 
 # Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
 _SPECS = [CompileSpec("dqlinear_partitioner", b"")]
-_EDGE = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
-_SEGMENT_EDGE = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True, preserve_ops=[torch.ops.aten.linear.default])
+
+
+def _edge_config(*preserve_ops: torch._ops.OpOverload) -> EdgeCompileConfig:
+    """A new one for every use: to_edge adds to the lists of the one it is given, and reads all of them again."""
+    return EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True, preserve_ops=list(preserve_ops))
 
 
 class LoweringError(RuntimeError):
@@ -65,7 +71,6 @@ class SegmentLowering:
             result = XnnpackBackend.preprocess(program, _SPECS)
         except RuntimeError as error:  # an operator without an XNNPACK form: the graphs are written so that none is left
             raise LoweringError(f"XNNPACK cannot take a segment: {error}") from error
-        # The template serves as the module's shape function, so that its modules are unlifted once and not per call.
         return LoweredBackendModule(
             edge_program=template,
             backend_id=XnnpackBackend.__name__,
@@ -82,9 +87,11 @@ def _kind(segment: Segment, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
 
 def _template(segment: Segment, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     program = torch.export.export(segment.eval(), inputs, strict=False)
-    template = to_edge(program, compile_config=_SEGMENT_EDGE).exported_program()
-    module = template.module(check_guards=False)
-    template.module = lambda *args, **kwargs: module  # type: ignore[method-assign]
+    config = _edge_config(torch.ops.aten.linear.default)
+    template = to_edge(program, compile_config=config).exported_program()
+    shapes = [value.shape for value in segment(*inputs)]
+    # ExecuTorch runs a lowered module's program whenever it needs the shapes of its outputs: a dozen times per delegate.
+    template.module = lambda *args, **kwargs: lambda *tensors: [tensors[0].new_empty(s) for s in shapes]  # type: ignore[method-assign]
     return template
 
 
@@ -103,19 +110,26 @@ def lower_methods(
         for name, method in methods.items():
             inputs = example_inputs(weights, method.rows)
             method = copy.copy(method)
-            method._modules = dict(method._modules)
+            method._modules = {**method._modules, "w": weights.without_layers()}
             for attribute, chain in list(method.named_children()):
-                if isinstance(chain, nn.ModuleList) and all(isinstance(s, Segment) for s in chain):
-                    lowered = []
-                    for i, segment in enumerate(chain):
+                if isinstance(chain, Chain):
+                    lowered = copy.copy(chain)
+                    lowered._modules = {**chain._modules, "segments": nn.ModuleList()}
+                    for i, segment in enumerate(chain.segments):
                         progress(f"{name}: segment {i + 1} of {len(chain)}")
-                        lowered.append(lower(segment, method.segment_inputs(attribute, i)))
-                    method._modules[attribute] = nn.ModuleList(lowered)
+                        lowered.segments.append(lower(segment, method.segment_inputs(segment)))
+                    method._modules[attribute] = lowered
             progress(f"{name}: graph")
             programs[name] = torch.export.export(method.eval(), inputs, strict=False)
     progress("edge program")
-    edge = to_edge(programs, compile_config=_EDGE, constant_methods=constants)
+    edge = to_edge(programs, compile_config=_edge_config(), constant_methods=constants)
     progress("ExecuTorch program")
     return edge.to_executorch(
         ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False))
     )
+
+
+def count_steps(plan: ExportPlan) -> int:
+    """How often `progress` is called for a plan, for a progress bar."""
+    layers = ModelConfig.load(plan.model).num_layers
+    return layers + (layers + 1) + len(plan.widths) * (layers + 2) + 2 + len(plan.widths) + 7

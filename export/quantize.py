@@ -1,8 +1,10 @@
 """Weights as integers, in the form that the XNNPACK delegate recognises: explicit quantized_decomposed operators.
 
 `8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay independent), and int4
-symmetric weights with one scale per group of inputs. The head uses int8 weights with one scale per output (`8da8w`), the embedding int8
-weights in groups (`8w`), which loses nothing of a Q8_0 table.
+weights in groups. The delegate's int4 grid is symmetric, s (q - 8), but weights that come from a GGUF lie on d q + m, and rounding
+them to another grid costs more than the first quantization did (docs/quantization.md). So a group keeps its own offset: the product is
+the delegate's symmetric one plus, per group, (m + 8 d) times the sum of the group's inputs, two thin float32 products. The head uses int8
+weights with one scale per output (`8da8w`), the embedding int8 weights in groups (`8w`), which loses nothing of a Q8_0 table.
 """
 
 from __future__ import annotations
@@ -17,53 +19,76 @@ from .graphs import Weights
 _ops = torch.ops.quantized_decomposed
 
 
-def symmetric_groups(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor]:
-    """weight [N, K] -> int8 values [N, K] and float32 scales [N, K / group_size].
+def symmetric_int8(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+    """weight [N, K] -> int8 values [N, K] and float32 scales [N, K / group_size], the largest magnitude of a group at 127."""
+    groups = _groups(weight, group_size)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127
+    return (groups / scale).round().flatten(1).to(torch.int8), scale.squeeze(-1)
 
-    The scale of a group is the one of a small search that leaves the least squared error: for four bits clipping the extremes a little
-    is better than stretching the grid to them, and a negative extreme can use the grid's -8.
+
+def affine_int4(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """weight [N, K] -> int8 values q - 8 in [-8, 7] [N, K], scales d and offsets m + 8 d [N, K / group_size], with w = d (q - 8) + offset.
+
+    The least weight of a group is at q = 0 and the greatest at 15, as in a GGUF's Q4_1, so the values of such a group come back unchanged.
     """
+    groups = _groups(weight, group_size)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    scale = ((high - low) / 15).clamp(min=1e-9)
+    # The delegate keeps scales as bfloat16; rounding them here lets the offsets and values fit the scale that will be used.
+    scale = scale.to(torch.bfloat16).float()
+    values = ((groups - low) / scale).round().clamp(0, 15) - 8
+    offset = (groups - values * scale).mean(-1)
+    return values.flatten(1).to(torch.int8), scale.squeeze(-1), offset
+
+
+def _groups(weight: Tensor, group_size: int) -> Tensor:
     if weight.shape[1] % group_size:
-        raise ValueError(f"group_size {group_size} does not divide the {weight.shape[1]} inputs of a weight")
-    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    groups = weight.float().unflatten(1, (-1, group_size))
-    extreme = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9)
-    best_error = torch.full_like(extreme, float("inf"))
-    best_scale = extreme / high
-    for step in torch.linspace(0.75, 1.0, 11) if bits < 8 else (torch.tensor(1.0),):
-        for reach in {high, -low} if bits < 8 else {high}:
-            scale = extreme * step / reach
-            error = ((groups / scale).round().clamp(low, high) * scale - groups).square().sum(-1, keepdim=True)
-            better = error < best_error
-            best_error, best_scale = torch.where(better, error, best_error), torch.where(better, scale, best_scale)
-    values = (groups / best_scale).round().clamp(low, high)
-    return values.flatten(1).to(torch.int8), best_scale.squeeze(-1)
+        raise ValueError(f"--group-size {group_size} does not divide the {weight.shape[1]} inputs of a weight")
+    return weight.float().unflatten(1, (-1, group_size))
 
 
-class QuantizedLinear(nn.Module):
-    """A linear layer with int8 activations per row and `bits`-bit weights; group_size 0 is one scale per output."""
+def _int8_rows(x: Tensor) -> Tensor:
+    scale, zero = _ops.choose_qparams_per_token_asymmetric(x, torch.int8)
+    x = _ops.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
+    return _ops.dequantize_per_token(x, scale, zero, -128, 127, torch.int8, torch.float32)
 
-    def __init__(self, linear: nn.Linear, bits: int, group_size: int) -> None:
+
+class Int4Linear(nn.Module):
+    """`8da4w` with an offset per group."""
+
+    def __init__(self, linear: nn.Linear, group_size: int) -> None:
         super().__init__()
-        self.bits, self.group_size = bits, group_size
-        values, scales = symmetric_groups(linear.weight, bits, group_size or linear.in_features)
+        self.group_size = group_size
+        values, scales, offsets = affine_int4(linear.weight, group_size)
         self.register_buffer("weight", values)
-        self.register_buffer("scales", scales if group_size else scales[:, 0].clone())
-        self.register_buffer("zeros", torch.zeros(self.scales.shape, dtype=torch.int32 if group_size else torch.int64))
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", torch.zeros(scales.shape, dtype=torch.int32))
+        self.register_buffer("offsets", offsets)
+        groups = torch.eye(linear.in_features // group_size).repeat_interleave(group_size, dim=1)
+        self.register_buffer("group_sum", groups)  # [K / group_size, K]
         self.register_buffer("bias", linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        scale, zero = _ops.choose_qparams_per_token_asymmetric(x, torch.int8)
-        x = _ops.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
-        x = _ops.dequantize_per_token(x, scale, zero, -128, 127, torch.int8, torch.float32)
-        low, high = -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
-        if self.group_size:
-            weight = _ops.dequantize_per_channel_group(
-                self.weight, self.scales, self.zeros, low, high, torch.int8, self.group_size, torch.float32
-            )
-        else:
-            weight = _ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, low, high, torch.int8)
-        return F.linear(x, weight, self.bias)
+        weight = _ops.dequantize_per_channel_group(
+            self.weight, self.scales, self.zeros, -8, 7, torch.int8, self.group_size, torch.float32
+        )
+        return F.linear(_int8_rows(x), weight, self.bias) + F.linear(F.linear(x, self.group_sum), self.offsets)
+
+
+class Int8Linear(nn.Module):
+    """`8da8w`: one scale per output."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        values, scales = symmetric_int8(linear.weight, linear.in_features)
+        self.register_buffer("weight", values)
+        self.register_buffer("scales", scales[:, 0].clone())
+        self.register_buffer("zeros", torch.zeros(len(values), dtype=torch.int64))
+        self.register_buffer("bias", linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = _ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        return F.linear(_int8_rows(x), weight, self.bias)
 
 
 class QuantizedEmbedding(nn.Module):
@@ -71,7 +96,7 @@ class QuantizedEmbedding(nn.Module):
 
     def __init__(self, table: Tensor, group_size: int) -> None:
         super().__init__()
-        values, scales = symmetric_groups(table, 8, group_size)
+        values, scales = symmetric_int8(table, group_size)
         self.register_buffer("weight", values)
         self.register_buffer("scales", scales)
 
@@ -86,17 +111,17 @@ def quantize_weights(weights: Weights, group_size: int) -> dict[str, dict[str, o
     """
     for block in weights.blocks:
         for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"):
-            setattr(block, name, QuantizedLinear(getattr(block, name), 4, group_size))
-    weights.head = QuantizedLinear(weights.head, 8, 0)
-    weights.stream_head = QuantizedLinear(weights.stream_head, 8, 0)
+            setattr(block, name, Int4Linear(getattr(block, name), group_size))
+    weights.head = Int8Linear(weights.head)
+    weights.stream_head = Int8Linear(weights.stream_head)
     table = weights.embedding.weight
     weights.embedding = QuantizedEmbedding(table, group_size)
     if weights.candidate_embedding is not None:
         weights.candidate_embedding = QuantizedEmbedding(weights.candidate_embedding.weight, group_size)
     return {
         "embedding": {"scheme": "8w", "bits": 8, "group_size": group_size, "symmetric": True},
-        "attention": {"scheme": "8da4w", "bits": 4, "group_size": group_size, "symmetric": True},
-        "mlp": {"scheme": "8da4w", "bits": 4, "group_size": group_size, "symmetric": True},
-        "head": {"scheme": "8da8w", "bits": 8, "group_size": 0, "symmetric": True},
-        "streams": {"scheme": "float32 adapters, 8da8w head", "bits": 8, "group_size": 0, "symmetric": True},
+        "attention": {"scheme": "8da4w", "bits": 4, "group_size": group_size, "symmetric": False},
+        "mlp": {"scheme": "8da4w", "bits": 4, "group_size": group_size, "symmetric": False},
+        "head": {"scheme": "8da8w", "bits": 8, "group_size": None, "symmetric": True},
+        "streams": {"scheme": "8da8w head, float32 adapters", "bits": 8, "group_size": None, "symmetric": True},
     }

@@ -1,0 +1,27 @@
+"""The trained adapters that ship, each with its card (`NAME.md`). Found by name, or by path for one of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DEFAULT = "chat-lossless"
+
+
+def shipped() -> list[str]:
+    """Names of the adapters in this folder."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+
+
+def find(name_or_path: str) -> Path:
+    """The file of a shipped adapter, or the path itself.
+
+    Raises:
+        FileNotFoundError: neither; the message names what ships.
+    """
+    path = Path(name_or_path)
+    own = Path(__file__).parent / f"{name_or_path}.safetensors"
+    if own.is_file():
+        return own
+    if path.is_file():
+        return path
+    raise FileNotFoundError(f"--adapter {name_or_path}: no such file, and not one that ships ({', '.join(shipped()) or 'none'})")
