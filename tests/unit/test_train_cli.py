@@ -1,0 +1,186 @@
+"""`streamfuse distill` and `streamfuse train` on a tiny model: what they write, and one line for what they refuse.
+
+Run: python -m pytest tests/unit/test_train_cli.py
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tiny
+from bundle_samples import byte_tokenizer
+from streamfuse.cli import app
+from streamfuse.cli import train as train_command
+from streamfuse.model.checkpoint import read_adapter
+from streamfuse.train.distill import DistillConfig
+
+pytest.importorskip("transformers")
+
+from streamfuse.train.main import TrainConfig
+
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+SMALL = ["--num-msa-layers", "2", "--num-streams", "2", "--held-out", "4", "--evaluate-every", "5", "--epochs", "1"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tokenizer = byte_tokenizer()
+    size = tokenizer.get_vocab_size()
+    folder = tiny.write_base(tmp_path / "model", tiny.base(vocab_size=size), vocab_size=size)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Say {i}.", "source": "count"}) + "\n" for i in range(24)))
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """The one line of an error."""
+    result = invoke(*arguments)
+    assert result.exit_code in (1, 2)
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def answers(model: Path, prompts: Path, out: Path, *flags: object) -> list[dict[str, Any]]:
+    result = invoke("distill", prompts, out, "--model", model, "--max-new-tokens", 12, *flags)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(out)
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_distill_then_train_gives_an_adapter(model: Path, prompts: Path, tmp_path: Path) -> None:
+    rows = answers(model, prompts, tmp_path / "out.jsonl", "--batch-size", 8)
+    assert sorted(row["id"] for row in rows) == list(range(24))
+    assert {row["source"] for row in rows} == {"count"}
+    assert rows[0]["prompt"].startswith("Say ")
+    result = invoke("train", "--data", tmp_path / "out.jsonl", "-o", tmp_path / "run", "--model", model, *SMALL)
+    assert result.exit_code == 0, result.stderr
+    adapter = tmp_path / "run" / "adapter.safetensors"
+    assert result.stdout.strip() == str(adapter)
+    assert "call-reduction ratio" in result.stderr
+    assert read_adapter(adapter)[0].num_streams == 2
+    assert (tmp_path / "run" / "metrics.jsonl").is_file()
+
+
+def test_prompts_are_shuffled_by_seed_and_limited(model: Path, prompts: Path, tmp_path: Path) -> None:
+    first = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 4)
+    again = answers(model, prompts, tmp_path / "b.jsonl", "--limit", 6)
+    other = answers(model, prompts, tmp_path / "c.jsonl", "--limit", 4, "--seed", 1)
+    assert {row["id"]: row["prompt"] for row in first}.items() <= {row["id"]: row["prompt"] for row in again}.items()
+    assert {row["prompt"] for row in other} != {row["prompt"] for row in first}
+
+
+def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, tmp_path: Path) -> None:
+    (row,) = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 1, "--system", "Be brief.")
+    text = byte_tokenizer().decode(row["input_ids"], skip_special_tokens=False)
+    assert text == f"<system>Be brief.<user>{row['prompt']}<assistant>"
+
+
+def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert "nope.jsonl: no such file" in refused("distill", tmp_path / "nope.jsonl", out, "--model", model)
+    assert "batch_size must be at least 1" in refused("distill", prompts, out, "--model", model, "--batch-size", 0)
+    assert "not a model name" in refused("distill", prompts, out, "--model", tmp_path / "missing")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"prompt": "x"}\n{"text": "y"}\n')
+    assert 'bad.jsonl, line 2: expected an object with a text "prompt"' in refused(
+        "distill", bad, out, "--model", model
+    )
+    (model / "tokenizer_config.json").unlink()
+    assert "no chat template" in refused("distill", prompts, out, "--model", model)
+    assert not out.exists()
+
+
+def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "run", "--model", model)
+    assert "nope.jsonl: no such file" in refused("train", "--data", tmp_path / "nope.jsonl", *out)
+    assert "line 1: expected an object with input_ids" in refused("train", "--data", prompts, *out)
+    answers(model, prompts, tmp_path / "d.jsonl")
+    data = ("--data", tmp_path / "d.jsonl")
+    assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
+    assert "num_streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
+    assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
+    assert "epochs must be positive" in refused("train", *data, *out, "--epochs", 0)
+    assert "--num-streams does not go with it" in refused(
+        "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-streams", 2
+    )
+    assert "a: no such adapter file" in refused("train", *data, *out, "--held-out", 4, "--init-adapter", tmp_path / "a")
+
+
+def test_a_missing_extra_says_what_to_install(
+    model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(model, prompts, tmp_path / "d.jsonl")
+    real = builtins.__import__
+
+    def without_transformers(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "transformers":
+            raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
+        return real(name, *args, **kwargs)
+
+    for name in [name for name in sys.modules if name.startswith("streamfuse.train.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(sys.modules["streamfuse.train"], "main", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without_transformers)
+    line = refused("train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", "--model", model)
+    assert "pip install 'streamfuse[train]'" in line
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(model: Path, prompts: Path, tmp_path: Path) -> None:
+    answers(model, prompts, tmp_path / "d.jsonl")
+    arguments = ["train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", "--model", model]
+    arguments += [*SMALL, "--epochs", "400", "--log-every", "1", "--evaluate-every", "100000"]
+    command = [sys.executable, "-c", "from streamfuse.cli import main; main()", *map(str, arguments)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.is_file() and metrics.read_text().count("\n") > 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "the same command continues there" in stderr
+    assert "Traceback" not in stderr
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    step = int(checkpoint.name.split("-")[1])
+    result = invoke(*arguments, "--epochs", (step + 3) // 3 + 1)
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row["step"] for row in rows if "loss" in row][: step + 2] == list(range(1, step + 3))
+
+
+def test_the_defaults_of_the_flags_are_those_of_the_configurations(tmp_path: Path) -> None:
+    path = Path("x")
+    config = TrainConfig(path, path, path, path)
+    said = {name: p.default for name, p in inspect.signature(train_command.train).parameters.items()}
+    for name in set(TrainConfig.__slots__) & set(said) - {"model", "data", "adapter"}:
+        assert said[name] == getattr(config, name), name
+    for name, value in train_command._STREAM_DEFAULTS.items():
+        assert getattr(config.streams, name) == value, name
+    from streamfuse.cli import distill as distill_command
+
+    said = {name: p.default for name, p in inspect.signature(distill_command.distill).parameters.items()}
+    for name in DistillConfig.__slots__:
+        assert said[name] == getattr(DistillConfig(), name), name

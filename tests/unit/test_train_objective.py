@@ -1,0 +1,113 @@
+"""The n-gram objective against a slow sum over tokens; that training lowers it and leaves the base alone.
+
+Run: python -m pytest tests/unit/test_train_objective.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import tiny
+from streamfuse.model.streams import StreamFused
+from streamfuse.train.data import Example, LowerStates, StreamDataset, collate
+from streamfuse.train.objective import NGramObjective
+
+EXAMPLES = [Example([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], 4), Example([2, 7, 1, 8, 2, 8, 1, 8, 2], 3)]
+
+
+def batch_of(model: StreamFused, folder: Path) -> dict[str, torch.Tensor]:
+    dataset = StreamDataset(EXAMPLES, LowerStates(model, EXAMPLES, folder / "lower"), 0, len(EXAMPLES))
+    return collate([dataset[i] for i in range(len(EXAMPLES))])
+
+
+@pytest.mark.parametrize("parent_rank", [0, 4])
+def test_the_loss_is_the_mean_over_predictions_that_a_slow_sum_gives(parent_rank: int, tmp_path: Path) -> None:
+    vocab = torch.tensor([1, 2, 3, 5, 8])
+    model = tiny.fused(tiny.base(), vocab, parent_rank=parent_rank, pruner_rank=0)
+    batch = batch_of(model, tmp_path)
+    states, _ = model.stream_states(batch["lower"], batch["at"])
+    losses = []
+    for b, example in enumerate(EXAMPLES):
+        text = example.input_ids
+        for p, t in enumerate(range(example.start - 1, len(text) - 1)):
+            for j in (1, 2, 3):
+                if t + 1 + j >= len(text) or text[t + 1 + j] not in vocab.tolist():
+                    continue
+                target = torch.tensor(vocab.tolist().index(text[t + 1 + j]))
+                plain = states[b, p, j - 1] @ model.head_rows().T
+                loss = F.cross_entropy(plain, target)
+                if parent_rank:
+                    left = model.parent.left_rows(model.base.embed_tokens.weight[text[t + j]][None])[0]
+                    term = (left * model.parent.gate[j - 1]) @ model.parent.right_rows(model.head_rows()).T
+                    loss = 0.5 * loss + 0.5 * F.cross_entropy(plain + term, target)
+                losses.append(loss)
+    out = NGramObjective(model)(**batch)
+    torch.testing.assert_close(out["loss"], torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)
+    assert int(out["metrics"][2].sum()) == len(losses)
+    assert bool((out["metrics"][:2] <= out["metrics"][2]).all())
+
+
+def test_padding_and_batching_change_no_prediction(tmp_path: Path) -> None:
+    model = tiny.fused(tiny.base(), pruner_rank=0)
+    dataset = StreamDataset(EXAMPLES, LowerStates(model, EXAMPLES, tmp_path / "lower"), 0, 2)
+    objective = NGramObjective(model)
+    both, *single = (objective(**collate(rows)) for rows in ([dataset[0], dataset[1]], [dataset[0]], [dataset[1]]))
+    counts = [out["metrics"][2].sum().item() for out in single]
+    mean = sum(out["loss"].item() * n for out, n in zip(single, counts, strict=True)) / sum(counts)
+    assert both["loss"].item() == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_few_steps_lower_the_loss_and_leave_the_base_as_it_was(tmp_path: Path) -> None:
+    base = tiny.base()
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+    model = tiny.fused(base)
+    objective, batch = NGramObjective(model), batch_of(model, tmp_path)
+    optimizer = torch.optim.AdamW(model.extra_parameters(), lr=2e-2)
+    losses = []
+    for _ in range(25):
+        loss = objective(**batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+    assert all(parameter.grad is None for parameter in base.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())
+    untouched = [
+        name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())
+    ]
+    assert untouched == []
+
+
+def test_the_pruner_learns_without_moving_the_streams(tmp_path: Path) -> None:
+    model = tiny.fused(tiny.base(), parent_rank=0)
+    batch = batch_of(model, tmp_path)
+    objective = NGramObjective(model)
+    with_pruner = objective(**batch)["loss"]
+    with_pruner.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    plain = tiny.fused(model.base, parent_rank=0, pruner_rank=0)
+    plain.load_state_dict({n: v for n, v in model.extra_state().items() if not n.startswith("pruner.")}, strict=False)
+    NGramObjective(plain)(**batch)["loss"].backward()
+    for name, parameter in plain.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-6, rtol=1e-5)
+
+
+def test_its_state_is_the_adapters_and_refuses_another_vocabulary() -> None:
+    base = tiny.base()
+    one = NGramObjective(tiny.fused(base, torch.arange(0, 20)))
+    state = {name: value.clone() for name, value in one.state_dict().items()}
+    assert state.keys() == one.model.extra_state().keys()
+    again = NGramObjective(tiny.fused(base, torch.arange(0, 20)))
+    result = again.load_state_dict(state, strict=False)
+    assert (result.missing_keys, result.unexpected_keys) == ([], [])
+    assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+    with pytest.raises(ValueError, match="another stream vocabulary"):
+        NGramObjective(tiny.fused(base, torch.arange(1, 21))).load_state_dict(state)
+    with pytest.raises(ValueError, match="other parts"):
+        NGramObjective(tiny.fused(base, torch.arange(0, 20), pruner_rank=0)).load_state_dict(state)

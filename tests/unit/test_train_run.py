@@ -1,0 +1,190 @@
+"""Whole runs on a tiny model: what they write, that a killed one resumes with the same losses, and what they refuse.
+
+Run: python -m pytest tests/unit/test_train_run.py
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.config import StreamConfig
+from streamfuse.train.data import DataError
+
+pytest.importorskip("transformers")
+
+from transformers import TrainerCallback
+
+from streamfuse.train.main import TrainConfig, TrainResult, run
+from streamfuse.train.trainer import LengthGrouped
+
+STEPS_PER_EPOCH = 5  # 20 examples in batches of 4
+
+
+class Losses(TrainerCallback):
+    """The loss of each step; raises after `kill_at` steps, as a kill would end the run."""
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.kill_at = kill_at
+        self.of_step: dict[int, float] = {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            self.of_step[state.global_step] = logs["loss"]
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.kill_at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    tiny.write_base(tmp_path / "base", tiny.base())
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for i in range(26):
+        ids = torch.randint(1, tiny.VOCAB_SIZE, (12 + i % 5,), generator=generator).tolist()
+        rows.append({"id": i, "input_ids": ids[:4], "completion_ids": ids[4:]})
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return TrainConfig(
+        model=tmp_path / "base",
+        data=tmp_path / "data.jsonl",
+        out_dir=tmp_path / "run",
+        adapter=tmp_path / "run" / "adapter.safetensors",
+        streams=StreamConfig(num_streams=2, num_msa_layers=2, adapter_rank=2, parent_rank=4, stream_vocab_size=30),
+        epochs=3,
+        batch_size=4,
+        held_out=6,
+        log_every=1,
+        evaluate_every=4,
+    )
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def trained(config: TrainConfig, **kwargs: Any) -> tuple[TrainResult, dict[int, float]]:
+    losses = Losses()
+    return run(config, callbacks=[losses], **kwargs), losses.of_step
+
+
+def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> None:
+    before = {name: value.clone() for name, value in load_base(config.model).state_dict().items()}
+    result, losses = trained(config)
+    assert (result.step, result.max_steps, result.finished) == (15, 15, True)
+    assert sorted(losses) == list(range(1, 16))
+    _, state, facts = read_adapter(config.adapter)
+    assert facts["steps"] == "15"
+    assert facts["data"] == "data.jsonl"
+    assert json.loads(facts["held_out"]) == result.metrics
+    model = load_stream_fused(load_base(config.model), config.adapter)
+    assert all(torch.equal(value, before[name]) for name, value in model.base.state_dict().items())
+    assert len(state["stream_vocab"]) == 30
+    rows = metrics_of(config.out_dir)
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 16))
+    assert [row["step"] for row in rows if "eval_call_reduction_ratio" in row] == [4, 8, 12, 15]
+    assert {"accuracy_stream_1", "accuracy_given_parent_stream_2", "trained_tokens_per_second"} <= rows[0].keys()
+    assert {"checkpoint-12", "checkpoint-15"} == {path.name for path in config.out_dir.glob("checkpoint-*")}
+    checkpoint = config.out_dir / "checkpoint-15" / "model.safetensors"
+    assert checkpoint.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("kill_at", [6, 13])  # in the second and in the third epoch, beyond a checkpoint
+def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, config: TrainConfig, tmp_path: Path) -> None:
+    whole, expected = trained(config)
+    other = replace(config, out_dir=tmp_path / "again", adapter=tmp_path / "again" / "adapter.safetensors")
+    killed = Losses(kill_at)
+    with pytest.raises(KeyboardInterrupt):
+        run(other, callbacks=[killed])
+    result, found = trained(other)
+    assert min(found) == kill_at // 4 * 4 + 1
+    assert {**killed.of_step, **found} == expected
+    assert result.metrics == whole.metrics
+    assert [row["step"] for row in metrics_of(other.out_dir)] == [row["step"] for row in metrics_of(config.out_dir)]
+    one, two = read_adapter(config.adapter)[1], read_adapter(other.adapter)[1]
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: TrainConfig) -> None:
+    stop = threading.Event()
+    stop.set()
+    result = run(config, stop=stop)
+    assert (result.step, result.finished, result.metrics) == (1, False, {})
+    assert (config.out_dir / "checkpoint-1").is_dir()
+    result, losses = trained(config)
+    assert result.finished
+    assert min(losses) == 2
+
+
+def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -> None:
+    first, _ = trained(config)
+    again, losses = trained(config)
+    assert again == first
+    assert losses == {}
+
+
+def test_no_resume_starts_over(config: TrainConfig) -> None:
+    _, first = trained(config)
+    _, second = trained(config, resume=False)
+    assert second == first
+    assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == 15
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learning_rate": 5e-4}, r"holds a run with other learning_rate \(0.001, now 0.0005\)"),
+        ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "other streams"),
+        ({"max_tokens": 14}, "other max_tokens"),
+    ],
+)
+def test_other_settings_are_not_mixed_into_a_run(config: TrainConfig, changes: dict[str, Any], words: str) -> None:
+    run(replace(config, epochs=1.0))
+    with pytest.raises(ValueError, match=words):
+        run(replace(config, **changes))
+
+
+def test_other_data_is_not_mixed_into_a_run(config: TrainConfig) -> None:
+    run(replace(config, epochs=1.0))
+    with config.data.open("a") as file:
+        file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
+    with pytest.raises(ValueError, match="holds a run with other examples"):
+        run(config)
+
+
+def test_an_adapter_can_be_trained_further(config: TrainConfig, tmp_path: Path) -> None:
+    run(replace(config, epochs=1.0))
+    further = replace(config, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=config.adapter)
+    result, _ = trained(replace(further, streams=StreamConfig(num_streams=4), epochs=1.0))
+    assert result.finished
+    assert read_adapter(further.adapter)[0].num_streams == 2
+
+
+def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
+    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, but held_out takes 40"):
+        run(replace(config, held_out=40))
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        replace(config, batch_size=0)
+    with pytest.raises(ValueError, match="epochs must be positive"):
+        replace(config, epochs=0.0)
+
+
+def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
+    lengths = [5 + i % 7 for i in range(40)]
+    orders = []
+    for epoch in (0, 1, 2):
+        sampler = LengthGrouped(lengths, 4, seed=0)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+        assert sorted(orders[-1]) == list(range(40))
+        assert list(sampler) == orders[-1]
+    assert orders[0] != orders[1] != orders[2]
