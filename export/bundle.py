@@ -108,7 +108,7 @@ def export_executorch(plan: ExportPlan, progress: Progress = lambda _: None) -> 
             cache={"layout": "position_head_dim", "capacity": plan.max_context_len, "dtype": "float32"},
             quantization=quantization,
             sampling_defaults={"temperature": 0.0, "max_new_tokens": 128},
-            parity={name: {"floor": floor.name, "metrics": row} for name, row in report.parity["emitted"].items()},
+            parity={name: {"floor": floor.name, "metrics": row} for name, row in report.parity["emitted"].items() if name in methods},
         )
     return report
 

@@ -16,6 +16,9 @@ from streamfuse.runtime.backend import DECODE, PREFILL, Backend, ModelSpec
 from streamfuse.runtime.draft import grow
 from streamfuse.runtime.tree import Tree
 
+WALK = "walk"  # the name of the pass over natural text among the results
+_HEAD_TOKENS = 16  # of the text, by prefill
+
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 
@@ -35,7 +38,7 @@ class Floor:
 # One floor per precision, against the float32 model. Graphs with int8 activations cannot be held to more by comparing them with PyTorch
 # running the same integers: a difference in the last bit flips a rounding, which flips more in the next layer, and after thirty layers two
 # correct engines differ by as much as the rounding itself (docs/quantization.md). A single product agrees to 130 dB.
-FLOORS = {"none": Floor("float32", 80.0, 1.0), "8da4w": Floor("8da4w", 15.0, 0.7)}
+FLOORS = {"none": Floor("float32", 80.0, 1.0), "8da4w": Floor("8da4w", 15.0, 0.85)}
 
 
 @dataclass
@@ -48,31 +51,46 @@ class PassResult:
 
 
 def run_script(backend: Backend, text: list[int], trees: dict[str, Tree]) -> list[PassResult]:
-    """Prefill all of `text` but a tail, then decode and every verify method over it. `text` must fit the cache."""
+    """Prefill a head of `text`, walk over the rest with chains, then run decode and every verify method over its end.
+
+    The walk (`WALK`) gives one row per token of natural text, enough rows to say how often the best token agrees.
+    """
     backend.truncate(0)
-    chunk = backend.spec.prefill_rows
     tail = max(len(tree.tokens) for tree in trees.values()) + 1
-    head = text[: len(text) - tail]
-    for start in range(0, len(head), chunk):
-        part = head[start : start + chunk]
+    head, body = text[:_HEAD_TOKENS], text[_HEAD_TOKENS : len(text) - tail]
+    for start in range(0, len(head), backend.spec.prefill_rows):
+        part = head[start : start + backend.spec.prefill_rows]
         causal = np.tril(np.ones((len(part), len(part)), np.bool_))
         backend.run(PREFILL, np.array(part), np.arange(start, start + len(part)), causal)
         backend.commit(range(len(part)))
-    results = []
-    for method, tree in trees.items():
-        backend.truncate(len(head))
-        out = backend.run(method, tree.tokens, len(head) + tree.depths, tree.ancestors())
+    unpruned = [(rows, name) for name, (rows, keep) in backend.spec.widths.items() if rows == keep]
+    step, method = max(unpruned, default=(1, DECODE))
+    walk = PassResult(WALK, {})
+    for start in range(0, len(body), step):
+        part = body[start : start + step]
+        causal = np.tril(np.ones((len(part), len(part)), np.bool_))
+        positions = np.arange(len(head) + start, len(head) + start + len(part))
+        out = backend.run(method, np.array(part), positions, causal)
         assert out.logits is not None
-        kept = out.kept.tolist()
-        result = PassResult(method, {node: np.array(out.logits[i]) for i, node in enumerate(kept)})
-        if out.stream_ids is not None and out.stream_log_probs is not None and method != DECODE:
-            result.streams = {n: (np.array(out.stream_ids[i]), np.array(out.stream_log_probs[i])) for i, n in enumerate(kept)}
-        results.append(result)
-    return results
+        walk.logits.update({start + int(node): np.array(out.logits[i]) for i, node in enumerate(out.kept)})
+        backend.commit(range(len(part)))
+    return [walk, *(_run_tree(backend, method, tree, len(head) + len(body)) for method, tree in trees.items())]
+
+
+def _run_tree(backend: Backend, method: str, tree: Tree, length: int) -> PassResult:
+    backend.truncate(length)
+    out = backend.run(method, tree.tokens, length + tree.depths, tree.ancestors())
+    assert out.logits is not None
+    kept = out.kept.tolist()
+    result = PassResult(method, {node: np.array(out.logits[i]) for i, node in enumerate(kept)})
+    if out.stream_ids is not None and out.stream_log_probs is not None and method != DECODE:
+        for i, node in enumerate(kept):
+            result.streams[node] = np.array(out.stream_ids[i]), np.array(out.stream_log_probs[i])
+    return result
 
 
 def script_trees(spec: ModelSpec, text: list[int]) -> dict[str, Tree]:
-    """For decode a root; for each verify method a full tree whose best path is the text itself, with wrong siblings beside it."""
+    """Trees for the end of `text`. For decode a root; for each verify method a full tree whose best path is the text itself, with wrong siblings beside it."""
     longest = max(rows for rows, _ in spec.widths.values())
     tail = text[len(text) - longest - 1 :]
     trees = {DECODE: Tree.root(tail[0])}
@@ -112,15 +130,14 @@ def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str,
 
 
 def check(figures: dict[str, dict[str, float]], floor: Floor) -> None:
-    """Raises ParityError below the floor: SNR for every method, agreement over the nodes of all of them (one row says little)."""
+    """Raises ParityError below the floor: SNR for every method, agreement of the best token over the walk (a few rows say little)."""
     for method, row in figures.items():
         if row["snr_db"] < floor.snr_db:
             raise ParityError(f"{method}: snr_db is {row['snr_db']:.3g}, the floor {floor.name!r} asks for {floor.snr_db:.3g}")
-    nodes = sum(row["nodes"] for row in figures.values())
-    agreement = sum(row["top1_agreement"] * row["nodes"] for row in figures.values()) / nodes
+    agreement = figures[WALK]["top1_agreement"]
     if agreement < floor.top1_agreement:
         raise ParityError(
-            f"top1_agreement over all methods is {agreement:.3g}, the floor {floor.name!r} asks for {floor.top1_agreement:.3g}"
+            f"{WALK}: top1_agreement is {agreement:.3g}, the floor {floor.name!r} asks for {floor.top1_agreement:.3g}"
         )
 
 
@@ -128,6 +145,8 @@ def to_arrays(text: list[int], trees: dict[str, Tree], results: list[PassResult]
     """The content of selftest.npz: `text`, and per method `M.tokens, M.parents, M.nodes, M.logits, M.stream_ids, M.stream_log_probs`."""
     arrays: Arrays = {"text": np.array(text, np.int64)}
     for result in results:
+        if result.method == WALK:  # twenty megabytes of logits would prove nothing more
+            continue
         tree, nodes = trees[result.method], sorted(result.logits)
         arrays[f"{result.method}.tokens"] = tree.tokens
         arrays[f"{result.method}.parents"] = tree.parents
