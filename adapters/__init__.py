@@ -24,4 +24,6 @@ def find(name_or_path: str) -> Path:
         return own
     if path.is_file():
         return path
-    raise FileNotFoundError(f"--adapter {name_or_path}: no such file, and not one that ships ({', '.join(shipped()) or 'none'})")
+    raise FileNotFoundError(
+        f"--adapter {name_or_path}: no such file, and not one that ships ({', '.join(shipped()) or 'none'})"
+    )

@@ -59,10 +59,14 @@ def export_executorch(plan: ExportPlan, progress: Progress = lambda _: None) -> 
     with torch.inference_mode(), BundleWriter(plan.output_dir, overwrite=plan.overwrite) as writer:
         progress("loading the model")
         model = load_stream_fused(load_base(plan.model), plan.adapter)
+        if plan.num_streams is not None:
+            model.keep_streams(plan.num_streams)
         weights = Weights(model, plan.shapes).eval()
         methods = build_methods(weights)
         spec = model_spec(model.base.config, model, plan)
-        text = Tokenizer.from_file(str(plan.model / "tokenizer.json")).encode(_SELFTEST_TEXT).ids[: plan.max_context_len]
+        text = (
+            Tokenizer.from_file(str(plan.model / "tokenizer.json")).encode(_SELFTEST_TEXT).ids[: plan.max_context_len]
+        )
         trees = selftest.script_trees(spec, text)
         clock("load")
         progress("running the float32 reference")
@@ -108,7 +112,11 @@ def export_executorch(plan: ExportPlan, progress: Progress = lambda _: None) -> 
             cache={"layout": "position_head_dim", "capacity": plan.max_context_len, "dtype": "float32"},
             quantization=quantization,
             sampling_defaults={"temperature": 0.0, "max_new_tokens": 128},
-            parity={name: {"floor": floor.name, "metrics": row} for name, row in report.parity["emitted"].items() if name in methods},
+            parity={
+                name: {"floor": floor.name, "metrics": row}
+                for name, row in report.parity["emitted"].items()
+                if name in methods
+            },
         )
     return report
 
@@ -263,5 +271,3 @@ def adapter_summary(path: Path) -> str:
     config, state, facts = read_adapter(path)
     size = sum(t.numel() for name, t in state.items() if name != "stream_vocab")
     return f"{path.stem}: {config.num_streams} streams in the top {config.num_msa_layers} layers, {size:,} parameters, trained {facts.get('steps', '?')} steps"
-
-

@@ -110,7 +110,10 @@ class FusedBlock(nn.Module):
         x = x + self._add(self.o_proj(attended), "o_adapter", attended, stream_rows)
         y = self.mlp_norm(x, norm)
         gate_up = self._add(self.gate_up_proj(y), "gate_up_adapter", y, stream_rows)
-        gate, up = gate_up[:, : self.intermediate], gate_up[:, self.intermediate :]  # chunk() is not delegated, slices are
+        gate, up = (
+            gate_up[:, : self.intermediate],
+            gate_up[:, self.intermediate :],
+        )  # chunk() is not delegated, slices are
         gated = gate * torch.sigmoid(gate) * up
         return x + self._add(self.down_proj(gated), "down_adapter", gated, stream_rows)
 
@@ -129,7 +132,9 @@ class Segment(nn.Module):
     norm weights. Outputs: x, then query, key, value; or what `tail` makes of x.
     """
 
-    def __init__(self, closing: FusedBlock | None, opening: FusedBlock | None, tail: Heads | None, streams: bool) -> None:
+    def __init__(
+        self, closing: FusedBlock | None, opening: FusedBlock | None, tail: Heads | None, streams: bool
+    ) -> None:
         super().__init__()
         self.closing, self.opening, self.tail, self.streams = closing, opening, tail, streams
 
@@ -184,7 +189,9 @@ class Heads(nn.Module):
 
 
 def _joined(*layers: nn.Linear) -> nn.Linear:
-    joined = nn.Linear(layers[0].in_features, sum(layer.out_features for layer in layers), bias=layers[0].bias is not None)
+    joined = nn.Linear(
+        layers[0].in_features, sum(layer.out_features for layer in layers), bias=layers[0].bias is not None
+    )
     joined.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]), requires_grad=False)
     if layers[0].bias is not None:
         joined.bias = nn.Parameter(torch.cat([layer.bias for layer in layers]), requires_grad=False)
@@ -200,7 +207,9 @@ class Weights(nn.Module):
         self.config, self.streams_config, self.shapes = base.config, config, shapes
         self.embedding: nn.Module = base.embed_tokens
         lower = model.num_lower_layers
-        adapters = [None] * lower + [model.adapters[i] if config.adapter_rank else None for i in range(config.num_msa_layers)]
+        adapters = [None] * lower + [
+            model.adapters[i] if config.adapter_rank else None for i in range(config.num_msa_layers)
+        ]
         self.blocks = nn.ModuleList(FusedBlock(b, a) for b, a in zip(base.layers, adapters, strict=True))
         self.norm = Norm(base.norm)
         # The head is a matrix of its own here, also where it is tied: both are quantized, each in its own way.
@@ -219,7 +228,9 @@ class Weights(nn.Module):
         self.candidate_embedding: nn.Module | None = None if tied else nn.Embedding.from_pretrained(base.lm_head.weight)
         self.pruning = any(keep < rows for rows, keep in shapes.widths)
         if self.pruning and self.pruner is None:
-            raise ValueError("a width keeps fewer nodes than it verifies, but the adapter has no pruner (pruner_rank 0)")
+            raise ValueError(
+                "a width keeps fewer nodes than it verifies, but the adapter has no pruner (pruner_rank 0)"
+            )
 
     @property
     def num_lower_layers(self) -> int:
@@ -311,7 +322,9 @@ class Plain(Method):
         super().__init__(weights, rows)
         self.has_logits = logits
         # Keys and values of the last layer are all that prefill leaves, so its chain lacks the end.
-        self.chain = weights.chain(0, len(weights.blocks), Heads(weights, rows, streams=False) if logits else None, end=logits)
+        self.chain = weights.chain(
+            0, len(weights.blocks), Heads(weights, rows, streams=False) if logits else None, end=logits
+        )
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, ancestors: Tensor, cache_length: Tensor, *caches: Tensor
@@ -332,7 +345,9 @@ class Verify(Method):
         self.top_chain = weights.chain(lower, len(weights.blocks), Heads(weights, keep, streams=True), streams=True)
         self.register_buffer("arange", torch.arange(rows))
         self.register_buffer("steps", torch.arange(1, streams + 1))
-        own = torch.block_diag(*[torch.ones(streams, streams).tril()] * keep).bool()  # a stream sees streams 1..j of its own node
+        own = torch.block_diag(
+            *[torch.ones(streams, streams).tril()] * keep
+        ).bool()  # a stream sees streams 1..j of its own node
         self.register_buffer("own_streams", own)
         self.register_buffer("no_streams", torch.zeros(keep, keep * streams, dtype=torch.bool))
         self.register_buffer("stream_rows", torch.cat([torch.zeros(keep, 1), torch.ones(keep * streams, 1)]))
@@ -375,7 +390,9 @@ class Verify(Method):
     def _prune(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> Tensor:
         """The `keep` best nodes by path score, best first; a parent always comes before its children, padding rows last."""
         pruner = self.w.pruner
-        logits = torch.matmul(pruner.early_exit(self.w.norm(x, self.w.norm.weight)), candidates.transpose(0, 1))  # [parent, child]
+        logits = torch.matmul(
+            pruner.early_exit(self.w.norm(x, self.w.norm.weight)), candidates.transpose(0, 1)
+        )  # [parent, child]
         z = (logits * pruner.slope + pruner.offset).clamp(-60.0, 60.0)
         score = -torch.log(torch.exp(-z) + 1.0)
         above = ancestors.to(torch.float32)
@@ -402,4 +419,10 @@ def example_inputs(weights: Weights, rows: int) -> tuple[Tensor, ...]:
     c = weights.config
     caches = [torch.zeros(weights.shapes.capacity, c.num_kv_heads, c.head_dim) for _ in range(2 * c.num_layers)]
     ids = torch.zeros(rows, dtype=torch.int64)
-    return (ids, ids.clone(), torch.ones(rows, rows, dtype=torch.bool).tril(), torch.zeros(1, dtype=torch.int64), *caches)
+    return (
+        ids,
+        ids.clone(),
+        torch.ones(rows, rows, dtype=torch.bool).tril(),
+        torch.zeros(1, dtype=torch.int64),
+        *caches,
+    )

@@ -69,7 +69,9 @@ class SegmentLowering:
         )
         try:
             result = XnnpackBackend.preprocess(program, _SPECS)
-        except RuntimeError as error:  # an operator without an XNNPACK form: the graphs are written so that none is left
+        except (
+            RuntimeError
+        ) as error:  # an operator without an XNNPACK form: the graphs are written so that none is left
             raise LoweringError(f"XNNPACK cannot take a segment: {error}") from error
         return LoweredBackendModule(
             edge_program=template,
@@ -96,7 +98,10 @@ def _template(segment: Segment, inputs: tuple[Tensor, ...]) -> ExportedProgram:
 
 
 def lower_methods(
-    weights: Weights, methods: dict[str, Method], constants: dict[str, Any], progress: Callable[[str], None] = lambda _: None
+    weights: Weights,
+    methods: dict[str, Method],
+    constants: dict[str, Any],
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ExecutorchProgramManager:
     """All methods as one ExecuTorch program; inputs and outputs stay unplanned, so that an engine binds its own memory.
 
@@ -125,7 +130,9 @@ def lower_methods(
     edge = to_edge(programs, compile_config=_edge_config(), constant_methods=constants)
     progress("ExecuTorch program")
     return edge.to_executorch(
-        ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False))
+        ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+        )
     )
 
 

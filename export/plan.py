@@ -25,6 +25,7 @@ class ExportPlan:
     """One bundle. Lengths are in tokens.
 
     Attributes:
+        num_streams: streams to keep of the adapter's; None keeps all.
         widths: nodes T of each verify method, ascending.
         prune_keep: nodes K that survive the pruner where T is larger.
         top_k: candidates per stream and node.
@@ -37,6 +38,7 @@ class ExportPlan:
     group_size: int = 32
     max_context_len: int = 1024
     prefill_len: int = 64
+    num_streams: int | None = None
     widths: tuple[int, ...] = (4, 8, 16)
     prune_keep: int = 8
     top_k: int = 16
@@ -55,7 +57,9 @@ class ExportPlan:
         for width in self.widths:
             _check("--widths", width, 2, 64)
         if self.default_width not in self.widths:
-            raise PlanError(f"--default-width must be one of --widths {','.join(map(str, self.widths))}, not {self.default_width}")
+            raise PlanError(
+                f"--default-width must be one of --widths {','.join(map(str, self.widths))}, not {self.default_width}"
+            )
 
     @property
     def shapes(self) -> GraphShapes:

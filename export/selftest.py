@@ -133,7 +133,9 @@ def check(figures: dict[str, dict[str, float]], floor: Floor) -> None:
     """Raises ParityError below the floor: SNR for every method, agreement of the best token over the walk (a few rows say little)."""
     for method, row in figures.items():
         if row["snr_db"] < floor.snr_db:
-            raise ParityError(f"{method}: snr_db is {row['snr_db']:.3g}, the floor {floor.name!r} asks for {floor.snr_db:.3g}")
+            raise ParityError(
+                f"{method}: snr_db is {row['snr_db']:.3g}, the floor {floor.name!r} asks for {floor.snr_db:.3g}"
+            )
     agreement = figures[WALK]["top1_agreement"]
     if agreement < floor.top1_agreement:
         raise ParityError(

@@ -9,6 +9,7 @@ the base's outputs are unchanged. docs/model.md has the formulas and their sourc
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -150,6 +151,20 @@ class StreamFused(nn.Module):
     def extra_parameters(self) -> list[nn.Parameter]:
         """What is trained in lossless mode."""
         return [parameter for name, parameter in self.named_parameters() if not name.startswith("base.")]
+
+    def keep_streams(self, count: int) -> None:
+        """Drop all but the first `count` streams. Stream j sees streams 1..j only, so the others' outputs stay the same.
+
+        Raises:
+            ValueError: there are not that many.
+        """
+        if not 1 <= count <= self.streams_config.num_streams:
+            raise ValueError(f"--num-streams must be from 1 to {self.streams_config.num_streams}, not {count}")
+        self.streams_config = replace(self.streams_config, num_streams=count)
+        if not self.streams_config.value_rotation:
+            self.stream_embeddings = nn.Parameter(self.stream_embeddings[:count].detach())
+        if self.streams_config.parent_rank:
+            self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
 
     def adapter(self, layer: int) -> Adapter:
         """The adapter of stream rows in top layer `layer` (0 = the lowest that carries streams)."""

@@ -23,17 +23,25 @@ def export(
     model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[str, typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.")] = DEFAULT,
     quantize: Annotated[
-        str, typer.Option("--quantize", metavar="[8da4w|none]", help="8da4w: int8 activations, int4 weights; none: float32.")
+        str,
+        typer.Option(
+            "--quantize", metavar="[8da4w|none]", help="8da4w: int8 activations, int4 weights; none: float32."
+        ),
     ] = "8da4w",
     group_size: Annotated[int, typer.Option(help="Weights per scale: 32, 64, 128 or 256.")] = 32,
     max_context_len: Annotated[int, typer.Option(help="Capacity of the caches in tokens.")] = 1024,
     prefill_len: Annotated[int, typer.Option(help="Prompt tokens per prefill pass.")] = 64,
+    num_streams: Annotated[
+        int | None, typer.Option(min=1, help="Keep only the first streams of the adapter.", show_default="all")
+    ] = None,
     widths: Annotated[str, typer.Option(help="Nodes of the verify methods, ascending.")] = "4,8,16",
     default_width: Annotated[int, typer.Option(help="The verify method to use where nobody chooses.")] = 8,
     prune_keep: Annotated[int, typer.Option(help="Nodes that survive the pruner where more are verified.")] = 8,
     top_k: Annotated[int, typer.Option(help="Candidates per stream and node that the graph returns.")] = 16,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle that is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing.")
+    ] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the export report as JSON and nothing else.")] = False,
 ) -> None:
@@ -56,7 +64,9 @@ def export(
     try:
         nodes = tuple(int(part) for part in widths.split(","))
     except ValueError:
-        raise typer.BadParameter(f"--widths must be numbers with commas between, for example 4,8,16, not {widths}") from None
+        raise typer.BadParameter(
+            f"--widths must be numbers with commas between, for example 4,8,16, not {widths}"
+        ) from None
     try:
         adapter_path = find(adapter)
     except FileNotFoundError as error:
@@ -70,6 +80,7 @@ def export(
             group_size=group_size,
             max_context_len=max_context_len,
             prefill_len=prefill_len,
+            num_streams=num_streams,
             widths=nodes,
             default_width=default_width,
             prune_keep=prune_keep,
@@ -87,7 +98,9 @@ def export(
         return
     worst = min(row["snr_db"] for row in report.parity["emitted"].values())
     size = sum(report.bytes.values()) / 1e6
-    say(f"parity with the float32 model: at least {worst:.0f} dB over all methods; {sum(report.seconds.values()):.0f} s, {size:.0f} MB")
+    say(
+        f"parity with the float32 model: at least {worst:.0f} dB over all methods; {sum(report.seconds.values()):.0f} s, {size:.0f} MB"
+    )
     out.print(str(output_dir))
 
 
