@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from .graphs import GraphShapes
+GROUP_SIZES = (32, 64, 128, 256)
 
 
 class PlanError(ValueError):
@@ -18,6 +18,28 @@ class Quantize(str, Enum):
 
     NONE = "none"
     INT4 = "8da4w"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShapes:
+    """Static sizes of the graphs.
+
+    Attributes:
+        capacity: cache positions.
+        prefill_rows: rows of the prefill chunk.
+        widths: nodes verified and nodes kept, (T, K) per verify method.
+        top_k: candidates per stream and node.
+    """
+
+    capacity: int = 512
+    prefill_rows: int = 64
+    widths: tuple[tuple[int, int], ...] = ((4, 4), (8, 8), (16, 8))
+    top_k: int = 16
+
+    @property
+    def pruning(self) -> bool:
+        """Whether a width keeps fewer nodes than it verifies."""
+        return any(keep < rows for rows, keep in self.widths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +72,14 @@ class ExportPlan:
         _check("--prefill-len", self.prefill_len, 1, min(128, self.max_context_len))
         _check("--prune-keep", self.prune_keep, 1, 64)
         _check("--top-k", self.top_k, 1, 64)
-        if self.group_size not in (32, 64, 128, 256):
+        if self.group_size not in GROUP_SIZES:
             raise PlanError(f"--group-size must be 32, 64, 128 or 256, not {self.group_size}")
         if not self.widths or list(self.widths) != sorted(set(self.widths)):
-            raise PlanError(f"--widths must be ascending and distinct, not {','.join(map(str, self.widths))}")
+            raise PlanError(f"--widths must be ascending and distinct, not {_listed(self.widths)}")
         for width in self.widths:
-            _check("--widths", width, 2, 64)
+            _check("--widths", width, 2, min(64, self.max_context_len // 2))
         if self.default_width not in self.widths:
-            raise PlanError(
-                f"--default-width must be one of --widths {','.join(map(str, self.widths))}, not {self.default_width}"
-            )
+            raise PlanError(f"--default-width must be one of --widths {_listed(self.widths)}, not {self.default_width}")
 
     @property
     def shapes(self) -> GraphShapes:
@@ -70,3 +90,7 @@ class ExportPlan:
 def _check(flag: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise PlanError(f"{flag} must be from {low} to {high}, not {value}")
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))

@@ -1,13 +1,14 @@
 """The self-test of a bundle and the parity gate: the same passes on two backends, compared output by output.
 
-Every pass is a call of the backend protocol (run, commit), so what is proven is what a runtime does. A pass of `prefill` shows in the
-logits of those that read its cache rows. The inputs and the expected outputs go into the bundle as `selftest.npz`, for any runtime
-in any language to repeat.
+Every pass is a call of the backend protocol (run, commit), so what is proven is what a runtime does. A `prefill` shows
+in the logits of those that read its cache rows. The inputs and the expected outputs go into the bundle as
+`selftest.npz`, for any runtime in any language to repeat.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from streamfuse.runtime.tree import Tree
 WALK = "walk"  # the name of the pass over natural text among the results
 _HEAD_TOKENS = 16  # of the text, by prefill
 
-Arrays = dict[str, npt.NDArray[np.generic]]
+Logits = npt.NDArray[np.float32]
 
 
 class ParityError(RuntimeError):
@@ -35,9 +36,10 @@ class Floor:
     top1_agreement: float
 
 
-# One floor per precision, against the float32 model. Graphs with int8 activations cannot be held to more by comparing them with PyTorch
-# running the same integers: a difference in the last bit flips a rounding, which flips more in the next layer, and after thirty layers two
-# correct engines differ by as much as the rounding itself (docs/quantization.md). A single product agrees to 130 dB.
+# One floor per precision, against the float32 model. Graphs with int8 activations cannot be held to more by comparing
+# them with PyTorch running the same integers: a difference in the last bit flips a rounding, which flips more in the
+# next layer, and after thirty layers two correct engines differ by as much as the rounding itself
+# (docs/quantization.md). A single product agrees to 138 dB.
 FLOORS = {"none": Floor("float32", 80.0, 1.0), "8da4w": Floor("8da4w", 15.0, 0.85)}
 
 
@@ -46,67 +48,101 @@ class PassResult:
     """What one pass said about its real nodes: logits by node number, streams likewise."""
 
     method: str
-    logits: dict[int, npt.NDArray[np.float32]]
-    streams: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]] = field(default_factory=dict)
+    logits: dict[int, Logits]
+    streams: dict[int, tuple[npt.NDArray[np.int64], Logits]] = field(default_factory=dict)
 
 
-def run_script(backend: Backend, text: list[int], trees: dict[str, Tree]) -> list[PassResult]:
-    """Prefill a head of `text`, walk over the rest with chains, then run decode and every verify method over its end.
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The passes: prefill a head of `text`, walk over the middle with chains, then one tree per method at the end."""
 
-    The walk (`WALK`) gives one row per token of natural text, enough rows to say how often the best token agrees.
-    """
-    backend.truncate(0)
-    tail = max(len(tree.tokens) for tree in trees.values()) + 1
-    head, body = text[:_HEAD_TOKENS], text[_HEAD_TOKENS : len(text) - tail]
-    for start in range(0, len(head), backend.spec.prefill_rows):
-        part = head[start : start + backend.spec.prefill_rows]
-        causal = np.tril(np.ones((len(part), len(part)), np.bool_))
-        backend.run(PREFILL, np.array(part), np.arange(start, start + len(part)), causal)
-        backend.commit(range(len(part)))
-    unpruned = [(rows, name) for name, (rows, keep) in backend.spec.widths.items() if rows == keep]
-    step, method = max(unpruned, default=(1, DECODE))
-    walk = PassResult(WALK, {})
-    for start in range(0, len(body), step):
-        part = body[start : start + step]
-        causal = np.tril(np.ones((len(part), len(part)), np.bool_))
-        positions = np.arange(len(head) + start, len(head) + start + len(part))
-        out = backend.run(method, np.array(part), positions, causal)
-        assert out.logits is not None
-        walk.logits.update({start + int(node): np.array(out.logits[i]) for i, node in enumerate(out.kept)})
-        backend.commit(range(len(part)))
-    return [walk, *(_run_tree(backend, method, tree, len(head) + len(body)) for method, tree in trees.items())]
+    text: list[int]
+    trees: dict[str, Tree]
+
+    @classmethod
+    def of(cls, spec: ModelSpec, text: list[int]) -> Script:
+        """A root for decode; for each verify method a full tree over the end of `text`, `text` itself its best path.
+
+        Raises:
+            ValueError: there is no text.
+        """
+        if not text:
+            raise ValueError("the tokenizer makes no tokens of the self-test's text")
+        longest = max(rows for rows, _ in spec.widths.values())
+        text = (text * (2 * longest // len(text) + 1))[: max(len(text), 2 * longest)][: spec.capacity]
+        tail = text[len(text) - longest - 1 :]
+        depth = min(4, longest - 1)
+        wrong = [
+            [tail[1 + d], *((tail[1 + d] + 7 * (i + 1)) % spec.vocab_size for i in range(7))] for d in range(depth)
+        ]
+        ids = np.array(wrong, np.int64)
+        scores = np.tile(np.log(np.linspace(0.5, 0.05, 8)), (depth, 1)).astype(np.float32)
+        trees = {DECODE: Tree.root(tail[0])}
+        for method, (rows, _) in spec.widths.items():
+            trees[method] = grow(tail[0], ids, scores, rows, depth, None)
+        return cls(text, trees)
+
+    def run(self, backend: Backend) -> list[PassResult]:
+        """The walk gives one row per token of natural text, enough rows to say how often the best token agrees."""
+        tail = max(len(tree.tokens) for tree in self.trees.values()) + 1
+        head = min(_HEAD_TOKENS, (len(self.text) - tail) // 2)
+        end = len(self.text) - tail
+        backend.truncate(0)
+        for start in range(0, head, backend.spec.prefill_rows):
+            _run_chain(backend, PREFILL, self.text[start : min(start + backend.spec.prefill_rows, head)])
+        walk = PassResult(WALK, {})
+        unpruned = [(rows, name) for name, (rows, keep) in backend.spec.widths.items() if rows == keep]
+        step, method = max(unpruned, default=(1, DECODE))
+        for start in range(head, end, step):
+            logits = _run_chain(backend, method, self.text[start : min(start + step, end)])
+            walk.logits.update({start + i: row for i, row in enumerate(logits)})
+        return [walk, *(_run_tree(backend, method, tree, end) for method, tree in self.trees.items())]
+
+    def to_arrays(self, results: list[PassResult]) -> dict[str, Any]:
+        """The content of selftest.npz: arrays `text` and, per method M, `M.tokens, M.parents, M.nodes, M.logits,
+        M.stream_ids, M.stream_log_probs`. The walk is left out: megabytes of logits that would prove nothing more.
+        """
+        arrays: dict[str, Any] = {"text": np.array(self.text, np.int64)}
+        for result in results:
+            if result.method == WALK:
+                continue
+            tree, nodes = self.trees[result.method], sorted(result.logits)
+            arrays[f"{result.method}.tokens"] = tree.tokens
+            arrays[f"{result.method}.parents"] = tree.parents
+            arrays[f"{result.method}.nodes"] = np.array(nodes, np.int64)
+            arrays[f"{result.method}.logits"] = np.stack([result.logits[n] for n in nodes])
+            if result.streams:
+                arrays[f"{result.method}.stream_ids"] = np.stack([result.streams[n][0] for n in nodes])
+                arrays[f"{result.method}.stream_log_probs"] = np.stack([result.streams[n][1] for n in nodes])
+        return arrays
+
+
+def _run_chain(backend: Backend, method: str, tokens: list[int]) -> Logits:
+    """Run tokens in a row after what is committed, and commit them; logits [n, V], none for prefill."""
+    positions = np.arange(backend.length, backend.length + len(tokens))
+    causal = np.tril(np.ones((len(tokens), len(tokens)), np.bool_))
+    out = backend.run(method, np.array(tokens), positions, causal)
+    logits = np.zeros((0, 0), np.float32) if out.logits is None else np.array(out.logits)
+    backend.commit(range(len(tokens)))
+    return logits
 
 
 def _run_tree(backend: Backend, method: str, tree: Tree, length: int) -> PassResult:
     backend.truncate(length)
     out = backend.run(method, tree.tokens, length + tree.depths, tree.ancestors())
-    assert out.logits is not None
-    kept = out.kept.tolist()
-    result = PassResult(method, {node: np.array(out.logits[i]) for i, node in enumerate(kept)})
-    if out.stream_ids is not None and out.stream_log_probs is not None and method != DECODE:
-        for i, node in enumerate(kept):
+    result = PassResult(method, {})
+    for i, node in enumerate(out.kept.tolist()):
+        if out.logits is not None:
+            result.logits[node] = np.array(out.logits[i])
+        if method != DECODE:
             result.streams[node] = np.array(out.stream_ids[i]), np.array(out.stream_log_probs[i])
     return result
 
 
-def script_trees(spec: ModelSpec, text: list[int]) -> dict[str, Tree]:
-    """Trees for the end of `text`. For decode a root; for each verify method a full tree whose best path is the text itself, with wrong siblings beside it."""
-    longest = max(rows for rows, _ in spec.widths.values())
-    tail = text[len(text) - longest - 1 :]
-    trees = {DECODE: Tree.root(tail[0])}
-    depth = min(4, longest - 1)
-    wrong = [[tail[1 + d], *((tail[1 + d] + 7 * (i + 1)) % spec.vocab_size for i in range(7))] for d in range(depth)]
-    ids = np.array(wrong, np.int64)
-    scores = np.tile(np.log(np.linspace(0.5, 0.05, 8)), (depth, 1)).astype(np.float32)
-    for method, (rows, _) in spec.widths.items():
-        trees[method] = grow(tail[0], ids, scores, rows, depth, None)
-    return trees
-
-
 def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str, dict[str, float]]:
-    """Per method: SNR of the centred logits in dB, greatest difference, agreement of the best token, agreement of the streams' best.
+    """Per method: SNR of centred logits in dB, greatest difference, agreement of the best token and of streams' best.
 
-    A pruner may keep other nodes where scores are close; nodes kept by both sides are compared, their share is reported.
+    A pruner may keep other nodes where scores are close; nodes kept by both sides are compared.
     """
     figures = {}
     for ours, theirs in zip(results, reference, strict=True):
@@ -130,7 +166,13 @@ def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str,
 
 
 def check(figures: dict[str, dict[str, float]], floor: Floor) -> None:
-    """Raises ParityError below the floor: SNR for every method, agreement of the best token over the walk (a few rows say little)."""
+    """Compare figures with the floor: SNR of every method, agreement of the best token over the walk alone.
+
+    A tree has too few rows to speak of shares.
+
+    Raises:
+        ParityError: below the floor.
+    """
     for method, row in figures.items():
         if row["snr_db"] < floor.snr_db:
             raise ParityError(
@@ -141,20 +183,3 @@ def check(figures: dict[str, dict[str, float]], floor: Floor) -> None:
         raise ParityError(
             f"{WALK}: top1_agreement is {agreement:.3g}, the floor {floor.name!r} asks for {floor.top1_agreement:.3g}"
         )
-
-
-def to_arrays(text: list[int], trees: dict[str, Tree], results: list[PassResult]) -> Arrays:
-    """The content of selftest.npz: `text`, and per method `M.tokens, M.parents, M.nodes, M.logits, M.stream_ids, M.stream_log_probs`."""
-    arrays: Arrays = {"text": np.array(text, np.int64)}
-    for result in results:
-        if result.method == WALK:  # twenty megabytes of logits would prove nothing more
-            continue
-        tree, nodes = trees[result.method], sorted(result.logits)
-        arrays[f"{result.method}.tokens"] = tree.tokens
-        arrays[f"{result.method}.parents"] = tree.parents
-        arrays[f"{result.method}.nodes"] = np.array(nodes, np.int64)
-        arrays[f"{result.method}.logits"] = np.stack([result.logits[n] for n in nodes])
-        if result.streams:
-            arrays[f"{result.method}.stream_ids"] = np.stack([result.streams[n][0] for n in nodes])
-            arrays[f"{result.method}.stream_log_probs"] = np.stack([result.streams[n][1] for n in nodes])
-    return arrays

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,11 @@ from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 
 from .console import err, out, say
+
+if TYPE_CHECKING:
+    from streamfuse.export.bundle import Report
+    from streamfuse.export.plan import ExportPlan
+    from streamfuse.export.preview import Preview
 
 
 def register(app: typer.Typer) -> None:
@@ -40,23 +46,26 @@ def export(
     top_k: Annotated[int, typer.Option(help="Candidates per stream and node that the graph returns.")] = 16,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle that is there.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing.")
+        bool, typer.Option("--dry-run", help="Check the plan, print it with the sizes to expect, write nothing.")
     ] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the export report as JSON and nothing else.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report or plan as JSON, nothing else.")] = False,
 ) -> None:
     """Lower a stream-fused model to static ExecuTorch graphs, prove them against PyTorch, and write a bundle.
 
-    The folder gets model.pte (prefill, decode and one verify method per width, sharing their weights), tokenizer.json, draft.npz,
-    selftest.npz and manifest.json. Nothing is written where a graph misses its parity floor.
+    The folder gets model.pte (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
+    draft.npz, selftest.npz and manifest.json. Nothing is written where a graph misses its parity floor.
 
     [bold]Examples[/bold]
 
     streamfuse export -o build/demo
 
     streamfuse export -o build/mine --adapter build/train/mine/adapter.safetensors --quantize none --overwrite
+
+    streamfuse export -o build/small --num-streams 2 --max-context-len 512 --dry-run
     """
     from streamfuse.export.plan import ExportPlan, PlanError, Quantize
+    from streamfuse.export.preview import preview
 
     kinds = {kind.value: kind for kind in Quantize}
     if quantize not in kinds:
@@ -87,45 +96,45 @@ def export(
             top_k=top_k,
             overwrite=overwrite,
         )
+        expected = preview(plan)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if dry_run:
-        _print_plan(plan, json_)
+        _print_plan(plan, expected, json_)
         return
-    report = _run(plan)
+    report = _run(plan, expected)
     if json_:
         print(json.dumps(vars(report)))
         return
     worst = min(row["snr_db"] for row in report.parity["emitted"].values())
-    size = sum(report.bytes.values()) / 1e6
-    say(
-        f"parity with the float32 model: at least {worst:.0f} dB over all methods; {sum(report.seconds.values()):.0f} s, {size:.0f} MB"
-    )
+    seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6
+    say(f"parity with the float32 model: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")
     out.print(str(output_dir))
 
 
-def _run(plan):  # type: ignore[no-untyped-def]
+def _run(plan: ExportPlan, expected: Preview) -> Report:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        progress.add_task("loading PyTorch and ExecuTorch", total=None)
-        from streamfuse.export.bundle import export_executorch
-        from streamfuse.export.lower import count_steps
+        task = progress.add_task("loading PyTorch and ExecuTorch", total=None)
+        from streamfuse.export.bundle import count_steps, export_executorch
 
-        task = progress.task_ids[0]
-        progress.update(task, total=count_steps(plan))
+        progress.update(task, total=count_steps(expected))
         return export_executorch(plan, lambda words: progress.update(task, advance=1, description=words))
 
 
-def _print_plan(plan, as_json: bool) -> None:  # type: ignore[no-untyped-def]
-    from dataclasses import asdict
-
-    from streamfuse.export.bundle import adapter_summary
-
-    facts = {**asdict(plan), "adapter_facts": adapter_summary(plan.adapter)}
+def _print_plan(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
+    facts: dict[str, Any] = asdict(plan)
     if as_json:
-        print(json.dumps(facts, default=str))
+        print(json.dumps({**facts, **expected.to_dict()}, default=str))
         return
+    for name, part in expected.parts.items():
+        facts[name] = f"{part.parameters / 1e6:.1f} M weights, {part.bytes / 1e6:.1f} MB"
+    facts["all weights"] = f"{expected.weight_bytes / 1e6:.1f} MB, one copy for all methods"
+    facts["caches"] = f"{expected.cache_bytes / 1e6:.1f} MB of memory for {plan.max_context_len} tokens"
+    facts["delegates"] = ", ".join(f"{name} {count}" for name, count in expected.delegates.items())
+    facts["adapter facts"] = expected.adapter
+    facts["quantize"] = plan.quantize.value
     for name, value in facts.items():
-        out.print(f"{name:16} {value}")
+        out.print(f"{name:16} {value}", highlight=False, soft_wrap=True)

@@ -1,0 +1,130 @@
+"""What the manifest and the constant methods say about a model, and what the loop needs of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streamfuse.bundle.manifest import FORMAT_VERSION
+from streamfuse.model.config import ModelConfig
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backend import ModelSpec
+
+from .graphs import Method, example_inputs
+from .plan import ExportPlan
+from .weights import Weights
+
+
+def model_spec(model: StreamFused, plan: ExportPlan) -> ModelSpec:
+    """The facts that the loop needs, as the bundle will say them."""
+    config = model.base.config
+    return ModelSpec(
+        capacity=plan.max_context_len,
+        vocab_size=config.vocab_size,
+        num_streams=model.streams_config.num_streams,
+        top_k=plan.top_k,
+        prefill_rows=plan.prefill_len,
+        widths={f"verify_{rows}": (rows, keep) for rows, keep in plan.shapes.widths},
+        eos_token_ids=config.eos_token_ids,
+        default_width=plan.default_width,
+    )
+
+
+def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int) -> dict[str, Any]:
+    """Constant methods by the names that ExecuTorch's runners and their peers use."""
+    return {
+        "get_max_seq_len": plan.prefill_len,
+        "get_max_context_len": plan.max_context_len,
+        "get_vocab_size": config.vocab_size,
+        "get_bos_id": -1 if config.bos_token_id is None else config.bos_token_id,
+        "get_eos_ids": list(config.eos_token_ids),
+        "get_n_layers": config.num_layers,
+        "get_n_kv_heads": config.num_kv_heads,
+        "get_head_dim": config.head_dim,
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": False,
+        "enable_dynamic_shape": False,
+        "get_ar_len": 1,
+        "get_prefill_chunk_size": plan.prefill_len,
+        "get_num_streams": num_streams,
+        "get_max_tree_nodes": max(plan.widths),
+        "get_format_version": FORMAT_VERSION,
+    }
+
+
+def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
+    """`model` of the manifest; name and source from the `source.json` that `streamfuse pull` leaves."""
+    config = model.base.config
+    source = _json(plan.model / "source.json")
+    tokenizer = _json(plan.model / "tokenizer_config.json")
+    where = source.get("kind", "local folder")
+    if "sha256" in source:
+        where = f"{where}: {source.get('file', '')} sha256 {source['sha256']}"
+    elif "revision" in source:
+        where = f"{where}: revision {source['revision']}"
+    return {
+        "name": str(source.get("model") or source.get("name") or plan.model.name),
+        "architecture": config.architecture,
+        "source": where,
+        "license": source.get("license"),
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "parameters": sum(p.numel() for p in model.base.parameters()),
+        "bos_token_id": config.bos_token_id,
+        "eos_token_ids": list(config.eos_token_ids),
+        "chat_template": tokenizer.get("chat_template"),
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
+    """`speculation` of the manifest."""
+    config = model.streams_config
+    return {
+        "num_streams": config.num_streams,
+        "top_k": plan.top_k,
+        "num_msa_layers": config.num_msa_layers,
+        "prune_layer": model.num_lower_layers if plan.shapes.pruning else None,
+        "stream_vocab_size": len(model.stream_vocab),
+        "parent_rank": config.parent_rank,
+        "adapter": plan.adapter.stem,
+        "extra_parameters": sum(p.numel() for p in model.extra_parameters()),
+        "default_width": plan.default_width,
+    }
+
+
+def method_facts(method: Method, weights: Weights) -> dict[str, Any]:
+    """Input and output tensors of a method, in call order, as docs/contracts.md names them."""
+    c = weights.config
+    names = ["input_ids", "position_ids", "ancestors", "cache_length"]
+    names += [f"{kind}_cache_{i}" for i in range(c.num_layers) for kind in ("key", "value")]
+    inputs = [
+        {"name": name, "dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)}
+        for name, t in zip(names, example_inputs(weights, method.rows), strict=True)
+    ]
+    return {"rows": method.rows, "keep": method.keep, "inputs": inputs, "outputs": _outputs(method, weights)}
+
+
+def _outputs(method: Method, weights: Weights) -> list[dict[str, Any]]:
+    c, streams, k = weights.config, weights.streams_config.num_streams, weights.shapes.top_k
+    keep = method.keep
+    outputs: list[dict[str, Any]] = []
+    if method.has_logits:
+        outputs.append({"name": "logits", "dtype": "float32", "shape": [keep or method.rows, c.vocab_size]})
+    if keep is not None:
+        outputs.append({"name": "kept", "dtype": "int64", "shape": [keep]})
+        outputs.append({"name": "stream_ids", "dtype": "int64", "shape": [keep, streams, k]})
+        outputs.append({"name": "stream_log_probs", "dtype": "float32", "shape": [keep, streams, k]})
+    for i in range(c.num_layers):
+        rows = keep if keep is not None and i >= weights.num_lower_layers else method.rows
+        shape = [rows, c.num_kv_heads, c.head_dim]
+        outputs += [{"name": f"new_{kind}_{i}", "dtype": "float32", "shape": shape} for kind in ("key", "value")]
+    return outputs
