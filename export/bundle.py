@@ -109,7 +109,7 @@ class _Export:
         quantize_weights(self.weights, self.plan.group_size)
         self.methods = build_methods(self.weights)
         self.expected = self.script.run(self._reference())
-        self._prove("quantized_in_pytorch", self.expected)
+        self._prove("quantization", self.expected, self.exact, selftest.QUANTIZATION_FLOOR)
 
     def lower(self) -> None:
         config, streams = self.model.base.config, self.model.streams_config
@@ -121,7 +121,7 @@ class _Export:
     def parity(self) -> None:
         self.progress("checking parity")
         with ExecuTorchBackend(self.writer.folder / "model.pte", self.spec) as backend:
-            self._prove("emitted", self.script.run(backend))
+            self._prove("lowering", self.script.run(backend), self.expected, self.floor)
 
     def write(self) -> None:
         self.progress("writing the bundle")
@@ -131,9 +131,11 @@ class _Export:
         (folder / "tokenizer.json").write_bytes((self.plan.model / "tokenizer.json").read_bytes())
         self.report.bytes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
 
-    def _prove(self, name: str, results: list[selftest.PassResult]) -> None:
-        self.report.parity[name] = selftest.compare(results, self.exact)
-        selftest.check(self.report.parity[name], self.floor)
+    def _prove(
+        self, name: str, results: list[selftest.PassResult], against: list[selftest.PassResult], floor: selftest.Floor
+    ) -> None:
+        self.report.parity[name] = selftest.compare(results, against)
+        selftest.check(self.report.parity[name], floor)
 
     def _reference(self) -> ReferenceBackend:
         config, top = self.model.base.config, self.model.streams_config.num_msa_layers
@@ -143,7 +145,7 @@ class _Export:
         plan, model = self.plan, self.model
         config, streams = model.base.config, model.streams_config
         sizes = part_sizes(config, streams, len(model.stream_vocab), plan.quantize, plan.group_size)
-        measured = self.report.parity["emitted"]
+        measured = self.report.parity["lowering"]
         self.writer.write_manifest(
             exporter_version=__version__,
             target="executorch",

@@ -106,9 +106,9 @@ def export(
     if json_:
         print(json.dumps(vars(report)))
         return
-    worst = min(row["snr_db"] for row in report.parity["emitted"].values())
+    worst = min(row["snr_db"] for row in report.parity["lowering"].values())
     seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6
-    say(f"parity with the float32 model: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")
+    say(f"parity with PyTorch: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")
     out.print(str(output_dir))
 
 
