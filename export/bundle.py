@@ -62,7 +62,7 @@ def export_executorch(plan: ExportPlan, progress: Progress = lambda _: None) -> 
 def count_steps(expected: Preview) -> int:
     """How often an export calls `progress`, for a progress bar."""
     segments, methods = sum(expected.delegates.values()), len(expected.delegates)
-    return len(_STAGES) + segments + methods + 2
+    return len(_STAGES) - 1 + segments + methods + 2  # lowering speaks of its own steps only
 
 
 class _Export:

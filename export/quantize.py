@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import cast
 
+# Two modules register torch.ops.quantized_decomposed.*: torch's the products, ExecuTorch's the embeddings.
+import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401
 import torch
 import torch.ao.quantization.fx._decomposed
 from torch import Tensor, nn

@@ -36,12 +36,12 @@ class Floor:
     top1_agreement: float
 
 
-# What lowering may lose, against PyTorch running the same weights. Graphs with int8 activations cannot be held to more: a
-# difference in the last bit flips a rounding, which flips more in the next layer, and after thirty layers two correct
+# What lowering may lose, against PyTorch running the same weights. Graphs with int8 activations cannot be held to more:
+# a difference in the last bit flips a rounding, which flips more in the next layer, and after thirty layers two correct
 # engines differ by as much as the rounding itself (docs/quantization.md). A single product agrees to 138 dB.
 FLOORS = {"none": Floor("float32", 80.0, 1.0), "8da4w": Floor("8da4w", 15.0, 0.85)}
-# What quantization may lose against float32. It depends on the checkpoint: one that was on an int4 grid before (a GGUF) loses
-# little, any other what four bits cost. The floor only tells a model from noise; the report has the figures.
+# What quantization may lose against float32. It depends on the checkpoint: one that was on an int4 grid before (a GGUF)
+# loses little, any other what four bits cost. The floor only tells a model from noise; the report has the figures.
 QUANTIZATION_FLOOR = Floor("8da4w-quantization", 5.0, 0.5)
 
 

@@ -1,0 +1,129 @@
+"""The real bundle through the engine: its self-test, bit equality of all methods, and the law. `make bundle` makes it.
+
+Run: python -m pytest tests/end_to_end/test_export_real.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export_samples import decode_rows, prefill, verify_rows
+from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.export.selftest import FLOORS, Script, compare
+from streamfuse.model.checkpoint import load_base
+from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.draft import DraftTables
+from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.session import Session
+from streamfuse.text_io import TextIO
+from streamfuse.train.distill import DistillConfig, generate_batch
+
+BUNDLE = Path(__file__).parents[2] / "build" / "demo"
+PROMPTS = ["Why is the sky blue?", "Write a haiku about rain.", "Count from one to twenty."]
+TEXT_TOKENS = 64
+PERPLEXITY_RATIO = 1.1  # quantized to float32
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
+]
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return open_bundle(BUNDLE)
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Bundle) -> Iterator[ExecuTorchBackend]:
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def text(bundle: Bundle) -> TextIO:
+    model = bundle.manifest.model
+    return TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+
+
+def natural_text(text: TextIO) -> list[int]:
+    return text.encode((BUNDLE.parents[1] / "docs" / "runtime.md").read_text(encoding="utf-8"))[:TEXT_TOKENS]
+
+
+def test_the_self_test_repeats(bundle: Bundle, engine: ExecuTorchBackend) -> None:
+    with np.load(bundle.folder / "selftest.npz") as arrays:
+        script = Script.of(engine.spec, arrays["text"].tolist())
+        found = [result for result in script.run(engine) if f"{result.method}.nodes" in arrays]
+        assert {result.method for result in found} == set(engine.spec.methods) - {"prefill"}
+        for result in found:
+            nodes = arrays[f"{result.method}.nodes"].tolist()
+            expected = type(result)(
+                result.method,
+                dict(zip(nodes, arrays[f"{result.method}.logits"], strict=True)),
+            )
+            figures = compare([result], [expected])[result.method]
+            floor = {floor.name: floor for floor in FLOORS.values()}[bundle.manifest.parity[result.method].floor]
+            assert figures["snr_db"] >= floor.snr_db, (result.method, figures)
+
+
+def test_every_width_gives_the_bits_of_decode(engine: ExecuTorchBackend, text: TextIO) -> None:
+    tokens = natural_text(text)
+    plain = decode_rows(engine, tokens)
+    for method in engine.spec.widths:
+        assert np.array_equal(verify_rows(engine, method, tokens)[: len(plain)], plain), method
+
+
+def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchBackend, text: TextIO) -> None:
+    tokens = natural_text(text)
+    plain = decode_rows(engine, tokens)
+    for length in (1, 17, 63):
+        prefill(engine, tokens[:length])
+        assert np.array_equal(decode_rows(engine, tokens[length:], length), plain[length:])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_speculation_changes_no_token(bundle: Bundle, text: TextIO, temperature: float) -> None:
+    tables = DraftTables.load(bundle.draft) if bundle.draft else None
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+        session = Session(backend, tables)
+        for seed, prompt in enumerate(PROMPTS):
+            ids = text.encode_chat([{"role": "user", "content": prompt}])
+            sampling = SamplingConfig(temperature=temperature, seed=seed)
+            plain = session.generate(ids, GenerationConfig(48, sampling, speculative=False))
+            plain.finish()
+            for width in backend.spec.verify_widths:
+                fused = session.generate(ids, GenerationConfig(48, sampling, width=width))
+                fused.finish()
+                assert fused.token_ids == plain.token_ids, (prompt, width)
+                assert fused.statistics.mean_accepted_tokens > 1.0
+
+
+def surprise(logits: np.ndarray, tokens: list[int]) -> float:
+    """Sum of -log p over `tokens`, each predicted by its row of logits."""
+    log_probs = torch.log_softmax(torch.from_numpy(logits).double(), -1)
+    return -float(log_probs[torch.arange(len(tokens)), torch.tensor(tokens)].sum())
+
+
+@pytest.mark.network
+@torch.no_grad()
+def test_quantization_costs_little_perplexity(engine: ExecuTorchBackend, text: TextIO) -> None:
+    """Over the float32 model's own greedy answers, through the engine and in PyTorch."""
+    base = load_base(resolve_model(DEFAULT_MODEL))
+    prompts = [text.encode_chat([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
+    exact = quantized = count = 0.0
+    for prompt, answer in zip(prompts, generate_batch(base, prompts, DistillConfig(max_new_tokens=96)), strict=True):
+        tokens, start = prompt + answer, len(prompt)
+        exact += surprise(base(torch.tensor([tokens[:-1]]))[0, start - 1 :].numpy(), answer)
+        prefill(engine, tokens[: start - 1])
+        quantized += surprise(decode_rows(engine, tokens[start - 1 : -1], start - 1), answer)
+        count += len(answer)
+    found, float32 = np.exp(quantized / count), np.exp(exact / count)
+    print(f"perplexity over {count:.0f} tokens: float32 {float32:.3f}, bundle {found:.3f}")
+    assert found <= PERPLEXITY_RATIO * float32

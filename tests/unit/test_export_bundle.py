@@ -1,0 +1,280 @@
+"""A whole export of a tiny model, in both precisions: what lies in the bundle, and what its graphs compute.
+
+Run: python -m pytest tests/unit/test_export_bundle.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export_samples import (
+    STREAM_VOCAB,
+    TEXT,
+    decode_rows,
+    plan_for,
+    prefill,
+    tiny_model,
+    verify_rows,
+    write_checkpoint,
+)
+from streamfuse.bundle import Bundle, BundleError, open_bundle
+from streamfuse.export import bundle as stages
+from streamfuse.export import facts, selftest
+from streamfuse.export.bundle import Report, count_steps, export_executorch
+from streamfuse.export.plan import ExportPlan, Quantize
+from streamfuse.export.preview import preview
+from streamfuse.export.quantize import symmetric_int8
+from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.draft import DraftTables
+from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.session import Session
+
+METHODS = ["prefill", "decode", "verify_4", "verify_12"]
+
+
+@dataclass
+class Exported:
+    plan: ExportPlan
+    report: Report
+    bundle: Bundle
+    words: list[str]  # of the progress
+
+
+@pytest.fixture(scope="module")
+def model() -> StreamFused:
+    torch.manual_seed(1)
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint", model)
+
+
+@pytest.fixture(scope="module", params=list(Quantize), ids=lambda kind: kind.value)
+def exported(
+    request: pytest.FixtureRequest, checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
+    plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param.value, quantize=request.param)
+    words: list[str] = []
+    report = export_executorch(plan, words.append)
+    return Exported(plan, report, open_bundle(plan.output_dir), words)
+
+
+@pytest.fixture
+def engine(exported: Exported) -> Iterator[ExecuTorchBackend]:
+    with ExecuTorchBackend(exported.bundle.graph, exported.bundle.spec()) as backend:
+        yield backend
+
+
+def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFused) -> None:
+    manifest, plan = exported.bundle.manifest, exported.plan
+    assert list(manifest.methods) == METHODS
+    assert [(m.rows, m.keep) for m in manifest.methods.values()] == [(8, None), (1, None), (4, 4), (12, 6)]
+    assert (manifest.model.num_layers, manifest.model.vocab_size) == (3, 258)
+    assert manifest.model.parameters == sum(p.numel() for p in model.base.parameters())
+    assert (manifest.model.bos_token_id, manifest.model.eos_token_ids) == (1, (3, 257))
+    speculation = manifest.speculation
+    assert (speculation.num_streams, speculation.top_k, speculation.num_msa_layers) == (3, 5, 2)
+    assert (speculation.prune_layer, speculation.default_width, speculation.adapter) == (1, 12, "tiny")
+    assert speculation.stream_vocab_size == len(STREAM_VOCAB)
+    assert manifest.cache.capacity == plan.max_context_len
+    assert exported.bundle.spec() == facts.model_spec(model, plan)
+    assert set(manifest.files) == {*exported.report.bytes, "export_report.json"}
+    assert {row.floor for row in manifest.parity.values()} == {FLOORS[plan.quantize.value].name}
+    assert set(manifest.parity) == set(METHODS) - {"prefill"}
+
+
+def test_the_outputs_in_the_manifest_are_those_of_the_graphs(exported: Exported) -> None:
+    method = exported.bundle.manifest.methods["verify_12"]
+    shapes = {tensor.name: tensor.shape for tensor in method.outputs}
+    assert shapes["logits"] == (6, 258)
+    assert shapes["stream_ids"] == shapes["stream_log_probs"] == (6, 3, 5)
+    assert [shapes[f"new_key_{i}"][0] for i in range(3)] == [12, 6, 6]
+
+
+def test_the_weights_lie_in_the_file_once(exported: Exported, model: StreamFused) -> None:
+    """Four methods, one copy: a row of a weight is found once in the file."""
+    content = exported.bundle.graph.read_bytes()
+    if exported.plan.quantize is Quantize.INT4:  # an odd token, which streams do not propose
+        values, _ = symmetric_int8(model.base.lm_head.weight, 64)
+        assert content.count(values[101].numpy().tobytes()) == 1
+    else:
+        block = model.base.blocks[1]
+        for weight in (block.mlp.down_proj.weight, block.self_attn.v_proj.weight, block.input_layernorm.weight[None]):
+            assert content.count(weight[0].detach().numpy().tobytes()) == 1
+    expected = sum(part.bytes for _, part in exported.bundle.manifest.quantization if part.bytes is not None)
+    graphs = sum(preview(plan_for_again(exported.plan)).delegates.values()) * 16_000
+    assert expected < len(content) < expected + graphs
+
+
+def test_progress_counts_every_step(exported: Exported) -> None:
+    assert len(exported.words) == count_steps(preview(plan_for_again(exported.plan)))
+    assert list(exported.report.seconds) == ["load", "reference", "quantize", "lower", "parity", "write"]
+
+
+def plan_for_again(plan: ExportPlan) -> ExportPlan:
+    return plan_for((plan.model, plan.adapter), plan.output_dir.with_name("nothing"), quantize=plan.quantize)
+
+
+def test_the_constant_methods_answer(exported: Exported) -> None:
+    runtime = pytest.importorskip("executorch.runtime").Runtime.get()
+    program = runtime.load_program(str(exported.bundle.graph))
+
+    def constant(name: str) -> list[object]:
+        return list(program.load_method(name).execute([]))
+
+    assert set(METHODS) < set(program.method_names)
+    assert constant("get_max_context_len") == [128]
+    assert constant("get_vocab_size") == [258]
+    assert constant("get_eos_ids") == [3, 257]
+    assert constant("get_bos_id") == [1]
+    assert constant("get_num_streams") == [3]
+    assert constant("get_max_tree_nodes") == [12]
+    assert constant("use_kv_cache") == [True]
+
+
+def test_the_engine_is_within_the_floor_of_the_model(exported: Exported) -> None:
+    floor = FLOORS[exported.plan.quantize.value]
+    measured = exported.report.parity["lowering"]
+    assert set(measured) == {selftest.WALK, *METHODS} - {"prefill"}
+    for method, row in measured.items():
+        assert row["snr_db"] >= floor.snr_db, (method, row)
+        assert row["kept_agreement"] == 1.0 or exported.plan.quantize is Quantize.INT4
+    if exported.plan.quantize is Quantize.NONE:
+        assert min(row["stream_top1_agreement"] for row in measured.values() if "stream_top1_agreement" in row) == 1.0
+
+
+@pytest.mark.parametrize("method", ["verify_4", "verify_12"])
+def test_every_width_gives_the_bits_of_decode(engine: ExecuTorchBackend, method: str) -> None:
+    plain = decode_rows(engine, TEXT)
+    drafted = verify_rows(engine, method, TEXT)
+    assert np.array_equal(drafted[: len(plain)], plain)
+
+
+def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchBackend) -> None:
+    plain = decode_rows(engine, TEXT)
+    for length in (1, 7, 8, 9, 30):
+        prefill(engine, TEXT[:length])
+        assert np.array_equal(decode_rows(engine, TEXT[length:], length), plain[length:])
+        prefill(engine, TEXT[:length])
+        assert np.array_equal(verify_rows(engine, "verify_12", TEXT[length:], length), plain[length:])
+
+
+def test_the_self_test_in_the_bundle_repeats(exported: Exported, engine: ExecuTorchBackend) -> None:
+    with np.load(exported.bundle.folder / "selftest.npz") as arrays:
+        script = Script.of(engine.spec, arrays["text"].tolist())
+        ours = {result.method: result for result in script.run(engine)}
+        for method in METHODS[1:]:
+            nodes = arrays[f"{method}.nodes"].tolist()
+            expected = dict(zip(nodes, arrays[f"{method}.logits"], strict=True))
+            assert script.trees[method].tokens.tolist() == arrays[f"{method}.tokens"].tolist()
+            shared = sorted(set(nodes) & set(ours[method].logits))
+            a, b = np.stack([ours[method].logits[n] for n in shared]), np.stack([expected[n] for n in shared])
+            noise = float(((a - b) ** 2).sum())
+            snr_db = 10 * np.log10(float((b**2).sum()) / max(noise, 1e-30))
+            assert snr_db >= FLOORS[exported.plan.quantize.value].snr_db
+
+
+@pytest.mark.parametrize("width", [4, 12])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.1])
+def test_speculation_changes_no_token(exported: Exported, width: int, temperature: float) -> None:
+    assert exported.bundle.draft is not None
+    tables = DraftTables.load(exported.bundle.draft)
+    with ExecuTorchBackend(exported.bundle.graph, exported.bundle.spec()) as backend:
+        session = Session(backend, tables)
+        for seed, prompt in enumerate([TEXT[:9], TEXT[20:23], [200, 100, 50]]):
+            sampling = SamplingConfig(temperature=temperature, seed=seed)
+            plain = session.generate(prompt, GenerationConfig(40, sampling, speculative=False, ignore_eos=True))
+            plain.finish()
+            fused = session.generate(prompt, GenerationConfig(40, sampling, width=width, ignore_eos=True))
+            fused.finish()
+            assert fused.token_ids == plain.token_ids
+            assert fused.statistics.draft_tokens_proposed > 0
+
+
+def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
+    """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
+    if exported.plan.quantize is Quantize.INT4:
+        pytest.skip("once is enough")
+    plan = plan_for(checkpoint, tmp_path / "two", quantize=Quantize.NONE, num_streams=2, widths=(4,), default_width=4)
+    export_executorch(plan)
+    found = []
+    for folder in (plan.output_dir, exported.plan.output_dir):
+        bundle = open_bundle(folder)
+        with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+            prefill(backend, TEXT[:10])
+            out = backend.run("verify_4", np.array(TEXT[10:14]), np.arange(10, 14), np.tril(np.ones((4, 4), np.bool_)))
+            found.append((np.array(out.logits), np.array(out.stream_ids), np.array(out.stream_log_probs)))
+    (logits, ids, log_probs), (all_logits, all_ids, all_log_probs) = found
+    assert ids.shape == (4, 2, 5)
+    assert np.array_equal(logits, all_logits)
+    assert np.array_equal(ids, all_ids[:, :2])
+    np.testing.assert_allclose(log_probs, all_log_probs[:, :2], atol=1e-5)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_graph_below_its_floor_leaves_nothing(
+    exported: Exported, checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lower(export: stages._Export) -> None:  # the program that the same plan gave before
+        shutil.copy(exported.bundle.graph, export.writer.folder)
+
+    kind = exported.plan.quantize
+    monkeypatch.setattr(stages._Export, "lower", lower)
+    export_executorch(plan_for(checkpoint, tmp_path / "good", quantize=kind))
+    monkeypatch.setattr(selftest, "FLOORS", {kind.value: Floor("impossible", 500.0, 1.0)})
+    with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
+        export_executorch(plan_for(checkpoint, tmp_path / "bad", quantize=kind))
+    assert left(tmp_path) == ["good"]
+
+
+def test_weights_below_their_floor_are_refused_before_lowering(
+    checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selftest, "QUANTIZATION_FLOOR", Floor("impossible", 500.0, 1.0))
+    monkeypatch.setattr(stages, "lower_methods", lambda *_: pytest.fail("lowered"))
+    with pytest.raises(ParityError, match="'impossible'"):
+        export_executorch(plan_for(checkpoint, tmp_path / "bundle"))
+    assert left(tmp_path) == []
+
+
+def test_an_interrupted_export_leaves_the_old_bundle(
+    exported: Exported, checkpoint: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages, "lower_methods", interrupt)
+    before = left(exported.plan.output_dir.parent)
+    plan = plan_for(checkpoint, exported.plan.output_dir, overwrite=True)
+    with pytest.raises(KeyboardInterrupt):
+        export_executorch(plan)
+    assert left(exported.plan.output_dir.parent) == before
+    open_bundle(exported.plan.output_dir)
+
+
+def test_a_taken_folder_is_refused_before_any_work(exported: Exported, checkpoint: tuple[Path, Path]) -> None:
+    with pytest.raises(BundleError, match="exists already"):
+        export_executorch(plan_for(checkpoint, exported.plan.output_dir))
+
+
+def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("keep me")
+    with pytest.raises(BundleError, match="not a bundle"):
+        export_executorch(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
+    assert left(tmp_path / "letters") == ["dear.txt"]

@@ -1,0 +1,204 @@
+"""Plans: what is refused and how, and what `streamfuse export --dry-run` shows without writing anything.
+
+Run: python -m pytest tests/unit/test_export_plan.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
+from streamfuse.cli import app
+from streamfuse.export import facts
+from streamfuse.export.graphs import build_methods
+from streamfuse.export.plan import PlanError
+from streamfuse.export.preview import preview
+from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
+from streamfuse.export.weights import Weights
+from streamfuse.model.config import CheckpointError
+from streamfuse.runtime.backends.reference import ReferenceBackend
+
+Checkpoint = tuple[Path, Path]
+FITTING = ("--max-context-len", "128", "--prefill-len", "8", "--top-k", "5")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    torch.manual_seed(1)
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint", tiny_model())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_context_len": 31}, "--max-context-len must be from 32 to 131072, not 31"),
+        ({"prefill_len": 0}, "--prefill-len must be from 1 to 128, not 0"),
+        ({"prefill_len": 65, "max_context_len": 64}, "--prefill-len must be from 1 to 64, not 65"),
+        ({"prune_keep": 65}, "--prune-keep must be from 1 to 64, not 65"),
+        ({"top_k": 0}, "--top-k must be from 1 to 64, not 0"),
+        ({"group_size": 48}, "--group-size must be 32, 64, 128 or 256, not 48"),
+        ({"widths": ()}, "--widths must be ascending and distinct, not "),
+        ({"widths": (8, 4)}, "--widths must be ascending and distinct, not 8,4"),
+        ({"widths": (4, 4)}, "--widths must be ascending and distinct, not 4,4"),
+        ({"widths": (1, 4)}, "--widths must be from 2 to 64, not 1"),
+        ({"widths": (32,), "max_context_len": 32}, "--widths must be from 2 to 16, not 32"),
+        ({"default_width": 8}, "--default-width must be one of --widths 4,12, not 8"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        plan_for((Path(), Path()), Path("bundle"), **changes)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_streams": 4}, "--num-streams must be from 1 to 3, not 4"),
+        ({"max_context_len": 129}, "--max-context-len must be from 32 to 128 for this model, not 129"),
+        ({"group_size": 64}, "--group-size must divide this model's sizes 64, 96 (one of 32), not 64"),
+    ],
+)
+def test_a_value_that_the_model_cannot_serve_is_named(
+    checkpoint: Checkpoint, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError) as error:
+        preview(plan_for(checkpoint, tmp_path / "bundle", **changes))
+    assert str(error.value) == message
+
+
+def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
+    bare = write_checkpoint(tmp_path / "bare", tiny_model({"pruner_rank": 0}))
+    with pytest.raises(PlanError, match="at least 12 for this adapter, which has no pruner"):
+        preview(plan_for(bare, tmp_path / "bundle"))
+    assert preview(plan_for(bare, tmp_path / "bundle", prune_keep=12)).parts["streams"].parameters > 0
+
+
+def without_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def without_adapter(folder: Path) -> None:
+    (folder / "tiny.safetensors").unlink()
+
+
+def with_more_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_tokenizer, "tokenizer.json: no such file"),
+        (without_adapter, "no such adapter file"),
+        (with_more_layers, "trained on a base with num_layers 3, this one has 5"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    own = write_checkpoint(tmp_path / "own", tiny_model())
+    damage(own[0])
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        preview(plan_for(own, tmp_path / "bundle"))
+
+
+def export_command(checkpoint: Checkpoint, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)"""
+    model, adapter = checkpoint
+    result = CliRunner().invoke(app, ["export", "--model", str(model), "--adapter", str(adapter), *FITTING, *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_dry_run_prints_sizes_and_writes_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    code, stdout, stderr = export_command(checkpoint, "-o", str(folder), "--dry-run")
+    assert (code, stderr) == (0, "")
+    assert "cache" in stdout
+    assert "delegates        prefill 3, decode 4, verify_4 5, verify_8 5, verify_16 5" in stdout
+    assert "caches           0.1 MB of memory for 128 tokens" in stdout
+    assert "tiny: 3 streams in the top 2 layers" in stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    code, stdout, _ = export_command(
+        checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--json", "--num-streams", "2"
+    )
+    assert code == 0
+    found = json.loads(stdout)
+    assert (found["quantize"], found["num_streams"], found["widths"]) == ("8da4w", 2, [4, 8, 16])
+    assert found["weight_bytes"] == sum(part["bytes"] for part in found["parts"].values())
+    assert found["parts"]["embedding"] == {"parameters": 258 * 64, "bytes": 258 * 64 + 258 * 2 * 4}
+    assert found["cache_bytes"] == 128 * 3 * 2 * 2 * 16 * 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--quantize", "4bit"], "--quantize must be one of none, 8da4w, not 4bit"),
+        (["--widths", "4,x"], "--widths must be numbers with commas between"),
+        (["--num-streams", "7"], "--num-streams must be from 1 to 3, not 7"),
+        (["--group-size", "128"], "--group-size must divide this model's sizes"),
+        (["--top-k", "65"], "--top-k must be from 1 to 64, not 65"),
+        (["--max-context-len", "4096"], "--max-context-len must be from 32 to 128 for this model, not 4096"),
+        (["--adapter", "no-such-adapter"], "--adapter no-such-adapter: no such file"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(checkpoint: Checkpoint, tmp_path: Path, flags: list[str], words: str) -> None:
+    code, stdout, stderr = export_command(checkpoint, "-o", str(tmp_path / "bundle"), *flags)
+    assert (code, stdout) == (2, "")
+    assert words in stderr
+    assert stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_folder_is_refused_at_once(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    code, _, stderr = export_command(checkpoint, "-o", str(tmp_path))
+    assert code == 2
+    assert "exists already; choose another folder or add --overwrite" in stderr
+
+
+def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
+    """No layer lies below the streams, so verify has a top chain only."""
+    model = tiny_model({"num_msa_layers": 3})
+    plan = plan_for((tmp_path, tmp_path), tmp_path)
+    weights = Weights(model, plan.shapes).eval()
+    spec = facts.model_spec(model, plan)
+    backend = ReferenceBackend(build_methods(weights), spec, 3, 3, kv_heads=2, head_dim=16)
+    plain = decode_rows(backend, TEXT[:12])
+    np.testing.assert_allclose(verify_rows(backend, "verify_12", TEXT[:12])[:12], plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("capacity", [32, 128])
+@pytest.mark.parametrize("count", [1, 40, 500])
+def test_the_self_test_fits_every_capacity_and_text(capacity: int, count: int, tmp_path: Path) -> None:
+    model = tiny_model()
+    plan = plan_for((tmp_path, tmp_path), tmp_path, max_context_len=capacity)
+    spec = facts.model_spec(model, plan)
+    script = Script.of(spec, [5 + i % 90 for i in range(count)])
+    backend = ReferenceBackend(build_methods(Weights(model, plan.shapes).eval()), spec, 3, 2, 2, 16)
+    results = script.run(backend)
+    assert [result.method for result in results] == [WALK, "decode", "verify_4", "verify_12"]
+    assert all(result.logits for result in results)
+
+
+def test_agreement_is_asked_of_the_walk_alone() -> None:
+    floor = Floor("test", 20.0, 0.9)
+    row = {"snr_db": 21.0, "top1_agreement": 0.5}
+    check({WALK: {**row, "top1_agreement": 0.9}, "decode": row}, floor)
+    with pytest.raises(ParityError, match=r"walk: top1_agreement is 0\.5, the floor 'test' asks for 0.9"):
+        check({WALK: row}, floor)
+    with pytest.raises(ParityError, match="decode: snr_db is 19, the floor 'test' asks for 20"):
+        check({WALK: {**row, "top1_agreement": 1.0}, "decode": {"snr_db": 19.0}}, floor)
