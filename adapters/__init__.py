@@ -1,4 +1,4 @@
-"""The trained adapters that ship, each with its card (`NAME.md`). Found by name, or by path for one of the user's own."""
+"""The trained adapters that ship, each with its card (`NAME.md`): found by name, or by path for one of the user's."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class ExportPlan:
     prefill_len: int = 64
     num_streams: int | None = None
     widths: tuple[int, ...] = (4, 8, 16)
-    prune_keep: int = 8
+    prune_keep: int = 4
     top_k: int = 16
     default_width: int = 8
     overwrite: bool = False

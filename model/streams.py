@@ -153,7 +153,7 @@ class StreamFused(nn.Module):
         return [parameter for name, parameter in self.named_parameters() if not name.startswith("base.")]
 
     def keep_streams(self, count: int) -> None:
-        """Drop all but the first `count` streams. Stream j sees streams 1..j only, so the others' outputs stay the same.
+        """Drop all but the first `count` streams. Stream j sees streams 1..j only, so those that stay say the same.
 
         Raises:
             ValueError: there are not that many.

@@ -42,7 +42,7 @@ def export(
     ] = None,
     widths: Annotated[str, typer.Option(help="Nodes of the verify methods, ascending.")] = "4,8,16",
     default_width: Annotated[int, typer.Option(help="The verify method to use where nobody chooses.")] = 8,
-    prune_keep: Annotated[int, typer.Option(help="Nodes that survive the pruner where more are verified.")] = 8,
+    prune_keep: Annotated[int, typer.Option(help="Nodes that survive the pruner where more are verified.")] = 4,
     top_k: Annotated[int, typer.Option(help="Candidates per stream and node that the graph returns.")] = 16,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle that is there.")] = False,
     dry_run: Annotated[
