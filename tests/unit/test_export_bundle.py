@@ -203,10 +203,9 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
             assert fused.statistics.draft_tokens_proposed > 0
 
 
+@pytest.mark.parametrize("exported", [Quantize.NONE], indirect=True)
 def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
-    if exported.plan.quantize is Quantize.INT4:
-        pytest.skip("once is enough")
     plan = plan_for(checkpoint, tmp_path / "two", quantize=Quantize.NONE, num_streams=2, widths=(4,), default_width=4)
     export_executorch(plan)
     found = []
