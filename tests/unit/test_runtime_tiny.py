@@ -7,6 +7,7 @@ import zlib
 import pytest
 import torch
 
+import tiny
 from streamfuse.export.graphs import GraphShapes, Weights, build_methods
 from streamfuse.model.config import ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
@@ -25,23 +26,7 @@ SPEC = ModelSpec(80, 24, 3, 6, 8, {f"verify_{rows}": (rows, keep) for rows, keep
 @pytest.fixture(scope="module")
 def methods() -> dict[str, torch.nn.Module]:
     torch.manual_seed(zlib.crc32(b"tiny"))
-    config = ModelConfig.from_hf(
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "vocab_size": 24,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0,
-            "max_position_embeddings": 128,
-            "tie_word_embeddings": True,
-            "eos_token_id": 0,
-        }
-    )
+    config = ModelConfig.from_hf({**tiny.CONFIG, "vocab_size": 24})
     model = StreamFused(Transformer(config), StreamConfig(num_streams=3, num_msa_layers=2))
     with torch.no_grad():
         for parameter in model.parameters():
