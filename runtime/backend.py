@@ -29,7 +29,9 @@ class ModelSpec:
     """The facts of a bundle that the loop needs; every number comes from the manifest.
 
     `widths` maps each verify method to (rows, keep): the nodes it takes and how many of them survive its pruner.
-    `default_width` is the number of rows of the verify method to use when nobody chooses; None means the middle one.
+    `stream_nodes` maps a verify method to M, how many of the survivors carry streams; one that is not named gives
+    streams to all that it keeps. `deferred` says that `Backend.streams` works: streams after the commit, for one node.
+    `default_width` is the number of rows of the verify method to use when nobody measures; None means the middle one.
     """
 
     capacity: int  # committed rows that the cache can hold = tokens of context
@@ -40,6 +42,8 @@ class ModelSpec:
     widths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     eos_token_ids: tuple[int, ...] = ()
     default_width: int | None = None
+    stream_nodes: Mapping[str, int] = field(default_factory=dict)
+    deferred: bool = False
 
     def __post_init__(self) -> None:
         for name in ("capacity", "vocab_size", "prefill_rows"):
@@ -51,6 +55,9 @@ class ModelSpec:
         for method, (rows, keep) in self.widths.items():
             if not 1 <= keep <= rows:
                 raise ValueError(f"{method} must keep between 1 and {rows} of its {rows} rows, not {keep}")
+        for method, carrying in self.stream_nodes.items():
+            if method not in self.widths or not 0 <= carrying <= self.widths[method][1]:
+                raise ValueError(f"stream_nodes says {carrying} for {method}, which does not keep so many nodes")
 
     def rows(self, method: str) -> int:
         """Rows R of a method: P, 1, or the width of a verify method. BackendError for an unknown name."""
@@ -66,6 +73,12 @@ class ModelSpec:
     def methods(self) -> tuple[str, ...]:
         return (PREFILL, DECODE, *self.widths)
 
+    def streams_of(self, method: str) -> int:
+        """How many surviving nodes of a method carry streams; 0 for `prefill` and `decode`."""
+        if method not in self.widths or not self.num_streams:
+            return 0
+        return self.stream_nodes.get(method, self.widths[method][1])
+
     @property
     def verify_widths(self) -> tuple[int, ...]:
         """Rows of the verify methods, ascending."""
@@ -79,24 +92,33 @@ class ModelSpec:
         return min(fitting)[1]
 
 
+NO_IDS: IntArray = np.zeros((0, 0, 0), np.int64)
+NO_LOG_PROBS: FloatArray = np.zeros((0, 0, 0), np.float32)
+
+
 @dataclass(frozen=True, slots=True)
 class PassOutput:
     """What one pass says, for its K' real surviving nodes only. Arrays may be views, valid until the next `run`."""
 
-    logits: FloatArray | None  # [K', V]; None for prefill
-    kept: IntArray  # [K'], ascending along any path, kept[0] = 0; empty for prefill
-    stream_ids: IntArray  # [K', G, k] full-vocabulary token ids, best first; [K', 0, 0] without streams
-    stream_log_probs: FloatArray  # [K', G, k] natural log under the stream's own softmax
+    logits: FloatArray | None  # [K', V]; None for prefill, and unless they were asked for
+    best: IntArray  # [K'] the most probable next token of each survivor, the smaller id of equal ones
+    kept: IntArray  # [K'], kept[0] = 0, in any order along a path; empty for prefill
+    stream_ids: IntArray = NO_IDS  # [M', G, k], of the first M' <= K' survivors: full-vocabulary ids, best first
+    stream_log_probs: FloatArray = NO_LOG_PROBS  # [M', G, k] natural log under the stream's own softmax
 
     @classmethod
     def of_prefill(cls) -> PassOutput:
         """Prefill says nothing: no logits, no nodes, no streams."""
-        return cls(None, np.zeros(0, np.int64), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), np.float32))
+        return cls(None, _NOBODY, _NOBODY)
 
     @classmethod
-    def of_decode(cls, logits: FloatArray) -> PassOutput:
-        """One node and no streams; logits float32 [1, V]."""
-        return cls(logits, np.zeros(1, np.int64), np.zeros((1, 0, 0), np.int64), np.zeros((1, 0, 0), np.float32))
+    def of_decode(cls, logits: FloatArray | None, best: IntArray) -> PassOutput:
+        """One node and no streams; logits float32 [1, V] or None, best int64 [1]."""
+        return cls(logits, best, _ROOT)
+
+
+_NOBODY: IntArray = np.zeros(0, np.int64)
+_ROOT: IntArray = np.zeros(1, np.int64)
 
 
 class Backend(Protocol):
@@ -110,10 +132,25 @@ class Backend(Protocol):
         """Committed rows, which is the number of valid cache positions."""
         ...
 
-    def run(self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray) -> PassOutput:
+    def run(
+        self,
+        method: str,
+        input_ids: IntArray,
+        position_ids: IntArray,
+        ancestors: BoolArray,
+        want_logits: bool = False,
+    ) -> PassOutput:
         """One pass over n <= R real rows, padded here. ids and positions int64 [n], ancestors bool [n, n].
 
-        It changes no cache row. Raises BackendError.
+        It changes no cache row. A backend may give logits that nobody asked for. Raises BackendError.
+        """
+        ...
+
+    def streams(self, index: int) -> PassOutput:
+        """Streams of one survivor of the last pass, all rows up to which are committed: the deferred schedule.
+
+        `index` is its place among the survivors. In the answer only stream_ids [1, G, k] and stream_log_probs have
+        meaning. Raises BackendError where the spec does not say `deferred`.
         """
         ...
 

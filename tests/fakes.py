@@ -86,7 +86,14 @@ class ArithmeticBackend:
     def length(self) -> int:
         return len(self.cache)
 
-    def run(self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray) -> PassOutput:
+    def run(
+        self,
+        method: str,
+        input_ids: IntArray,
+        position_ids: IntArray,
+        ancestors: BoolArray,
+        want_logits: bool = False,
+    ) -> PassOutput:
         rows = self.spec.rows(method)
         assert 1 <= len(input_ids) <= rows, (method, len(input_ids))
         assert input_ids.dtype == np.int64
@@ -105,12 +112,13 @@ class ArithmeticBackend:
         self._paths = {row: paths[row] for row in kept}
         logits = np.stack([logits_after(paths[row], self.spec.vocab_size) for row in kept])
         if method == DECODE:
-            return PassOutput.of_decode(logits)
+            return PassOutput.of_decode(logits, logits.argmax(axis=1))
         streams = [[self._candidates(paths[row], j) for j in range(1, self.spec.num_streams + 1)] for row in kept]
         log_probs = np.log(np.float32(0.5)) * np.arange(1, self.spec.top_k + 1, dtype=np.float32)
         shape = (len(kept), self.spec.num_streams, self.spec.top_k)
         return PassOutput(
             logits,
+            logits.argmax(axis=1),
             np.array(kept, np.int64),
             np.array(streams, np.int64).reshape(shape),
             np.broadcast_to(log_probs, shape),

@@ -60,7 +60,14 @@ class ExecuTorchBackend:
     def length(self) -> int:
         return self._length
 
-    def run(self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray) -> PassOutput:
+    def run(
+        self,
+        method: str,
+        input_ids: IntArray,
+        position_ids: IntArray,
+        ancestors: BoolArray,
+        want_logits: bool = False,
+    ) -> PassOutput:
         ids = np.ascontiguousarray(input_ids, np.int64)
         positions = np.ascontiguousarray(position_ids, np.int64)
         visible = np.ascontiguousarray(ancestors, np.bool_)
@@ -77,13 +84,14 @@ class ExecuTorchBackend:
         )
         if method == PREFILL:
             return PassOutput.of_prefill()
+        logits = self._output("logits")
+        best, kept = logits.argmax(axis=1), self._output("kept")
         if not self.description["methods"][method]["streams"]:
-            kept = self._output("kept")
-            none = (kept.shape[0], 0, 0)
-            return PassOutput(self._output("logits"), kept, np.zeros(none, np.int64), np.zeros(none, np.float32))
-        return PassOutput(
-            self._output("logits"), self._output("kept"), self._output("stream_ids"), self._output("stream_log_probs")
-        )
+            return PassOutput(logits, best, kept)
+        return PassOutput(logits, best, kept, self._output("stream_ids"), self._output("stream_log_probs"))
+
+    def streams(self, index: int) -> PassOutput:
+        raise BackendError("this engine has no deferred streams")
 
     def commit(self, rows: Sequence[int]) -> None:
         wanted = np.asarray(rows, np.int32).reshape(-1)

@@ -45,7 +45,14 @@ class ReferenceBackend:
     def length(self) -> int:
         return self._length
 
-    def run(self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray) -> PassOutput:
+    def run(
+        self,
+        method: str,
+        input_ids: IntArray,
+        position_ids: IntArray,
+        ancestors: BoolArray,
+        want_logits: bool = False,
+    ) -> PassOutput:
         count, rows = len(input_ids), self.spec.rows(method)
         if not 1 <= count <= rows:
             raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
@@ -65,14 +72,19 @@ class ReferenceBackend:
             return PassOutput.of_prefill()
         if method == DECODE:
             self._remember(outputs[1:], range(1))
-            return PassOutput.of_decode(outputs[0].numpy())
+            logits = outputs[0].numpy()
+            return PassOutput.of_decode(logits, logits.argmax(axis=1))
         return self._surviving(outputs, count)
 
     def _surviving(self, outputs: tuple[Any, ...], count: int) -> PassOutput:
         logits, kept, stream_ids, stream_log_probs = (tensor.numpy() for tensor in outputs[:4])
         real = int(np.count_nonzero(kept < count))  # padding rows come last
         self._remember(outputs[4:], kept[:real].tolist())
-        return PassOutput(logits[:real], kept[:real], stream_ids[:real], stream_log_probs[:real])
+        logits = logits[:real]
+        return PassOutput(logits, logits.argmax(axis=1), kept[:real], stream_ids[:real], stream_log_probs[:real])
+
+    def streams(self, index: int) -> PassOutput:
+        raise BackendError("the reference backend has no deferred streams")
 
     def _remember(self, new: Sequence[torch.Tensor], kept: Sequence[int]) -> None:
         if len(new) != len(self._caches):

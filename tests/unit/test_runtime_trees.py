@@ -55,8 +55,7 @@ def test_match_walks_the_path_of_the_oracle(rng: np.random.Generator) -> None:
             if rng.random() < 0.7:
                 wishes[tree.parents[row]] = tree.tokens[row]
         logits = np.eye(12, dtype=np.float32)[wishes[kept]]
-        nothing = np.zeros((len(kept), 0, 0))
-        output = PassOutput(logits, np.array(kept), nothing.astype(np.int64), nothing.astype(np.float32))
+        output = PassOutput(logits, logits.argmax(axis=1), np.array(kept))
         history = [5, 5, int(tree.tokens[0])]
         seen: list[tuple[list[int], int]] = []
 
