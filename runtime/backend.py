@@ -103,8 +103,9 @@ class PassOutput:
     logits: FloatArray | None  # [K', V]; None for prefill, and unless they were asked for
     best: IntArray  # [K'] the most probable next token of each survivor, the smaller id of equal ones
     kept: IntArray  # [K'], kept[0] = 0, in any order along a path; empty for prefill
-    stream_ids: IntArray = NO_IDS  # [M', G, k], of the first M' <= K' survivors: full-vocabulary ids, best first
-    stream_log_probs: FloatArray = NO_LOG_PROBS  # [M', G, k] natural log under the stream's own softmax
+    # [M', G, k] of the first M' <= K' survivors: full-vocabulary ids, best first; natural log
+    stream_ids: IntArray = field(default_factory=lambda: NO_IDS)
+    stream_log_probs: FloatArray = field(default_factory=lambda: NO_LOG_PROBS)
 
     @classmethod
     def of_prefill(cls) -> PassOutput:
