@@ -1,7 +1,7 @@
 """The reference backend: PyTorch modules run eagerly, for tests and parity. Slow and obvious on purpose.
 
-A method is a callable with the inputs and outputs of docs/contracts.md, section 2, for example one of
-`streamfuse.model.graphs.build_methods`. The caches are torch tensors [C, Hkv, D], two per layer, owned here.
+A method is a callable with the inputs and outputs of docs/contracts.md, sections 2 and 7, for example one of
+`streamfuse.export.graphs.build_methods`. The caches are torch tensors [C, Hkv, D], two per layer, owned here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class ReferenceBackend:
         kv_heads: int,
         head_dim: int,
     ) -> None:
-        missing = [name for name in spec.methods if name not in methods]
+        needed = (*spec.methods, *(["streams"] if spec.deferred else []))
+        missing = [name for name in needed if name not in methods]
         if missing:
             raise BackendError(f"the model lacks the methods {', '.join(missing)}")
         self.spec = spec
@@ -38,6 +39,7 @@ class ReferenceBackend:
         shape = (spec.capacity, kv_heads, head_dim)
         self._caches = [torch.zeros(shape) for _ in range(2 * num_layers)]
         self._length = 0
+        self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
         self._new: list[torch.Tensor] = []  # new keys and values of the last run, by layer
         self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
 
@@ -65,26 +67,40 @@ class ReferenceBackend:
                 torch.from_numpy(positions),
                 torch.from_numpy(visible),
                 torch.tensor([self._length], dtype=torch.int64),
+                torch.tensor([want_logits]),
                 *self._caches,
             )
+        self._hidden = None
         if method == PREFILL:
             self._remember(outputs, range(count))
             return PassOutput.of_prefill()
+        if self.spec.deferred:
+            *outputs, self._hidden = outputs
+        logits, best = (tensor.numpy() for tensor in outputs[:2])
         if method == DECODE:
-            self._remember(outputs[1:], range(1))
-            logits = outputs[0].numpy()
-            return PassOutput.of_decode(logits, logits.argmax(axis=1))
-        return self._surviving(outputs, count)
-
-    def _surviving(self, outputs: tuple[Any, ...], count: int) -> PassOutput:
-        logits, kept, stream_ids, stream_log_probs = (tensor.numpy() for tensor in outputs[:4])
+            self._remember(outputs[2:], range(1))
+            return PassOutput.of_decode(logits, best)
+        kept = outputs[2].numpy()
         real = int(np.count_nonzero(kept < count))  # padding rows come last
-        self._remember(outputs[4:], kept[:real].tolist())
-        logits = logits[:real]
-        return PassOutput(logits, logits.argmax(axis=1), kept[:real], stream_ids[:real], stream_log_probs[:real])
+        carrying = self.spec.streams_of(method)
+        streams = [tensor[:real].numpy() for tensor in outputs[3 : 5 if carrying else 3]]
+        self._remember(outputs[3 + len(streams) :], kept[:real].tolist())
+        return PassOutput(logits[:real], best[:real], kept[:real], *streams)
 
     def streams(self, index: int) -> PassOutput:
-        raise BackendError("the reference backend has no deferred streams")
+        if not self.spec.deferred:
+            raise BackendError("this bundle has no method 'streams'")
+        if self._hidden is None or not 0 <= index < len(self._places):
+            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
+        with torch.inference_mode():
+            ids, log_probs = self._methods["streams"](
+                self._hidden[index : index + 1],
+                torch.tensor([self._length - 1]),
+                torch.tensor([self._length], dtype=torch.int64),
+                *self._caches[2 * self._num_lower :],
+            )
+        nobody = np.zeros(0, np.int64)
+        return PassOutput(None, nobody, nobody, ids.numpy(), log_probs.numpy())
 
     def _remember(self, new: Sequence[torch.Tensor], kept: Sequence[int]) -> None:
         if len(new) != len(self._caches):
@@ -111,4 +127,4 @@ class ReferenceBackend:
         self._places = {}
 
     def close(self) -> None:
-        self._caches, self._new, self._places, self._length = [], [], {}, 0
+        self._caches, self._new, self._hidden, self._places, self._length = [], [], None, {}, 0

@@ -49,7 +49,8 @@ def toy(name: str) -> Callable[..., tuple]:
         assert stories == [stories[0]] * LAYERS
         return stories[0]
 
-    def method(ids: torch.Tensor, positions: torch.Tensor, ancestors: torch.Tensor, length: torch.Tensor, *caches):
+    def method(ids, positions, ancestors, length, want_logits, *caches):
+        assert want_logits.shape == (1,)
         assert ids.shape == positions.shape == (rows,)
         assert ancestors.shape == (rows, rows)
         real = int(ancestors.diagonal().sum())
@@ -61,7 +62,7 @@ def toy(name: str) -> Callable[..., tuple]:
             contexts = [story(ancestors, ids, int(length), caches, int(row)) for row in kept if row < real]
             logits = [torch.from_numpy(logits_after(context, MODEL.vocab_size)) for context in contexts]
             logits += [torch.full((MODEL.vocab_size,), 9.0)] * (len(kept) - len(logits))
-            outputs.append(torch.stack(logits))
+            outputs += [torch.stack(logits), torch.stack(logits).argmax(1)]
         if name.startswith("verify"):
             outputs += [kept, torch.randint(64, (keep, 3, 3)), -torch.rand(keep, 3, 3).cumsum(-1)]
         for layer in range(LAYERS):
