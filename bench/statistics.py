@@ -1,8 +1,9 @@
 """What repeated measurements say, and how sure they are: medians with quartiles, rates with bootstrap intervals.
 
-A rate over a data set has two sources of chance: which prompts were in it, and what else the machine did meanwhile. A
-resample therefore draws prompts, and for each of them repetitions, both with replacement (Davison and Hinkley, Bootstrap
-Methods and their Application, section 3.8). Systems that took turns are resampled together, so what slowed both cancels in
+A rate over a data set has two sources of chance: which prompts were in it, and what else the machine did meanwhile.
+So a resample draws prompts, and for each of them repetitions, both with replacement (Davison and Hinkley, Bootstrap
+Methods and their Application, section 3.8). Systems that took turns are resampled together: what slowed both cancels
+in their ratio.
 """
 
 from __future__ import annotations

@@ -1,0 +1,261 @@
+"""What a pass costs, method by method and part by part, against what the memory allows.
+
+Methods take turns, so that a machine that slows down meets all alike; its read bandwidth is measured between them.
+Times of single operators come from the engine's own profile, in passes of their own, because measuring costs time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamfuse.bundle.manifest import DECODE, PREFILL, Manifest
+from streamfuse.runtime.backend import Backend, BoolArray, IntArray
+
+from .statistics import Spread
+from .work import ATTENTION, EMBEDDING, HEAD, MLP, TOP_K, Work, weight_bytes, work_of
+
+OTHER, WAITS, COMMIT, LOOP = "other", "waits", "commit", "loop"
+OUTSIDE = (COMMIT, LOOP)  # of a step, but not of its pass
+# Operators by their name in the graph; docs/contracts.md, section 7. What is not named is `other`.
+_PARTS = {
+    "embedding_q8": EMBEDDING,
+    "qkv": ATTENTION,
+    "tree_attention": ATTENTION,
+    "linear": ATTENTION,
+    "gated_mlp": MLP,
+    "head": HEAD,
+    "stream_top_k": TOP_K,
+    "top_k_log_prob": TOP_K,
+    "wait": WAITS,
+}
+_BANDWIDTH_TIMES = 5  # in one run
+
+Clock = Callable[[], float]  # monotonic seconds
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySettings:
+    """How to measure. ValueError names the flag and its range."""
+
+    repetitions: int = 30
+    context: int = 64  # tokens in the cache
+    warm_up: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.repetitions < 1:
+            raise ValueError(f"--repetitions must be at least 1, not {self.repetitions}")
+        if self.context < 1:
+            raise ValueError(f"--context must be at least 1, not {self.context}")
+
+    def check(self, manifest: Manifest) -> None:
+        """ValueError where the widest method would not fit behind the context."""
+        widest = max(method.rows for method in manifest.methods.values())
+        room = manifest.cache.capacity - widest
+        if self.context > room:
+            raise ValueError(f"--context must be from 1 to {room} for this bundle, not {self.context}")
+
+
+class Profiler(Protocol):
+    """Times of the operators of single passes, from the engine."""
+
+    def operators(self, run: Callable[[], object]) -> Mapping[str, float]:
+        """Run one pass; milliseconds per operator name, calls added up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a step: its median time, and the work that the manifest says it does."""
+
+    ms: float
+    work: Work | None = None
+
+    def to_dict(self) -> dict[str, float]:
+        if self.work is None or not self.ms:
+            return {"ms": self.ms}
+        return {"ms": self.ms, "gb_s": self.work.bytes / self.ms / 1e6, "gmac_s": self.work.macs / self.ms / 1e6}
+
+
+@dataclass(frozen=True, slots=True)
+class MethodLatency:
+    """One method: `pass_ms` is the time of `run`, the parts `commit` and `loop` come on top of it."""
+
+    pass_ms: Spread
+    parts: Mapping[str, Part]
+    work: Work
+
+    def to_dict(self) -> dict[str, Any]:
+        whole = Part(self.pass_ms.median, self.work).to_dict()
+        quartiles = {"quartiles_ms": [self.pass_ms.low, self.pass_ms.high]}
+        return {**whole, **quartiles, "parts": {name: part.to_dict() for name, part in self.parts.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The whole measurement; `to_dict` is the object of `--json`."""
+
+    settings: LatencySettings
+    read_bandwidth_gb_s: Spread
+    weight_bytes: int
+    methods: Mapping[str, MethodLatency]
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def roofline_ms(self) -> float:
+        """The least time of a plain decoder's pass: its weights, read once at the machine's bandwidth."""
+        return self.weight_bytes / self.read_bandwidth_gb_s.median / 1e6
+
+    @property
+    def decode_roofline_fraction(self) -> float:
+        return self.roofline_ms / self.methods[DECODE].pass_ms.median
+
+    @property
+    def verify_8_cost(self) -> float | None:
+        """A pass of eight nodes with its streams, in passes of `decode`. None where the bundle has no verify_8."""
+        verify = self.methods.get("verify_8")
+        return None if verify is None else verify.pass_ms.median / self.methods[DECODE].pass_ms.median
+
+    def to_dict(self) -> dict[str, Any]:
+        bandwidth = self.read_bandwidth_gb_s
+        return {
+            "read_bandwidth_gb_s": bandwidth.median,
+            "read_bandwidth_quartiles_gb_s": [bandwidth.low, bandwidth.high],
+            "weight_bytes": self.weight_bytes,
+            "roofline_ms": self.roofline_ms,
+            "methods": {name: method.to_dict() for name, method in self.methods.items()},
+            "decode_roofline_fraction": self.decode_roofline_fraction,
+            "verify_8_cost": self.verify_8_cost,
+            "context": self.settings.context,
+            "repetitions": self.settings.repetitions,
+            **self.engine,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The inputs of one full pass behind the context."""
+
+    method: str
+    ids: IntArray
+    positions: IntArray
+    ancestors: BoolArray
+
+    def run(self, backend: Backend) -> list[int]:
+        """Run it; rows that could be committed: all of a chunk, a path of a tree."""
+        kept = backend.run(self.method, self.ids, self.positions, self.ancestors).kept
+        if self.method == PREFILL:
+            return list(range(len(self.ids)))
+        return [int(row) for row in np.flatnonzero(self.ancestors[kept[min(1, len(kept) - 1)]])]
+
+
+@dataclass(slots=True)
+class _Samples:
+    passes: list[float] = field(default_factory=list)
+    commits: list[float] = field(default_factory=list)
+    profiled: list[Mapping[str, float]] = field(default_factory=list)  # ms per part
+
+
+def measure(
+    backend: Backend,
+    manifest: Manifest,
+    settings: LatencySettings,
+    read_bandwidth: Callable[[], float],
+    profiler: Profiler | None,
+    loop_ms: Mapping[str, float],
+    engine: Mapping[str, Any] | None = None,
+    progress: Progress = lambda line: None,
+    clock: Clock = time.perf_counter,
+) -> Latency:
+    """Measure every method of an empty `backend`.
+
+    Args:
+        read_bandwidth: the machine's read bandwidth now, in GB/s.
+        profiler: times of operators; None leaves the passes whole.
+        loop_ms: per method, what the loop around a pass costs (see `loop_costs`).
+        engine: facts for the JSON, such as the number of threads.
+    """
+    settings.check(manifest)
+    random = np.random.default_rng(settings.seed)
+    _fill(backend, random.integers(manifest.model.vocab_size, size=settings.context))
+    passes = [_pass(name, method.rows, manifest, settings, random) for name, method in manifest.methods.items()]
+    samples = {one.method: _Samples() for one in passes}
+    bandwidth = []
+    every = max(1, settings.repetitions // _BANDWIDTH_TIMES)
+    for repetition in range(-settings.warm_up, settings.repetitions):
+        progress(f"repetition {max(repetition, 0) + 1} of {settings.repetitions}")
+        if repetition >= 0 and repetition % every == 0:
+            bandwidth.append(read_bandwidth())
+        turn = repetition % len(passes)
+        for one in passes[turn:] + passes[:turn]:
+            _sample(backend, one, samples[one.method] if repetition >= 0 else _Samples(), profiler, clock)
+    methods = {
+        name: _method(found, work_of(manifest, name, settings.context), loop_ms.get(name))
+        for name, found in samples.items()
+    }
+    return Latency(settings, Spread.of(bandwidth), weight_bytes(manifest), methods, engine or {})
+
+
+def _sample(backend: Backend, one: _Pass, samples: _Samples, profiler: Profiler | None, clock: Clock) -> None:
+    """One timed pass, one timed commit, one profiled pass; the cache is left as it was."""
+    length = backend.length
+    start = clock()
+    rows = one.run(backend)
+    ran = clock()
+    backend.commit(rows)
+    samples.commits.append(1000 * (clock() - ran))
+    samples.passes.append(1000 * (ran - start))
+    backend.truncate(length)
+    if profiler is not None:
+        start = clock()
+        operators = profiler.operators(lambda: one.run(backend))
+        samples.profiled.append(_by_part(operators, 1000 * (clock() - start)))
+
+
+def _by_part(operators: Mapping[str, float], pass_ms: float) -> dict[str, float]:
+    """Milliseconds per part of one pass; `other` is what no operator accounts for, and the operators nobody names."""
+    parts = dict.fromkeys((EMBEDDING, ATTENTION, MLP, HEAD, TOP_K, WAITS), 0.0)
+    for name, ms in operators.items():
+        part = _PARTS.get(name.removeprefix("streamfuse::").removesuffix(".out"))
+        if part is not None:
+            parts[part] += ms
+    parts[OTHER] = max(0.0, pass_ms - sum(parts.values()))
+    return parts
+
+
+def _method(samples: _Samples, work: Mapping[str, Work], loop_ms: float | None) -> MethodLatency:
+    parts = {
+        name: Part(float(np.median([one[name] for one in samples.profiled])), work.get(name))
+        for name in (samples.profiled[0] if samples.profiled else ())
+    }
+    parts[COMMIT] = Part(Spread.of(samples.commits).median)
+    if loop_ms is not None:
+        parts[LOOP] = Part(loop_ms)
+    whole = Work(sum(part.bytes for part in work.values()), sum(part.macs for part in work.values()))
+    return MethodLatency(Spread.of(samples.passes), parts, whole)
+
+
+def _fill(backend: Backend, ids: IntArray) -> None:
+    """Commit the context."""
+    for start in range(0, len(ids), backend.spec.prefill_rows):
+        chunk = ids[start : start + backend.spec.prefill_rows]
+        positions = np.arange(start, start + len(chunk))
+        backend.run(PREFILL, chunk, positions, np.tri(len(chunk), dtype=np.bool_))
+        backend.commit(range(len(chunk)))
+
+
+def _pass(name: str, rows: int, manifest: Manifest, settings: LatencySettings, random: np.random.Generator) -> _Pass:
+    """Random tokens; a chunk for `prefill`, else a binary tree in row order."""
+    ids = random.integers(manifest.model.vocab_size, size=rows)
+    if name == PREFILL:
+        return _Pass(name, ids, np.arange(settings.context, settings.context + rows), np.tri(rows, dtype=np.bool_))
+    ancestors = np.eye(rows, dtype=np.bool_)
+    for row in range(1, rows):
+        ancestors[row] |= ancestors[(row - 1) // 2]
+    return _Pass(name, ids, settings.context - 1 + ancestors.sum(axis=1), ancestors)
