@@ -1,9 +1,9 @@
-"""Build libstreamfuse_engine against the installed executorch wheel.
+"""Build libstreamfuse_engine against the executorch wheel.
 
-    python -m streamfuse.kernels.build [--build-dir build/native] [--sanitize] [--jobs N]
+    python -m streamfuse.kernels.build [--build-dir build/native] [--sanitize address,undefined] [--jobs N]
 
 Needs a C++17 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second
-run builds only what changed. It also builds `test_ops`, the operators' C++ tests.
+run builds only what changed. It also builds the C++ tests, `test_ops` and `test_engine`, and the program `generate`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent
+CMAKE_CONFIG = Path("share", "cmake", "executorch-config.cmake")
 MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
 
 
@@ -35,9 +38,34 @@ def executorch_root() -> Path:
     """The folder of the installed executorch package, found without importing it."""
     spec = importlib.util.find_spec("executorch")
     for place in (spec.submodule_search_locations if spec else None) or ():
-        if (Path(place) / "share" / "cmake" / "executorch-config.cmake").is_file():
+        if (Path(place) / CMAKE_CONFIG).is_file():
             return Path(place)
     raise BuildError("the executorch wheel with its C++ SDK (1.5.1 or newer) is not installed: pip install executorch")
+
+
+def fetch_executorch(requirement: str, folder: Path, platform: str | None = None) -> Path:
+    """Download and unpack one executorch wheel, without what it depends on, and return its package folder.
+
+    `platform` is another machine's wheel tag, for example manylinux_2_28_aarch64. What lies in `folder` is kept.
+    """
+    root = folder / "executorch"
+    if (root / CMAKE_CONFIG).is_file():
+        return root
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += [
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+        requirement,
+        *(["--platform", platform] if platform else []),
+    ]
+    if subprocess.run(command).returncode != 0:
+        raise BuildError(f"pip cannot download the wheel of {requirement}" + (f" for {platform}" if platform else ""))
+    (wheel,) = folder.glob("executorch-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    wheel.unlink()
+    return root
 
 
 def _tool(name: str) -> str:
@@ -49,7 +77,8 @@ def _tool(name: str) -> str:
     return found
 
 
-def _cmake() -> str:
+def cmake_program() -> str:
+    """cmake of this Python environment, else of PATH; refused where it is too old."""
     cmake = _tool("cmake")
     said = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"(\d+)\.(\d+)", said)
@@ -59,19 +88,35 @@ def _cmake() -> str:
 
 
 def build(
-    build_dir: Path | None = None, *, sanitize: bool = False, jobs: int | None = None, quiet: bool = False
+    build_dir: Path | None = None,
+    *,
+    sanitize: str = "",
+    executorch: Path | None = None,
+    toolchain: Path | None = None,
+    targets: Iterable[str] = (),
+    jobs: int | None = None,
+    quiet: bool = False,
 ) -> Path:
-    """Configure where needed, compile, and return the path of the library."""
+    """Configure where needed, compile `targets` (everything where none is named), and return the path of the library.
+
+    `executorch` is the package folder to build against, the installed one by default. `toolchain` is a CMake toolchain
+    file, for another machine. `sanitize` is what `-fsanitize` takes.
+    """
     from streamfuse.kernels.library import library_name
 
     build_dir = build_dir or default_build_dir()
-    cmake, ninja = _cmake(), _tool("ninja")
-    if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+    cmake, ninja = cmake_program(), _tool("ninja")
+    if not toolchain and not any(
+        shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")
+    ):
         raise BuildError("there is no C++ compiler: install g++ or clang, or set CXX")
     configure = [cmake, "-S", str(SOURCE), "-B", str(build_dir), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    configure += [f"-Dexecutorch_DIR={executorch_root() / 'share' / 'cmake'}", "-DCMAKE_BUILD_TYPE=Release"]
-    configure += [f"-DSTREAMFUSE_SANITIZE={'ON' if sanitize else 'OFF'}"]
+    configure += [f"-Dexecutorch_DIR={((executorch or executorch_root()) / CMAKE_CONFIG).parent}"]
+    configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DSTREAMFUSE_SANITIZE={sanitize}"]
+    configure += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain else []
     compile_ = [cmake, "--build", str(build_dir), *(["--parallel", str(jobs)] if jobs else [])]
+    for target in targets:
+        compile_ += ["--target", target]
     for command in (configure, compile_):
         done = subprocess.run(command, text=True, capture_output=quiet)
         if done.returncode != 0:
@@ -82,7 +127,7 @@ def build(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m streamfuse.kernels.build", description=__doc__.splitlines()[0])
     parser.add_argument("--build-dir", type=Path, default=None, help="default: build/native beside the sources")
-    parser.add_argument("--sanitize", action="store_true", help="address and undefined-behaviour sanitizers")
+    parser.add_argument("--sanitize", default="", help="sanitizers, for example address,undefined or thread")
     parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
     options = parser.parse_args()
     try:

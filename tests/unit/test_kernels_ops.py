@@ -55,16 +55,6 @@ def test_instruction_sets_with_fused_multiply_add_give_the_same_bits() -> None:
     assert len(digests) == 1
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_operators_pass_the_sanitizers(tmp_path: Path) -> None:
-    from streamfuse.kernels.build import build
-
-    build(tmp_path, sanitize=True, quiet=True, jobs=2)
-    done = subprocess.run([tmp_path / "test_ops", "150"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def random_attention(rows: int, heads: int, kv_heads: int, dim: int, capacity: int, length: int) -> list:
     draw = torch.randn
     visible = torch.tril(torch.rand(rows, rows) < 0.5) | torch.eye(rows, dtype=torch.bool)
