@@ -1,0 +1,186 @@
+"""What a row of data means: the names its fields go by, and the template that makes a prompt and an answer of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from string import Formatter
+from typing import Any
+
+import jinja2
+import jinja2.sandbox
+
+from .templates import TEMPLATES, Template
+
+Row = dict[str, Any]
+_MEANING = re.compile(r"\s*\w[\w ]*\[[^\]]*\]")  # how a meaning representation of E2E begins: name[Aromi]
+
+
+class DataError(ValueError):
+    """Data cannot be used; the message names the file, the line and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Token ids of prompt and completion together; tokens from `start` (at least 1) on are the completion."""
+
+    input_ids: list[int]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row, as what is asked and what is right.
+
+    Attributes:
+        turns: what the user says, turn by turn; empty where the row holds token ids.
+        references: right answers to the last turn; empty where the model is to write its own.
+        source: what the row says of its origin (`source` or `category`), else the format's name.
+        schema: the `CREATE TABLE` statements that a query runs on (SQL only).
+        ids: token ids of prompt and completion, of a file that `streamfuse distill` wrote.
+    """
+
+    turns: tuple[str, ...]
+    references: tuple[str, ...] = ()
+    source: str = ""
+    schema: str = ""
+    ids: Example | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`columns`: a field of the template -> the names it goes by, ours and those of the public originals."""
+
+    template: Template
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+FORMATS = {
+    "e2e": Format(
+        TEMPLATES["e2e"],
+        {
+            "prompt": ("meaning_representation", "mr", "prompt"),
+            "completion": ("human_reference", "ref", "target", "completion"),
+        },
+    ),
+    "sql": Format(TEMPLATES["sql"]),
+    "dialogsum": Format(TEMPLATES["dialogsum"]),
+    "chat": Format(Template("{prompt}", "{completion}", "references", chat_template=None)),
+}
+NAMES = (*FORMATS, "spec-bench", "distilled")  # what --format takes
+
+
+def recognise(row: Row, place: str) -> str:
+    """The format of a row, one of `NAMES`. DataError where its fields are of none."""
+    prompt = row.get("prompt")
+    if {"input_ids", "completion_ids"} <= row.keys():
+        return "distilled"
+    if "turns" in row or isinstance(prompt, list):
+        return "spec-bench"
+    if {"question", "answer"} <= row.keys() and "create table" in str(row.get("context")).lower():
+        return "sql"
+    if "dialogue" in row:
+        return "dialogsum"
+    if row.keys() & {"meaning_representation", "mr"} or (isinstance(prompt, str) and _MEANING.match(prompt)):
+        return "e2e"
+    if "prompt" in row:
+        return "chat"
+    raise DataError(f"{place}: its fields ({_listed(row)}) are of no known format; give --template or --format")
+
+
+def reader(format: str | None, template: Template | None = None) -> Callable[[Row, str], Sample]:
+    """What makes a sample of a row and its place: a format, or a template over the row's own fields."""
+    if format == "distilled":
+        return _distilled
+    if format == "spec-bench":
+        return _questions
+    form = Format(template) if template else FORMATS[str(format)]
+    return lambda row, place: _templated(row, place, form, format)
+
+
+def _templated(row: Row, place: str, form: Format, name: str | None) -> Sample:
+    fields = dict(row)
+    for wanted, names in form.columns.items():
+        found = [name for name in names if name in row]
+        if found:
+            fields[wanted] = row[found[0]]
+    prompt = _render(form.template.prompt, fields, place)
+    references = _references(fields, place, form.template, required=name is None)
+    schema = str(fields["context"]) if name == "sql" else ""
+    return Sample((prompt,), references, _origin(row, name or "template"), schema)
+
+
+def _references(fields: Row, place: str, template: Template, required: bool) -> tuple[str, ...]:
+    """The listed ones; else those in numbered fields (`summary1`, ...); else the one answer, where there is one."""
+    listed = fields.get(template.references or "")
+    if listed:
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise DataError(f"{place}: {template.references} is not a list of texts")
+        return tuple(one.strip() for one in listed if one.strip())
+    if template.completion is None:
+        return ()
+    answer = re.fullmatch(r"\{(\w+)\}", template.completion)
+    if answer and answer[1] not in fields and not required:
+        numbered = sorted(key for key in fields if re.fullmatch(rf"{answer[1]}\d+", key))
+        return tuple(_render(f"{{{key}}}", fields, place) for key in numbered)
+    return (_render(template.completion, fields, place),)
+
+
+def _questions(row: Row, place: str) -> Sample:
+    """Spec-Bench, MT-bench."""
+    turns = row.get("turns", row.get("prompt"))
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
+        raise DataError(f"{place}: turns is not a list of texts")
+    return Sample(tuple(turns), (), _origin(row, "spec-bench"))
+
+
+def _distilled(row: Row, place: str) -> Sample:
+    for name in ("input_ids", "completion_ids"):
+        ids = row.get(name)
+        if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+            raise DataError(f"{place}: {name} is not a list of token ids, as `streamfuse distill` writes")
+    if not row["input_ids"]:
+        raise DataError(f"{place}: input_ids is empty; a completion needs a token before it")
+    prompt = row["input_ids"]
+    return Sample((), (), _origin(row, "distilled"), ids=Example(prompt + row["completion_ids"], len(prompt)))
+
+
+def _origin(row: Row, name: str) -> str:
+    return str(row.get("source") or row.get("category") or name)
+
+
+def _render(form: str, fields: Row, place: str) -> str:
+    """The template filled, without space around it. Fields that it names must be there and hold text or numbers."""
+    try:
+        text = _jinja(form).render(fields) if "{{" in form or "{%" in form else _format(form, fields, place)
+    except KeyError as error:
+        raise DataError(f"{place}: no field {error}; the row has {_listed(fields)}") from None
+    except (jinja2.TemplateError, ValueError, IndexError, AttributeError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{place}: the template {form!r} does not fit ({_one_line(error)})") from None
+    if not text.strip():
+        raise DataError(f"{place}: the template {form!r} gives no text")
+    return text.strip()
+
+
+def _format(form: str, fields: Row, place: str) -> str:
+    for _, name, _, _ in Formatter().parse(form):
+        if name in fields and not isinstance(fields[name], (str, int, float)):
+            raise DataError(f"{place}: field {name!r} is not text")
+    return form.format_map(fields)
+
+
+@lru_cache
+def _jinja(form: str) -> jinja2.Template:
+    return jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined).from_string(form)
+
+
+def _listed(row: Row) -> str:
+    return ", ".join(map(str, row)) or "nothing"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

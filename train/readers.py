@@ -1,0 +1,152 @@
+"""One way in for data: rows of JSON lines or of a Hugging Face data set -> `Sample`s -> `Example`s of token ids.
+
+No PyTorch is imported here, so that measures of a bundle can read data without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from streamfuse.text_io import Message, TextIO
+
+from .formats import NAMES, DataError, Example, Row, Sample, reader, recognise
+from .templates import Template
+
+_MIN_COMPLETION_TOKENS = 4  # shorter answers have nothing for the streams to learn
+_PARQUET = "refs/convert/parquet"  # the hub's own copy of a data set that has a loading script
+
+
+def read_samples(
+    source: str | Path,
+    format: str | None = None,
+    template: Template | None = None,
+    *,
+    split: str = "train",
+    limit: int | None = None,
+) -> list[Sample]:
+    """The first `limit` rows of `source`.
+
+    Args:
+        source: a file of JSON lines, a folder of data files, or a data set's name on the Hugging Face hub
+            (`owner/name`, or `owner/name:configuration`).
+        format: one of `NAMES`; None tells it from the fields of the first row.
+        template: makes prompt and answer of the rows' own fields, in Jinja or as Python format strings, instead.
+        split: of a folder or a data set; a file has none.
+
+    Raises:
+        DataError: there is no such source, a row lacks a field or holds something else in it, or there is no row.
+    """
+    if format is not None and format not in NAMES:
+        raise DataError(f"there is no format {format!r}; the formats are {', '.join(NAMES)}")
+    samples: list[Sample] = []
+    read: Callable[[Row, str], Sample] | None = None
+    for place, row in islice(_rows(str(source), split), limit):
+        read = read or reader(format or (None if template else recognise(row, place)), template)
+        samples.append(read(row, place))
+    if not samples:
+        raise DataError(f"{source}: holds no row")
+    return samples
+
+
+def merged(samples: Iterable[Sample]) -> list[Sample]:
+    """One sample for all rows that ask the same, with the references of all of them, in the order of the first."""
+    found: dict[object, Sample] = {}
+    for sample in samples:
+        key = (sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
+        same = found.get(key)
+        references = (*same.references, *sample.references) if same else sample.references
+        found[key] = Sample(
+            sample.turns, tuple(dict.fromkeys(references)), (same or sample).source, sample.schema, sample.ids
+        )
+    return list(found.values())
+
+
+def encode_prompt(sample: Sample, text: TextIO, system: str | None = None) -> list[int]:
+    """Token ids of the first turn, as the chat that `text` knows, or as they are where it has no chat template."""
+    if sample.ids is not None:
+        return sample.ids.input_ids[: sample.ids.start]
+    if not text.can_chat:
+        return text.encode(sample.turns[0])
+    first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    return text.encode_chat([*first, {"role": "user", "content": sample.turns[0]}])
+
+
+def to_examples(
+    samples: Iterable[Sample], text: TextIO, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
+) -> list[Example]:
+    """Prompts with each of their answers, end-of-sequence appended, cut at `max_tokens`.
+
+    Answers with fewer than four tokens (after the cut) are left out.
+
+    Raises:
+        DataError: a distilled token is not below `vocab_size` (where given), or no example is left.
+    """
+    examples = []
+    for sample in samples:
+        for example in _examples(sample, text, eos_token_id):
+            top = max(example.input_ids)
+            if vocab_size is not None and top >= vocab_size:
+                raise DataError(f"the data holds token {top}, the model's vocabulary has {vocab_size} tokens")
+            if min(len(example.input_ids), max_tokens) - example.start >= _MIN_COMPLETION_TOKENS:
+                examples.append(Example(example.input_ids[:max_tokens], example.start))
+    if not examples:
+        raise DataError(f"no row has an answer of {_MIN_COMPLETION_TOKENS} tokens or more within {max_tokens} tokens")
+    return examples
+
+
+def _examples(sample: Sample, text: TextIO, eos_token_id: int) -> list[Example]:
+    if sample.ids is not None:
+        return [sample.ids]
+    prompt = encode_prompt(sample, text)
+    answers = ([*text.encode_rendered(answer), eos_token_id] for answer in sample.references)
+    return [Example(prompt + answer, len(prompt)) for answer in answers]
+
+
+def _rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
+    """Rows with their places. A last line that a stopped `distill` has not finished is left out."""
+    path = Path(source)
+    if not path.is_file():
+        local = path.suffix in (".json", ".jsonl", ".txt") or source.count("/") > 1 or source.startswith((".", "/"))
+        if local and not path.is_dir():
+            raise DataError(f"{source}: no such file")
+        yield from _data_set(source, split)
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{source}, line {number}"
+            try:
+                row = json.loads(line) if line.strip() else None
+            except ValueError as error:
+                if line.startswith(b'{"id": ') and not line.endswith(b"\n"):
+                    return
+                raise DataError(f"{place}: not valid JSON ({error})") from None
+            if row is None:
+                continue
+            if not isinstance(row, dict):
+                raise DataError(f"{place}: expected an object, not {type(row).__name__}")
+            yield place, row
+
+
+def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(f"{name}: no such file; data sets of the hub need pip install 'streamfuse[train]'") from None
+    path, _, configuration = name.partition(":")
+    load = lambda **more: datasets.load_dataset(path, configuration or None, split=split, **more)  # noqa: E731
+    try:
+        try:
+            rows = load()
+        except RuntimeError as error:
+            if "scripts are no longer supported" not in str(error):
+                raise
+            rows = load(revision=_PARQUET)
+    except Exception as error:  # the library has many, its own and those of the network
+        raise DataError(
+            f"{name}: no such file, and no data set can be read ({' '.join(str(error).split())[:200]})"
+        ) from None
+    for number, row in enumerate(rows, 1):
+        yield f"{name}, {split}, row {number}", dict(row)
