@@ -1,0 +1,147 @@
+"""llama.cpp as a rival: plain decoding through its C interface, so that no Python stands between its tokens.
+
+Needs llama-cpp-python (the extra `rivals`), compiled on the machine that is measured; `pip install --no-binary` it, or
+a wheel for an older processor is measured instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from streamfuse.bench.systems import LLAMA_CPP, Answer, Request
+
+QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
+
+
+class RivalError(ValueError):
+    """A rival that cannot run here, said in one sentence."""
+
+
+def library() -> ModuleType:
+    """llama-cpp-python's binding of llama.h, silent.
+
+    Raises:
+        RivalError: it is not installed, or its shared library does not load.
+    """
+    try:
+        from llama_cpp import llama_cpp
+    except (ImportError, OSError, RuntimeError) as error:
+        raise RivalError(
+            f"llama.cpp needs llama-cpp-python ({error}): pip install 'streamfuse[rivals]', or drop it from --systems"
+        ) from None
+    llama_cpp.llama_log_set(_silence(llama_cpp), None)
+    return llama_cpp
+
+
+class LlamaCpp:
+    """One GGUF, one context. Decodes plainly, greedily or at a temperature.
+
+    Args:
+        path: the model.
+        threads: for single tokens and for prompts alike.
+        capacity: tokens of context.
+        stop_ids: tokens that end an answer, as in the bundle that it is compared with.
+
+    Raises:
+        RivalError: llama.cpp is not there, or refuses the file.
+    """
+
+    name = LLAMA_CPP
+
+    def __init__(self, path: Path, threads: int, capacity: int, stop_ids: Sequence[int]) -> None:
+        self._api = api = library()
+        self._stop_ids = frozenset(stop_ids)
+        self._context: Any = None
+        self._model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
+        if not self._model:
+            raise RivalError(f"{path}: llama.cpp cannot load this file")
+        settings = api.llama_context_default_params()
+        settings.n_ctx = settings.n_batch = capacity
+        settings.n_threads = settings.n_threads_batch = threads
+        self._context = api.llama_init_from_model(self._model, settings)
+        if not self._context:
+            self.close()
+            raise RivalError(f"{path}: llama.cpp cannot make a context of {capacity} tokens")
+
+    def answer(self, request: Request) -> Answer:
+        api, context = self._api, self._context
+        api.llama_memory_clear(api.llama_get_memory(context), False)
+        if request.prompt_ids[:-1]:
+            self._decode(request.prompt_ids[:-1])
+        sampler = self._sampler(request)
+        tokens: list[int] = []
+        try:
+            start = time.perf_counter()
+            token = request.prompt_ids[-1]
+            while len(tokens) < request.max_new_tokens:
+                self._decode([token])
+                token = api.llama_sampler_sample(sampler, context, -1)
+                if token in self._stop_ids:
+                    break
+                tokens.append(token)
+            decode_ms = 1000 * (time.perf_counter() - start)
+        finally:
+            api.llama_sampler_free(sampler)
+        return Answer(tuple(tokens), decode_ms)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._context:
+            self._api.llama_free(self._context)
+        if self._model:
+            self._api.llama_model_free(self._model)
+        self._context = self._model = None
+
+    def _decode(self, tokens: Sequence[int]) -> None:
+        ids = (self._api.llama_token * len(tokens))(*tokens)  # the batch holds a bare pointer to it
+        code = self._api.llama_decode(self._context, self._api.llama_batch_get_one(ids, len(tokens)))
+        if code:
+            raise RivalError(f"llama.cpp stopped with code {code}")
+
+    def _sampler(self, request: Request) -> Any:
+        api = self._api
+        chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        if request.temperature == 0:
+            api.llama_sampler_chain_add(chain, api.llama_sampler_init_greedy())
+        else:
+            api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(request.temperature))
+            api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(request.seed & 0xFFFFFFFF))
+        return chain
+
+
+def quantized(source: Path, kind: str, folder: Path) -> Path:
+    """`source` (a GGUF of any precision) in another quantization, written to `folder` once.
+
+    Raises:
+        RivalError: llama.cpp cannot read or quantize the file.
+    """
+    out = folder / f"{source.stem}-{kind}.gguf"
+    if out.is_file() and out.stat().st_mtime >= source.stat().st_mtime:
+        return out
+    api = library()
+    settings = api.llama_model_quantize_default_params()
+    settings.ftype = getattr(api, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    settings.allow_requantize = True
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as staging:
+        temporary = Path(staging) / out.name
+        if api.llama_model_quantize(os.fsencode(source), os.fsencode(temporary), ctypes.byref(settings)):
+            raise RivalError(f"{source}: llama.cpp cannot quantize this file to {kind}")
+        temporary.replace(out)
+    return out
+
+
+_silent: list[Any] = []  # llama.cpp keeps the pointer, so the callback must live as long as the process
+
+
+def _silence(api: ModuleType) -> Any:
+    if not _silent:
+        _silent.append(api.llama_log_callback(lambda level, text, data: None))
+    return _silent[0]

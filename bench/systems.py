@@ -1,0 +1,65 @@
+"""What the task bench compares: systems that answer a prompt and say how long decoding took.
+
+The clock of every system runs alike: from the pass of the last prompt token, the first that gives a token, to the end.
+Reading the rest of the prompt is not decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.session import Session
+
+PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
+SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question to a system. Greedy at temperature 0."""
+
+    prompt_ids: Sequence[int]
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The delivered tokens, and the milliseconds of all passes that brought them, the one that ended the text too."""
+
+    token_ids: tuple[int, ...]
+    decode_ms: float
+    statistics: dict[str, Any] | None = None  # of our own runtime
+
+
+class System(Protocol):
+    """One way to answer."""
+
+    name: str
+
+    def answer(self, request: Request) -> Answer:
+        """From an empty cache to the end of the answer."""
+        ...
+
+
+class OwnRuntime:
+    """A session of this project, plain or speculative. Both may share one session, as they take turns."""
+
+    def __init__(self, session: Session, speculative: bool) -> None:
+        self.name = SPECULATIVE if speculative else PLAIN
+        self._session = session
+        self._config = GenerationConfig(speculative=speculative)
+
+    def answer(self, request: Request) -> Answer:
+        sampling = SamplingConfig(temperature=request.temperature, seed=request.seed)
+        config = replace(self._config, max_new_tokens=request.max_new_tokens, sampling=sampling)
+        self._session.reset()
+        generation = self._session.generate(request.prompt_ids, config)
+        generation.finish()
+        statistics = generation.statistics
+        return Answer(tuple(generation.token_ids), statistics.stopwatch.decode_ms, statistics.to_dict())

@@ -1,0 +1,207 @@
+"""Systems over a data set, taking turns prompt by prompt, so that a machine that slows down meets all alike.
+
+The law is checked on the way: plain and speculative must give the same tokens, in every repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .statistics import Bootstrap, Estimate, Spread, Timings
+from .systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, Request, System
+
+_WARM_UP_TOKENS = 8
+_TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
+
+Progress = Callable[[str], None]
+
+
+class TaskError(ValueError):
+    """A measurement that cannot be made, said in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """How to measure. ValueError names the flag and its range."""
+
+    max_new_tokens: int = 128
+    repetitions: int = 5
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "repetitions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        if not self.temperature >= 0:
+            raise ValueError(f"--temperature must be at least 0, not {self.temperature}")
+
+    def request(self, prompt: int, prompt_ids: Sequence[int], max_new_tokens: int | None = None) -> Request:
+        """The question of prompt number `prompt`; repetitions ask the same one."""
+        return Request(prompt_ids, max_new_tokens or self.max_new_tokens, self.temperature, self.seed + prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemResult:
+    """All answers of one system, [prompts][repetitions]."""
+
+    answers: Sequence[Sequence[Answer]]
+
+    @property
+    def timings(self) -> Timings:
+        """Tokens are those of the first repetition; a deterministic system gives the same in all."""
+        tokens = np.array([len(repeated[0].token_ids) for repeated in self.answers], np.float64)
+        return Timings(tokens, np.array([[answer.decode_ms for answer in repeated] for repeated in self.answers]))
+
+    @property
+    def texts(self) -> list[set[tuple[int, ...]]]:
+        """The different answers that each prompt got."""
+        return [{answer.token_ids for answer in repeated} for repeated in self.answers]
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Of our own runtime: what its generations say, added up over the first repetition."""
+        known = [repeated[0].statistics for repeated in self.answers if repeated[0].statistics]
+        if not known:
+            return {}
+        passes = sum(one["target_forward_passes"] for one in known)
+        emitted = sum(one["mean_accepted_tokens"] * one["target_forward_passes"] for one in known)
+        widths: dict[str, int] = {}
+        for one in known:
+            for name, count in one["widths"].items():
+                widths[name] = widths.get(name, 0) + count
+        reasons = sorted({one["fallback_reason"] for one in known if one["fallback_reason"]})
+        return {
+            "mean_accepted_tokens": emitted / passes if passes else 0.0,
+            "widths": widths,
+            "fallback_reasons": reasons,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The whole measurement; `to_dict` is the object of `--json`."""
+
+    settings: TaskSettings
+    systems: Mapping[str, SystemResult]
+    read_bandwidth_gb_s: Spread
+    weight_bytes: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def roofline_token_per_sec(self) -> float:
+        """What a plain decoder could reach at most: its weights, read once per token at the machine's bandwidth."""
+        return self.read_bandwidth_gb_s.median * 1e9 / self.weight_bytes
+
+    @property
+    def equal(self) -> bool | None:
+        """Whether plain and speculative gave the same tokens everywhere. None unless both ran."""
+        if not {PLAIN, SPECULATIVE} <= self.systems.keys():
+            return None
+        both = zip(self.systems[PLAIN].texts, self.systems[SPECULATIVE].texts, strict=True)
+        return all(len(plain | speculative) == 1 for plain, speculative in both)
+
+    @property
+    def rates(self) -> dict[str, Estimate]:
+        """Tokens per second of each system."""
+        bootstrap = self._bootstrap()
+        return {name: bootstrap.rate(result.timings) for name, result in self.systems.items()}
+
+    def ratio(self, system: str, baseline: str) -> Estimate | None:
+        """How many times as fast `system` is. None unless both ran."""
+        if not {system, baseline} <= self.systems.keys():
+            return None
+        return self._bootstrap().ratio(self.systems[system].timings, self.systems[baseline].timings)
+
+    def to_dict(self) -> dict[str, Any]:
+        rates, bandwidth = self.rates, self.read_bandwidth_gb_s
+        speedup, over_rival = self.ratio(SPECULATIVE, PLAIN), self.ratio(SPECULATIVE, LLAMA_CPP)
+        plain_over_rival = self.ratio(PLAIN, LLAMA_CPP)
+        roofline = self.roofline_token_per_sec
+        return {
+            "systems": {name: self._system(name, rate) for name, rate in rates.items()},
+            **_with_interval("speedup", speedup),
+            **_with_interval("speedup_over_llama_cpp", over_rival),
+            **_with_interval("plain_over_llama_cpp", plain_over_rival),
+            "speculative_over_roofline": rates[SPECULATIVE].value / roofline if SPECULATIVE in rates else None,
+            "plain_over_roofline": rates[PLAIN].value / roofline if PLAIN in rates else None,
+            "equal": self.equal,
+            "roofline_token_per_sec": roofline,
+            "read_bandwidth_gb_s": bandwidth.median,
+            "read_bandwidth_quartiles_gb_s": [bandwidth.low, bandwidth.high],
+            "weight_bytes": self.weight_bytes,
+            "repetitions": self.settings.repetitions,
+            "max_new_tokens": self.settings.max_new_tokens,
+            "temperature": self.settings.temperature,
+            **self.facts,
+        }
+
+    def _system(self, name: str, rate: Estimate) -> dict[str, Any]:
+        result = self.systems[name]
+        return {
+            "decode_token_per_sec": rate.value,
+            "decode_token_per_sec_interval": rate.interval,
+            "generated_tokens": int(result.timings.tokens.sum()),
+            **result.statistics,
+        }
+
+    def _bootstrap(self) -> Bootstrap:
+        """Always the same resamples, so that all intervals speak of the same chance."""
+        prompts, repetitions = next(iter(self.systems.values())).timings.ms.shape
+        return Bootstrap(prompts, repetitions)
+
+
+def compare(
+    systems: Sequence[System],
+    prompts: Sequence[Sequence[int]],
+    settings: TaskSettings,
+    read_bandwidth: Callable[[], float],
+    weight_bytes: int,
+    facts: Mapping[str, Any] | None = None,
+    progress: Progress = lambda line: None,
+) -> TaskResult:
+    """Warm up, then let the systems take turns; who begins changes from prompt to prompt.
+
+    Raises:
+        TaskError: there is nothing to run.
+    """
+    if not prompts or not systems:
+        raise TaskError("there is no prompt to run" if systems else "--systems names no system")
+    for system in systems:
+        system.answer(settings.request(0, prompts[0], _WARM_UP_TOKENS))
+    answers: dict[str, list[list[Answer]]] = {system.name: [[] for _ in prompts] for system in systems}
+    bandwidth = []
+    for repetition in range(settings.repetitions):
+        bandwidth.append(read_bandwidth())
+        for number, prompt_ids in enumerate(prompts):
+            progress(f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}")
+            for system in _turn(systems, repetition + number):
+                answers[system.name][number].append(system.answer(settings.request(number, prompt_ids)))
+    results = {name: SystemResult(own) for name, own in answers.items()}
+    return TaskResult(settings, results, Spread.of(bandwidth), weight_bytes, facts or {})
+
+
+def trial(candidates: Mapping[str, System], prompt_ids: Sequence[int], settings: TaskSettings) -> dict[str, float]:
+    """Tokens per second of each candidate on one prompt, in turns, so that the fastest can stand for all."""
+    ms: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(-1, _TRIAL_ROUNDS):
+        for name, system in candidates.items():
+            answer = system.answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
+            if turn >= 0:
+                ms[name].append(answer.decode_ms / max(1, len(answer.token_ids)))
+    return {name: 1000 / float(np.median(per_token)) for name, per_token in ms.items()}
+
+
+def _turn(systems: Sequence[System], number: int) -> list[System]:
+    first = number % len(systems)
+    return [*systems[first:], *systems[:first]]
+
+
+def _with_interval(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        return {name: None}
+    return {name: estimate.value, f"{name}_interval": estimate.interval}
