@@ -130,7 +130,7 @@ def _weights(reader: Any, config: dict[str, Any], path: Path) -> dict[str, Float
     for tensor in reader.tensors:
         if tensor.name == "rope_freqs.weight":  # llama3 scaling, expressed by rope_scaling in config.json
             raise CheckpointError(f"{path}: rope_freqs tensors are not supported; use the safetensors checkpoint")
-        name = _tensor_name(tensor.name, path)
+        name = tensor_name(tensor.name, path)
         try:
             weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         except NotImplementedError:
@@ -183,7 +183,7 @@ def _rope_scaling(kind: str, factor: float | None, path: Path) -> dict[str, Any]
     raise CheckpointError(f"{path}: rope scaling {kind!r} is not supported (linear is)")
 
 
-def _tensor_name(name: str, path: Path) -> str:
+def tensor_name(name: str, path: Path) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
     parts = name.split(".")
     if parts[0] == "blk" and len(parts) == 4 and parts[2] in _LAYER_NAMES:
@@ -197,6 +197,12 @@ def _unpermute(weight: FloatArray, num_heads: int) -> FloatArray:
     """Rows (head, pair, 2) of interleaved rotary embedding back to (head, 2, pair) of the half-split form."""
     shape = weight.shape
     return weight.reshape(num_heads, shape[0] // num_heads // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def permute(weight: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
+    """Rows of the half-split form as a GGUF of the llama architecture has them; `_unpermute` takes them back."""
+    shape = weight.shape
+    return weight.reshape(num_heads, 2, shape[0] // num_heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
 def _tokenizer(fields: _Fields) -> Tokenizer:

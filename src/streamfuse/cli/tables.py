@@ -43,6 +43,14 @@ def bundle(manifest: Manifest) -> Group:
     return Group(_facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), _files(manifest))
 
 
+def figures(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Rows that a measurement has formatted already: names on the left, numbers on the right."""
+    table = _table(*columns, right=tuple(columns[1:]))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     depths = " ".join(f"{share:.2f}" for share in facts["acceptance_per_depth"])
     widths = " ".join(f"{name}:{count}" for name, count in facts["widths"].items())

@@ -1,0 +1,84 @@
+"""A latency measurement as tables and as an HTML page; the same rows for both."""
+
+from __future__ import annotations
+
+from .latency import OUTSIDE, Latency, MethodLatency, Part
+from .report import Report, stacked_bars
+
+Table = tuple[list[str], list[list[str]]]
+
+
+def method_rows(measured: Latency) -> Table:
+    """One row per method."""
+    columns = ["method", "ms", "quartiles", "GB/s", "of bandwidth", "GMAC/s", "commit", "loop"]
+    rows = []
+    for name, method in measured.methods.items():
+        whole = Part(method.pass_ms.median, method.work).to_dict()
+        share = whole["gb_s"] / measured.read_bandwidth_gb_s.median
+        quartiles = f"{method.pass_ms.low:.2f} to {method.pass_ms.high:.2f}"
+        cells = [
+            name,
+            f"{whole['ms']:.2f}",
+            quartiles,
+            f"{whole['gb_s']:.1f}",
+            f"{share:.0%}",
+            f"{whole['gmac_s']:.0f}",
+        ]
+        rows.append(cells + [f"{method.parts[part].ms:.3f}" if part in method.parts else "-" for part in OUTSIDE])
+    return columns, rows
+
+
+def part_rows(measured: Latency) -> Table:
+    """One row per part, one column per method: milliseconds, then GB/s and GMAC/s where the part has work."""
+    names = list(dict.fromkeys(part for method in measured.methods.values() for part in _inside(method)))
+    rows = [[name, *(_cell(method.parts.get(name)) for method in measured.methods.values())] for name in names]
+    return ["ms (GB/s, GMAC/s)", *measured.methods], rows
+
+
+def summary(measured: Latency) -> list[str]:
+    """The figures that a reader looks for first."""
+    bandwidth, cost = measured.read_bandwidth_gb_s, measured.verify_8_cost
+    lines = [
+        f"read bandwidth {bandwidth.median:.1f} GB/s ({bandwidth.low:.1f} to {bandwidth.high:.1f}); "
+        f"{measured.weight_bytes / 1e6:.1f} MB of weights per token: roofline {measured.roofline_ms:.2f} ms",
+        f"decode at {measured.decode_roofline_fraction:.2f} of the roofline",
+    ]
+    if cost is not None:
+        lines.append(f"verify_8 costs {cost:.2f} passes of decode")
+    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in measured.engine.items())
+    return [*lines, f"{measured.settings.context} tokens in the cache{', ' + facts if facts else ''}"]
+
+
+def latency_report(measured: Latency, model: str, bundle: str) -> Report:
+    """Tables and a bar chart of the parts. ReportError without matplotlib."""
+    report = Report(f"Latency: {model}")
+    for line in summary(measured):
+        report.text(line)
+    parts = {
+        name: {part: method.parts[part].ms for part in method.parts}
+        if _inside(method)
+        else {"pass": method.pass_ms.median}
+        for name, method in measured.methods.items()
+    }
+    report.figure(stacked_bars(parts, "ms per step", ("roofline", measured.roofline_ms)))
+    report.heading("Methods")
+    report.table(*method_rows(measured))
+    if any(_inside(method) for method in measured.methods.values()):
+        report.heading("Parts")
+        report.table(*part_rows(measured))
+    settings = measured.settings
+    report.code(f"streamfuse bench latency {bundle} --context {settings.context} --repetitions {settings.repetitions}")
+    return report
+
+
+def _inside(method: MethodLatency) -> list[str]:
+    """The parts of the pass itself; none where the engine gave no profile."""
+    return [part for part in method.parts if part not in OUTSIDE]
+
+
+def _cell(part: Part | None) -> str:
+    if part is None:
+        return "-"
+    facts = part.to_dict()
+    rates = f" ({facts['gb_s']:.1f}, {facts['gmac_s']:.0f})" if "gb_s" in facts else ""
+    return f"{part.ms:.3f}{rates}"

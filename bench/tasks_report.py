@@ -1,0 +1,77 @@
+"""A task measurement as a table and as an HTML page; the same rows for both."""
+
+from __future__ import annotations
+
+from .report import Report, interval_bars
+from .statistics import Estimate
+from .systems import LLAMA_CPP, PLAIN, SPECULATIVE
+from .tasks import TaskResult
+
+_RATIOS = ((SPECULATIVE, PLAIN), (SPECULATIVE, LLAMA_CPP), (PLAIN, LLAMA_CPP))
+
+
+def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
+    """One row per system."""
+    columns = ["system", "tokens/s", "95 % interval", "of the roofline", "tokens per pass", "tokens"]
+    rows = []
+    for name, rate in result.rates.items():
+        system = result.systems[name]
+        accepted = system.statistics.get("mean_accepted_tokens")
+        rows.append(
+            [
+                name,
+                f"{rate.value:.1f}",
+                f"{rate.low:.1f} to {rate.high:.1f}",
+                f"{rate.value / result.roofline_token_per_sec:.2f}",
+                "-" if accepted is None else f"{accepted:.2f}",
+                f"{system.timings.tokens.sum():.0f}",
+            ]
+        )
+    return columns, rows
+
+
+def summary(result: TaskResult) -> list[str]:
+    """The figures that a reader looks for first."""
+    lines = []
+    for system, baseline in _RATIOS:
+        ratio = result.ratio(system, baseline)
+        if ratio is not None:
+            lines.append(f"{system} over {baseline}: {_times(ratio)}")
+    bandwidth = result.read_bandwidth_gb_s
+    lines.append(
+        f"roofline of plain decoding {result.roofline_token_per_sec:.0f} tokens/s: "
+        f"{result.weight_bytes / 1e6:.1f} MB per token at {bandwidth.median:.1f} GB/s"
+    )
+    if result.equal is not None:
+        lines.append("plain and speculative gave the same tokens" if result.equal else "THE TEXTS DIFFER")
+    reasons = result.systems[SPECULATIVE].statistics.get("fallback_reasons") if SPECULATIVE in result.systems else None
+    if reasons:
+        lines.append(f"fell back to plain decoding: {'; '.join(reasons)}")
+    trial = result.facts.get("llama_cpp_trial_token_per_sec")
+    if trial:
+        found = ", ".join(f"{kind} {rate:.1f}" for kind, rate in trial.items())
+        lines.append(f"llama.cpp, tokens/s in a short trial: {found}; the fastest ran")
+    return lines
+
+
+def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Report:
+    """A table and a bar chart. ReportError without matplotlib."""
+    report = Report(f"Tasks: {model}")
+    for line in summary(result):
+        report.text(line)
+    report.figure(
+        interval_bars(result.rates, "tokens/s", ("roofline of plain decoding", result.roofline_token_per_sec))
+    )
+    report.heading("Systems")
+    report.table(*system_rows(result))
+    settings = result.settings
+    report.code(
+        f"streamfuse bench tasks {bundle} --data {data} --systems {','.join(result.systems)} "
+        f"--max-new-tokens {settings.max_new_tokens} --repetitions {settings.repetitions} "
+        f"--temperature {settings.temperature} --seed {settings.seed}"
+    )
+    return report
+
+
+def _times(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"

@@ -1,0 +1,74 @@
+"""`streamfuse bench latency`: what a pass costs, method by method and part by part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options, tables
+from .console import err, out
+from .engine import open_for_text
+
+if TYPE_CHECKING:
+    from streamfuse.bench.latency import Latency
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("latency")(latency)
+
+
+def latency(
+    bundle: options.BundleFolder,
+    threads: options.Threads = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Passes of each method; medians count.")] = 30,
+    context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time of every method and of its parts, GB/s against the machine's read bandwidth, and GMAC/s.
+
+    Full passes on random tokens; methods take turns. `commit` and `loop` come on top of a pass. The roofline is the
+    time to read the weights of a plain decoder's pass once.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench latency build/demo
+
+    streamfuse bench latency build/demo --threads 2 --context 512 --report build/latency.html --json
+    """
+    from streamfuse.bench.latency import LatencySettings, measure
+    from streamfuse.bench.latency_report import latency_report
+    from streamfuse.bench.loop_cost import loop_costs
+    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
+
+    opened = open_for_text(bundle)
+    manifest, settings = opened.bundle.manifest, LatencySettings(repetitions=repetitions, context=context)
+    settings.check(manifest)
+    with opened.session(threads) as session, err.status("the loop") as status:
+        backend = session.backend
+        loop_ms = loop_costs(session, manifest, settings, status.update)
+        measured = measure(
+            backend, manifest, settings, ReadBandwidth(engine_threads(backend)), None, loop_ms,
+            engine_facts(backend), status.update,
+        )  # fmt: skip
+    if report is not None:
+        latency_report(measured, manifest.model.name, bundle).write(report)
+    if json_:
+        print(json.dumps(measured.to_dict()))
+    else:
+        _print(measured)
+
+
+def _print(measured: Latency) -> None:
+    from streamfuse.bench.latency_report import method_rows, part_rows, summary
+
+    out.print(tables.figures(*method_rows(measured)))
+    if len(part_rows(measured)[1]):
+        out.print(tables.figures(*part_rows(measured)))
+    for line in summary(measured):
+        out.print(line, markup=False)

@@ -1,0 +1,187 @@
+"""`streamfuse bench tasks`: plain, speculative and llama.cpp over a data set, in turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options, tables
+from .console import err, out, say
+from .engine import Opened, open_for_text
+
+if TYPE_CHECKING:
+    from streamfuse.bench.systems import System
+    from streamfuse.bench.tasks import TaskResult, TaskSettings
+    from streamfuse.runtime.session import Session
+
+ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("tasks")(tasks)
+
+
+def tasks(
+    bundle: options.BundleFolder,
+    data: Annotated[
+        str,
+        typer.Option(metavar="FILE.jsonl", help=f"JSON lines, Spec-Bench's too; `{ADVERSARIAL}`: random words, hot."),
+    ],
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Prompts, evenly spread over the file.", show_default="all")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer at most.")] = 128,
+    repetitions: Annotated[int, typer.Option(min=1, help="Times that every system answers every prompt.")] = 5,
+    systems: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Of plain, speculative, llama.cpp.", show_default="all that are here"),
+    ] = None,
+    gguf: Annotated[
+        Path | None,
+        typer.Option(help="The bundle's weights for llama.cpp.", show_default="made of checkpoint and adapter"),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="Adapter that the bundle was exported with, as a file.", show_default="the shipped one"),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 is greedy.", show_default=f"0; 1.5 for {ADVERSARIAL}")
+    ] = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
+
+    The systems take turns on every prompt. llama.cpp runs the same weights on as many threads, in the fastest of Q4_0,
+    Q4_1 and Q8_0; it needs pip install 'streamfuse[rivals]'.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench tasks build/demo --data question.jsonl --limit 20
+
+    streamfuse bench tasks build/e2e --data valid.jsonl --systems plain,speculative,llama.cpp --json
+
+    streamfuse bench tasks build/demo --data adversarial --limit 8
+    """
+    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.prompts import ADVERSARIAL_TEMPERATURE, read_prompts
+    from streamfuse.bench.tasks import TaskSettings, compare
+    from streamfuse.bench.tasks_report import tasks_report
+    from streamfuse.bench.work import weight_bytes
+
+    names = _names(systems)
+    hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
+    settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
+    opened = open_for_text(bundle)
+    manifest = opened.bundle.manifest
+    prompts, skipped = read_prompts(data, opened.text, manifest, limit, settings)
+    if skipped:
+        say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
+    rival = _rival(names, gguf, adapter, opened, asked_for=systems is not None)
+    with opened.session(threads) as session, ExitStack() as stack, err.status("warming up") as status:
+        facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
+        used = engine_threads(session.backend)
+        running = _own(names, session)
+        if rival is not None:
+            fastest, rates = stack.enter_context(_fastest(rival, used, opened, prompts[0], settings))
+            running.append(fastest)
+            facts["llama_cpp_trial_token_per_sec"] = rates
+        result = compare(
+            running, prompts, settings, ReadBandwidth(used), weight_bytes(manifest), facts, status.update
+        )  # fmt: skip
+    if report is not None:
+        tasks_report(result, manifest.model.name, bundle, data).write(report)
+    if json_:
+        print(json.dumps(result.to_dict()))
+    else:
+        _print(result)
+
+
+def _names(systems: str | None) -> list[str]:
+    from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
+
+    if systems is None:
+        return [PLAIN, SPECULATIVE, *([LLAMA_CPP] if find_spec("llama_cpp") else [])]
+    names = [name.strip() for name in systems.split(",") if name.strip()]
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise typer.BadParameter(f"--systems names some of {', '.join(SYSTEMS)}, each once, not {systems!r}")
+    return names
+
+
+def _own(names: list[str], session: Session) -> list[System]:
+    from streamfuse.bench.systems import PLAIN, SPECULATIVE, OwnRuntime
+
+    return [OwnRuntime(session, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
+
+
+def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Opened, asked_for: bool) -> Path | None:
+    """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
+    from streamfuse.bench.rivals.llama_cpp import RivalError
+    from streamfuse.bench.systems import LLAMA_CPP
+    from streamfuse.model.config import CheckpointError
+
+    if LLAMA_CPP not in names:
+        return None
+    try:
+        return _gguf(gguf, adapter, opened)
+    except (RivalError, CheckpointError, FileNotFoundError) as error:
+        if asked_for:
+            raise
+        say(f"Without llama.cpp: {error}", "yellow")
+        return None
+
+
+def _gguf(gguf: Path | None, adapter: str | None, opened: Opened) -> Path:
+    """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
+    from streamfuse.adapters import find
+    from streamfuse.bench.rivals.gguf_weights import gguf_of, merged_gguf
+    from streamfuse.bench.rivals.llama_cpp import library
+    from streamfuse.model.pull import cache_root, resolve_model
+
+    library()
+    if gguf is not None:
+        return gguf
+    manifest = opened.bundle.manifest
+    checkpoint = resolve_model(manifest.model.name, offline=True)
+    source = gguf_of(checkpoint, manifest)
+    name = adapter or manifest.speculation.adapter
+    return source if name is None else merged_gguf(source, checkpoint, find(name), cache_root() / "rivals")
+
+
+@contextmanager
+def _fastest(
+    gguf: Path, threads: int, opened: Opened, prompt_ids: list[int], settings: TaskSettings
+) -> Iterator[tuple[System, dict[str, float]]]:
+    """llama.cpp with the quantization that is fastest here, and tokens per second of all."""
+    from streamfuse.bench.rivals.llama_cpp import QUANTIZATIONS, LlamaCpp, quantized
+    from streamfuse.bench.tasks import trial
+    from streamfuse.model.pull import cache_root
+
+    manifest = opened.bundle.manifest
+    with ExitStack() as stack:
+        candidates: dict[str, LlamaCpp] = {}
+        for kind in QUANTIZATIONS:
+            file = quantized(gguf, kind, cache_root() / "rivals")
+            candidates[kind] = LlamaCpp(file, threads, manifest.cache.capacity, manifest.model.eos_token_ids)
+            stack.callback(candidates[kind].close)
+        rates = trial(candidates, prompt_ids, settings)
+        yield candidates[max(rates, key=lambda kind: rates[kind])], rates
+
+
+def _print(result: TaskResult) -> None:
+    from streamfuse.bench.tasks_report import summary, system_rows
+
+    out.print(tables.figures(*system_rows(result)))
+    for line in summary(result):
+        out.print(line, markup=False)
