@@ -1,0 +1,87 @@
+"""A saved .mlpackage on any desktop: what coremltools' `MLModel.predict` gives on a Mac. See docs/coreml.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
+from streamfuse.runtime.backends.coreml_emulator.interpreter import Constants, Interpreter
+from streamfuse.runtime.backends.coreml_emulator.program import Interface, Package
+from streamfuse.runtime.backends.coreml_emulator.values import Array, TensorType, settle
+
+
+class CoreMLEmulator:
+    """Interprets the functions of one package in numpy, operation by operation.
+
+    Functions are decoded when they first run, each constant once. Not for several threads at a time.
+    Raises EmulatorError for a damaged package, an unknown function, and operations that are not emulated.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._package = Package(path)
+        self._constants = Constants(self._package)
+        self._ready: dict[str, Interpreter] = {}
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names of the functions; the one of a plain package is called `main`."""
+        return self._package.functions
+
+    @property
+    def user_metadata(self) -> dict[str, str]:
+        """The package's own keys and texts."""
+        return self._package.user_metadata
+
+    def interface(self, function: str | None = None) -> Interface:
+        """Names and descriptions of a function's inputs and outputs, in order."""
+        return self._package.interfaces[self._named(function)]
+
+    def inputs(self, function: str | None = None) -> dict[str, TensorType]:
+        return dict(self._interpreter(function).inputs)
+
+    def outputs(self, function: str | None = None) -> dict[str, TensorType]:
+        return dict(self._interpreter(function).outputs)
+
+    def operation_counts(self, function: str | None = None) -> dict[str, int]:
+        """How many operations of each kind a function has, constants left out."""
+        return dict(self._interpreter(function).operation_counts)
+
+    def predict(self, inputs: Mapping[str, npt.ArrayLike], function: str | None = None) -> dict[str, Array]:
+        """Run a function (None: the default one) on arrays by input name.
+
+        Numbers are converted to the declared types; integers are not made of fractions. Outputs are new arrays of the
+        declared types. EmulatorError where a name or a shape does not fit.
+        """
+        interpreter = self._interpreter(function)
+        if unlike := set(inputs) ^ set(interpreter.inputs):
+            wanted = "needs the input" if min(unlike) in interpreter.inputs else "has no input"
+            raise EmulatorError(f"the function {self._named(function)} {wanted} {min(unlike)!r}")
+        carried = {name: _carried(name, inputs[name], kind) for name, kind in interpreter.inputs.items()}
+        found = interpreter.run(carried)
+        return {name: np.array(found[name], kind.numpy) for name, kind in interpreter.outputs.items()}
+
+    def _named(self, function: str | None) -> str:
+        name = function or self._package.default_function
+        if name not in self.functions:
+            raise EmulatorError(f"{self._package.path} has no function {name!r}; it has {', '.join(self.functions)}")
+        return name
+
+    def _interpreter(self, function: str | None) -> Interpreter:
+        name = self._named(function)
+        if name not in self._ready:
+            self._ready[name] = Interpreter(self._package.function(name), self._constants)
+        return self._ready[name]
+
+
+def _carried(name: str, given: Any, kind: TensorType) -> Array:
+    value = np.asarray(given)
+    if not kind.fits(value.shape):
+        raise EmulatorError(f"the input {name!r} has the shape {list(value.shape)}, the program says {kind}")
+    if value.dtype.kind == "f" and kind.carrier not in (np.float32, np.float64):
+        raise EmulatorError(f"the input {name!r} is {value.dtype}, the program says {kind}")
+    return value.astype(np.float32) if value.dtype == np.float16 else settle(value, kind)
