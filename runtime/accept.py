@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from streamfuse.runtime.backend import FloatArray, PassOutput
+from streamfuse.runtime.backend import PassOutput
 from streamfuse.runtime.tree import Tree
 
-# (logits float32 [V], all tokens before, position of the token to choose) -> token
-Pick = Callable[[FloatArray, Sequence[int], int], int]
+# (which survivor of the pass, all tokens up to its own, position of the token to choose) -> token
+Pick = Callable[[int, Sequence[int], int], int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Walk:
     """An accepted path: `tokens[i]` was chosen after `rows[i]`, and all but the last of them are on the path."""
 
     rows: list[int]  # tree rows, rows[0] = 0 is the root
     tokens: list[int]  # as many as rows; tokens[i] is the token of rows[i + 1], the last one is the bonus token
     last: int  # where rows[-1] stands among the surviving nodes of the pass
+    ranks: list[int] = field(default_factory=list)  # of rows[i + 1] among the children of rows[i], 0 the most probable
+    offers: list[int] = field(default_factory=list)  # children that rows[i] had in the tree, as many as rows
 
 
 class Acceptor(Protocol):
@@ -38,17 +40,27 @@ class MatchAcceptor:
     """
 
     def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Pick) -> Walk:
-        if output.logits is None:
-            raise ValueError("a pass without logits has nothing to accept")
-        index_of = {row: index for index, row in enumerate(output.kept.tolist())}
+        if not len(output.kept):
+            raise ValueError("a pass without survivors has nothing to accept")
+        kept = output.kept.tolist()
+        drafted, parents, count = tree.tokens.tolist(), tree.parents.tolist(), len(tree)
         before = list(history)
-        rows, tokens, row = [0], list[int](), 0
+        walk = Walk([0], [], 0)
+        row, index = 0, kept.index(0)
         while True:
-            token = pick(output.logits[index_of[row]], before, len(before))
-            tokens.append(token)
-            child = tree.child(row, token)
-            if child is None or child not in index_of:
-                return Walk(rows, tokens, index_of[row])
-            rows.append(child)
+            token = pick(index, before, len(before))
+            walk.tokens.append(token)
+            child, rank, offers = 0, 0, 0
+            for other in range(row + 1, count):
+                if parents[other] == row:
+                    if drafted[other] == token:
+                        child, rank = other, offers
+                    offers += 1
+            walk.offers.append(offers)
+            if not child or child not in kept:
+                walk.last = index
+                return walk
+            row, index = child, kept.index(child)
+            walk.rows.append(row)
+            walk.ranks.append(rank)
             before.append(token)
-            row = child

@@ -92,8 +92,10 @@ class ModelSpec:
         return min(fitting)[1]
 
 
-NO_IDS: IntArray = np.zeros((0, 0, 0), np.int64)
-NO_LOG_PROBS: FloatArray = np.zeros((0, 0, 0), np.float32)
+_NOBODY: IntArray = np.zeros(0, np.int64)
+_ROOT: IntArray = np.zeros(1, np.int64)
+_NO_IDS: IntArray = np.zeros((1, 0, 0), np.int64)
+_NO_LOG_PROBS: FloatArray = np.zeros((1, 0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,12 @@ class PassOutput:
     best: IntArray  # [K'] the most probable next token of each survivor, the smaller id of equal ones
     kept: IntArray  # [K'], kept[0] = 0, in any order along a path; empty for prefill
     # [M', G, k] of the first M' <= K' survivors: full-vocabulary ids, best first; natural log
-    stream_ids: IntArray = field(default_factory=lambda: NO_IDS)
-    stream_log_probs: FloatArray = field(default_factory=lambda: NO_LOG_PROBS)
+    stream_ids: IntArray = field(default_factory=lambda: _NO_IDS[:0])
+    stream_log_probs: FloatArray = field(default_factory=lambda: _NO_LOG_PROBS[:0])
+
+    def carries_streams(self, index: int) -> bool:
+        """Whether the `index`-th survivor has streams."""
+        return bool(index < self.stream_ids.shape[0] and self.stream_ids.shape[1])
 
     @classmethod
     def of_prefill(cls) -> PassOutput:
@@ -115,11 +121,7 @@ class PassOutput:
     @classmethod
     def of_decode(cls, logits: FloatArray | None, best: IntArray) -> PassOutput:
         """One node and no streams; logits float32 [1, V] or None, best int64 [1]."""
-        return cls(logits, best, _ROOT)
-
-
-_NOBODY: IntArray = np.zeros(0, np.int64)
-_ROOT: IntArray = np.zeros(1, np.int64)
+        return cls(logits, best, _ROOT, _NO_IDS, _NO_LOG_PROBS)
 
 
 class Backend(Protocol):

@@ -44,6 +44,7 @@ class DraftTables:
     parent_right: FloatArray  # [S, r]
     gate: FloatArray  # [G, r]
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
+    calibration: tuple[float, ...] = ()  # [G] hits per promised hit at each depth; empty where nobody measured
 
     @classmethod
     def of(
@@ -52,6 +53,7 @@ class DraftTables:
         parent_right: npt.NDArray[np.float16],
         gate: FloatArray,
         stream_vocab: npt.NDArray[np.int32],
+        calibration: Sequence[float] = (),
     ) -> DraftTables:
         """From the arrays of draft.npz. ValueError where the shapes contradict one another."""
         vocab_size, rank = parent_left.shape
@@ -64,7 +66,10 @@ class DraftTables:
             raise ValueError(f"stream_vocab names a token outside the vocabulary of {vocab_size}")
         slot_of = np.full(vocab_size, -1, np.int32)
         slot_of[stream_vocab] = np.arange(len(stream_vocab), dtype=np.int32)
-        return cls(parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of)
+        if not all(0 <= ratio <= 10 for ratio in calibration):
+            raise ValueError(f"calibration holds {list(calibration)}, which are not ratios from 0 to 10")
+        ratios = tuple(float(ratio) for ratio in calibration)
+        return cls(parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of, ratios)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> DraftTables:
@@ -75,7 +80,9 @@ class DraftTables:
                 missing = [name for name in names if name not in arrays]
                 if missing:
                     raise ValueError(f"it lacks {', '.join(missing)}")
-                return cls.of(*(arrays[name] for name in names))
+                calibration = arrays["calibration"].tolist() if "calibration" in arrays else ()
+                left, right, gate, stream_vocab = (arrays[name] for name in names)
+                return cls.of(left, right, gate, stream_vocab, calibration)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"cannot read the drafting data {path}: {error}") from error
 
@@ -177,11 +184,22 @@ class StreamDrafter:
         self.tables = tables
         self._streams: tuple[IntArray, FloatArray] | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether there are streams to draft from."""
+        return self._streams is not None
+
+    @property
+    def calibration(self) -> Sequence[float]:
+        """Per depth, how often drafted tokens came true per promise, as measured when the bundle was made."""
+        return () if self.tables is None else self.tables.calibration
+
     def reset(self) -> None:
         self._streams = None
 
     def learn(self, output: PassOutput, index: int) -> None:
-        self._streams = (output.stream_ids[index], output.stream_log_probs[index])
+        carries = output.carries_streams(index)
+        self._streams = (output.stream_ids[index], output.stream_log_probs[index]) if carries else None
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         if self._streams is None:

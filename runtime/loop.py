@@ -8,20 +8,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from streamfuse.runtime.accept import Acceptor, MatchAcceptor, Pick, Walk
-from streamfuse.runtime.backend import DECODE, PREFILL, Backend, FloatArray, PassOutput
+from streamfuse.runtime.backend import PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig, check_prompt
 from streamfuse.runtime.draft import Drafter, StreamDrafter
+from streamfuse.runtime.plan import FixedPlan, Plan
 from streamfuse.runtime.sampling import Sampler
 from streamfuse.runtime.stats import Statistics, Stopwatch
 from streamfuse.runtime.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(NamedTuple):
     """A delivered token, and whether it was drafted (True) or chosen after the accepted path (False)."""
 
     token: int
@@ -49,7 +50,8 @@ class Loop:
     """The parts of a loop. `tokens` is the context: it holds the prompt and grows with each delivered token.
 
     At every moment, also after an early close or an error, the cache holds the first `backend.length` of `tokens`;
-    between two passes that is all of them but the last, which is the root of the next tree.
+    between two passes that is all of them but the last, which is the root of the next tree. Without a `plan` the
+    drafter proposes at one width: the one of `config`, else the bundle's default.
     """
 
     backend: Backend
@@ -61,6 +63,7 @@ class Loop:
     watch: Callable[[int], bool] = _never  # sees each delivered token; True ends the text after it (a stop string)
     observe: Callable[[Round], None] | None = None
     statistics: Statistics = field(default_factory=lambda: Statistics(Stopwatch()))
+    plan: Plan | None = None
 
     def run(self) -> Generator[Emitted, None, None]:
         """Generate. Ends with `statistics.finish_reason` set; PromptError or ValueError before the first pass.
@@ -73,23 +76,24 @@ class Loop:
         clock, spec, max_new = statistics.stopwatch, backend.spec, self.config.max_new_tokens
         check_prompt(tokens, spec)
         width, stop_ids = self.config.width_for(spec), self.config.stop_ids(spec)
+        plan = self.plan if self.plan is not None and width > 1 else FixedPlan(spec, self.drafter, width)
         sampler = Sampler(self.config.sampling)
         statistics.speculative, statistics.fallback_reason = width > 1, self.config.fallback_reason(spec)
         statistics.prompt_tokens = len(tokens)
         clock.skip()
-        self.drafter.reset()
+        plan.begin(tokens)
         self._prefill()
         room = min(max_new, spec.capacity - len(tokens))
         reason = None if room else "context"
         while reason is None and not self.stop.is_set():
-            drafting = width > 1 and room > 1  # the last token's successor is of no use
-            tree = self.drafter.draft(tokens, width, room - 1) if drafting else Tree.root(tokens[-1])
-            method = spec.verify_method(len(tree)) if drafting else DECODE
-            statistics.count_pass(method, int(tree.depths.max()), len(tree) - 1)
+            step = plan.step(tokens, room)
+            tree = step.tree
+            statistics.count_pass(step.method, int(tree.depths.max()), len(tree) - 1, step.reason)
+            positions, visible = tree.positions(len(tokens) - 1), tree.ancestors()
             clock.lap("draft")
-            output = backend.run(method, tree.tokens, tree.positions(len(tokens) - 1), tree.ancestors())
-            clock.lap("verify")
-            walk = self.acceptor.accept(tree, output, tokens, self._timed(sampler.pick))
+            output = backend.run(step.method, tree.tokens, positions, visible, sampler.needs_logits)
+            pass_ms = clock.lap("verify")
+            walk = self.acceptor.accept(tree, output, tokens, self._pick(sampler, output))
             statistics.near_ties = sampler.near_ties
             delivered = end_tokens = 0
             try:
@@ -115,11 +119,15 @@ class Loop:
                     backend.commit(walk.rows[:delivered])
                 clock.lap("commit")
             if self.observe is not None:
-                self.observe(Round(method, tree, output, walk, delivered, backend.length))
-            self.drafter.learn(output, walk.last)
+                self.observe(Round(step.method, tree, output, walk, delivered, backend.length))
+            statistics.count_ranks(walk)
             room -= delivered
             if not room and reason is None:
                 reason = "length" if statistics.generated_tokens == max_new else "context"
+            if plan.learn(step, output, walk, pass_ms) and reason is None and delivered == len(walk.tokens):
+                clock.lap("draft")
+                streams = backend.streams(walk.last)
+                plan.learn_streams(streams, clock.lap("verify"))
         statistics.finish_reason = reason or "stopped"
 
     def _prefill(self) -> None:
@@ -136,13 +144,16 @@ class Loop:
             self.statistics.prefilled_tokens += rows
         self.statistics.stopwatch.lap("prefill")
 
-    def _timed(self, pick: Pick) -> Pick:
-        """The same choice, its time given to `sample` and the walk's to `accept`."""
-        clock = self.statistics.stopwatch
+    def _pick(self, sampler: Sampler, output: PassOutput) -> Pick:
+        """The model's own choice after a survivor. The time of sampling goes to `sample`, the walk's to `accept`."""
+        clock, logits = self.statistics.stopwatch, output.logits
+        if logits is None:
+            best = output.best.tolist()
+            return lambda index, history, position: best[index]
 
-        def timed(logits: FloatArray, history: Sequence[int], position: int) -> int:
+        def timed(index: int, history: Sequence[int], position: int) -> int:
             clock.lap("accept")
-            token = pick(logits, history, position)
+            token = sampler.pick(logits[index], history, position)
             clock.lap("sample")
             return token
 

@@ -63,6 +63,11 @@ class Sampler:
         self.config = config
         self.near_ties = 0
 
+    @property
+    def needs_logits(self) -> bool:
+        """Greedy without a penalty is the engine's own best token; everything else needs the distribution."""
+        return not self.config.greedy or self.config.repetition_penalty != 1
+
     def pick(self, logits: FloatArray, history: Sequence[int], position: int) -> int:
         """The token at `position`, from logits float32 [V] and all tokens before it (prompt included).
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from streamfuse.runtime.accept import Acceptor, MatchAcceptor
+from streamfuse.runtime.adaptive import AdaptivePlan
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
+from streamfuse.runtime.costs import CostTable, measure
 from streamfuse.runtime.draft import Drafter, DraftTables, StreamDrafter
 from streamfuse.runtime.loop import Emitted, Loop
 from streamfuse.runtime.stats import Clock, Statistics, Stopwatch
@@ -99,7 +101,11 @@ class Generation(Iterator[Piece]):
 
 
 class Session:
-    """One backend, one sequence of tokens. Not thread-safe, except `stop`."""
+    """One backend, one sequence of tokens. Not thread-safe, except `stop`.
+
+    A generation without a width is planned by cost: `costs`, or else what the first such generation measures before it
+    begins. What the plan learns stays for the next generations. A drafter of the caller's own runs at one width always.
+    """
 
     def __init__(
         self,
@@ -109,12 +115,15 @@ class Session:
         *,
         drafter: Drafter | None = None,
         acceptor: Acceptor | None = None,
+        costs: CostTable | None = None,
         model_load_ms: float = 0.0,
         clock: Clock = time.perf_counter,
     ) -> None:
         self.backend = backend
         self._decode = decode
         self._drafter = drafter if drafter is not None else StreamDrafter(tables)
+        self._costs = costs
+        self._plan: AdaptivePlan | None = None
         self._acceptor = acceptor if acceptor is not None else MatchAcceptor()
         self._model_load_ms = model_load_ms
         self._clock = clock
@@ -138,11 +147,12 @@ class Session:
         if config.stop_strings and self._decode is None:
             raise ValueError("stop strings need a detokenizer, and this session has none")
         self._close_generation()
+        plan = self._plan_for(config)
         tokens = [int(token) for token in prompt_ids]
         self.backend.truncate(_shared(self._tokens[: self.backend.length], tokens[:-1]))
         self._tokens = tokens
         statistics = Statistics(Stopwatch(self._clock), self._model_load_ms)
-        loop = Loop(self.backend, tokens, config, self._drafter, self._acceptor, statistics=statistics)
+        loop = Loop(self.backend, tokens, config, self._drafter, self._acceptor, statistics=statistics, plan=plan)
         text = TextStream(self._decode, config.stop_strings) if self._decode else None
         self._generation = Generation(loop, text)
         return self._generation
@@ -163,6 +173,18 @@ class Session:
         """End what runs and give the engine's memory back."""
         self._close_generation()
         self.backend.close()
+
+    def _plan_for(self, config: GenerationConfig) -> AdaptivePlan | None:
+        """None where the configuration fixes the width, or where there is nothing to choose."""
+        spec = self.backend.spec
+        if config.width is not None or config.fallback_reason(spec) is not None:
+            return None
+        if self._plan is None and isinstance(self._drafter, StreamDrafter):
+            if self._costs is None:
+                self.backend.truncate(0)
+                self._costs = measure(self.backend, self._clock)
+            self._plan = AdaptivePlan(spec, self._costs, self._drafter)
+        return self._plan
 
     def _close_generation(self) -> None:
         if self._generation is not None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfuse.runtime.accept import Walk
+
 PHASES = ("prefill", "draft", "verify", "accept", "commit", "sample")
 Clock = Callable[[], float]  # monotonic seconds
 
@@ -19,11 +21,13 @@ class Stopwatch:
         self._mark = clock()
         self.ms = dict.fromkeys(PHASES, 0.0)
 
-    def lap(self, phase: str) -> None:
-        """The time since the last lap belongs to this phase."""
+    def lap(self, phase: str) -> float:
+        """The time since the last lap belongs to this phase; its milliseconds."""
         now = self._clock()
-        self.ms[phase] += 1000 * (now - self._mark)
+        spent = 1000 * (now - self._mark)
+        self.ms[phase] += spent
         self._mark = now
+        return spent
 
     def skip(self) -> None:
         """The time since the last lap belongs to the caller."""
@@ -51,14 +55,20 @@ class Statistics:
     draft_tokens_accepted: int = 0
     depth_proposed: list[int] = field(default_factory=list)  # [j]: rounds with a node of depth j + 1
     depth_accepted: list[int] = field(default_factory=list)  # [j]: rounds whose accepted path reached depth j + 1
+    rank_offered: list[int] = field(default_factory=list)  # [r]: visited nodes with a child of rank r (0 the best)
+    rank_accepted: list[int] = field(default_factory=list)  # [r]: of them, those whose child of rank r was accepted
     widths: dict[str, int] = field(default_factory=dict)  # passes per method
+    fallback_reasons: dict[str, int] = field(default_factory=dict)  # plain passes per reason
     speculative: bool = False
     fallback_reason: str | None = None
+    cost_ms: dict[str, float] = field(default_factory=dict)  # what the plan expects of a full pass, per method
     finish_reason: str = "stopped"  # until the loop knows better: a caller may walk away at any token
     near_ties: int = 0  # choices that another engine's rounding might turn; not part of the JSON
 
-    def count_pass(self, method: str, depth: int, proposed: int) -> None:
-        """A pass began: the method, its tree's depth, and the drafted nodes in it."""
+    def count_pass(self, method: str, depth: int, proposed: int, reason: str | None = None) -> None:
+        """A pass began: the method, its tree's depth, the drafted nodes in it, and why it is a plain one."""
+        if reason is not None:
+            self.fallback_reasons[reason] = self.fallback_reasons.get(reason, 0) + 1
         self.widths[method] = self.widths.get(method, 0) + 1
         self.target_forward_passes += 1
         self.rounds += method != "decode"
@@ -71,6 +81,15 @@ class Statistics:
         self.emitted_tokens += emitted
         _add_to_first(self.depth_accepted, accepted)
 
+    def count_ranks(self, walk: Walk) -> None:
+        """A walk is over: which children its nodes had, and which were right."""
+        for place, offers in enumerate(walk.offers):
+            _add_to_first(self.rank_offered, offers)
+            if place < len(walk.ranks):
+                rank = walk.ranks[place]
+                self.rank_accepted.extend([0] * (rank + 1 - len(self.rank_accepted)))
+                self.rank_accepted[rank] += 1
+
     def count_token(self) -> None:
         """A token is delivered."""
         self.generated_tokens += 1
@@ -80,8 +99,19 @@ class Statistics:
     @property
     def acceptance_per_depth(self) -> list[float]:
         """[j]: of the rounds that proposed a node of depth j + 1, the share whose delivered path reached that depth."""
-        reached = self.depth_accepted + [0] * len(self.depth_proposed)
-        return [_ratio(accepted, rounds) for accepted, rounds in zip(reached, self.depth_proposed, strict=False)]
+        return _shares(self.depth_accepted, self.depth_proposed)
+
+    @property
+    def acceptance_per_rank(self) -> list[float]:
+        """[r]: of the nodes of accepted paths that had a child of rank r (0 the best), the share where it was right."""
+        return _shares(self.rank_accepted, self.rank_offered)
+
+    @property
+    def main_reason(self) -> str | None:
+        """Why it did not draft: for the whole generation, or for most of its plain passes."""
+        if self.fallback_reason is not None or not self.fallback_reasons:
+            return self.fallback_reason
+        return max(self.fallback_reasons, key=lambda reason: self.fallback_reasons[reason])
 
     @property
     def mean_accepted_tokens(self) -> float:
@@ -109,8 +139,11 @@ class Statistics:
             "time_ms": dict(ms),
             "widths": dict(self.widths),
             "speculative": self.speculative,
-            "fallback_reason": self.fallback_reason,
+            "fallback_reason": self.main_reason,
             "finish_reason": self.finish_reason,
+            "acceptance_per_rank": self.acceptance_per_rank,
+            "fallback_reasons": dict(self.fallback_reasons),
+            "cost_ms": dict(self.cost_ms),
         }
 
 
@@ -118,6 +151,11 @@ def _add_to_first(counts: list[int], depth: int) -> None:
     counts.extend([0] * (depth - len(counts)))
     for index in range(depth):
         counts[index] += 1
+
+
+def _shares(parts: list[int], wholes: list[int]) -> list[float]:
+    padded = parts + [0] * len(wholes)
+    return [_ratio(part, whole) for part, whole in zip(padded, wholes, strict=False)]
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -27,6 +27,7 @@ class Tree:
     parents: IntArray  # int64 [n], rows; -1 for the root
     depths: IntArray  # int64 [n], 0 for the root
     log_probs: npt.NDArray[np.float64]  # [n], of the path from the root, natural log; 0 for the root
+    visible: BoolArray | None = None  # what `ancestors` gives, where whoever grew the tree has it at hand
 
     @classmethod
     def root(cls, token: int) -> Tree:
@@ -49,6 +50,8 @@ class Tree:
 
     def ancestors(self) -> BoolArray:
         """bool [n, n]: [i, j] where j lies on the path from the root to i. A node is its own ancestor."""
+        if self.visible is not None:
+            return self.visible
         result = np.eye(len(self), dtype=np.bool_)
         for row, parent in enumerate(self.parents.tolist()[1:], start=1):
             result[row] |= result[parent]
@@ -57,6 +60,13 @@ class Tree:
     def positions(self, root_position: int) -> IntArray:
         """int64 [n]: the absolute position of each node's token."""
         return self.depths + root_position
+
+    def first(self, count: int) -> Tree:
+        """The tree of the first `count` rows, which is closed under ancestors because parents come first."""
+        if count >= len(self):
+            return self
+        visible = None if self.visible is None else np.ascontiguousarray(self.visible[:count, :count])
+        return Tree(self.tokens[:count], self.parents[:count], self.depths[:count], self.log_probs[:count], visible)
 
     def child(self, row: int, token: int) -> int | None:
         """The row of the child of `row` that carries the token; None where nobody drafted it there."""

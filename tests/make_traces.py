@@ -62,7 +62,7 @@ def loop_trace(about: str, backend: ArithmeticBackend, prompt: list[int], config
     return {
         "format": FORMAT,
         "about": about,
-        "spec": asdict(backend.spec),
+        "spec": {key: value for key, value in asdict(backend.spec).items() if key not in ("stream_nodes", "deferred")},
         "accuracy": backend.accuracy,
         "sampling": sampling,
         "config": {key: value for key, value in asdict(config).items() if key != "sampling"},

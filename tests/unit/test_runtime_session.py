@@ -38,9 +38,9 @@ def test_a_second_turn_equals_a_fresh_session_and_reads_only_what_is_new(width: 
 def test_a_second_turn_does_not_draft_from_the_streams_of_the_first() -> None:
     backend = ArithmeticBackend(spec())
     session = Session(backend)
-    session.generate([1, 2, 3], GenerationConfig(6)).finish()
+    session.generate([1, 2, 3], GenerationConfig(6, width=4)).finish()
     backend.calls.clear()
-    session.generate([9, 9, 9], GenerationConfig(6)).finish()
+    session.generate([9, 9, 9], GenerationConfig(6, width=4)).finish()
     assert backend.calls[:2] == [("prefill", 2), ("verify_2", 1)]
 
 

@@ -59,7 +59,8 @@ def test_the_five_verbs_replay_a_trace_from_its_recorded_outputs(name: str) -> N
         assert_same_tree(tree, step["tree"])
         kept = np.array(step["kept"])
         output = PassOutput(
-            np.zeros((len(kept), 1), np.float32),
+            None,
+            np.zeros(len(kept), np.int64),
             kept,
             np.array(step["stream_ids"], np.int64),
             np.array(step["stream_log_probs"], np.float32),

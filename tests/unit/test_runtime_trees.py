@@ -54,14 +54,15 @@ def test_match_walks_the_path_of_the_oracle(rng: np.random.Generator) -> None:
         for row in range(1, len(tree)):
             if rng.random() < 0.7:
                 wishes[tree.parents[row]] = tree.tokens[row]
-        logits = np.eye(12, dtype=np.float32)[wishes[kept]]
-        output = PassOutput(logits, logits.argmax(axis=1), np.array(kept))
+        output = PassOutput(None, wishes[kept], np.array(kept))
         history = [5, 5, int(tree.tokens[0])]
         seen: list[tuple[list[int], int]] = []
 
-        def pick(row: np.ndarray, before: list[int], position: int, seen: list = seen) -> int:
+        def pick(
+            index: int, before: list[int], position: int, seen: list = seen, best: np.ndarray = output.best
+        ) -> int:
             seen.append((list(before), position))
-            return int(row.argmax())
+            return int(best[index])
 
         walk = MatchAcceptor().accept(tree, output, history, pick)
         rows, tokens = oracle.accept(
@@ -69,6 +70,11 @@ def test_match_walks_the_path_of_the_oracle(rng: np.random.Generator) -> None:
         )
         assert (walk.rows, walk.tokens) == (rows, tokens)
         assert kept[walk.last] == rows[-1]
+        for row, offers in zip(rows, walk.offers, strict=True):
+            assert offers == np.count_nonzero(tree.parents == row)
+        assert len(walk.ranks) == len(rows) - 1
+        for parent, child, rank in zip(rows, rows[1:], walk.ranks, strict=False):
+            assert np.flatnonzero(tree.parents == parent)[rank] == child
         for index, (before, position) in enumerate(seen):
             assert before == history + tokens[:index]
             assert position == len(before)
@@ -90,6 +96,6 @@ def test_committing_a_path_leaves_the_cache_of_the_oracle(rng: np.random.Generat
         assert backend.cache == oracle.commit(before, tree.tokens.tolist(), path, delivered)
 
 
-def test_a_pass_without_logits_cannot_be_accepted() -> None:
-    with pytest.raises(ValueError, match="without logits"):
+def test_a_pass_without_survivors_cannot_be_accepted() -> None:
+    with pytest.raises(ValueError, match="without survivors"):
         MatchAcceptor().accept(Tree.root(1), PassOutput.of_prefill(), [1], lambda *_: 0)

@@ -1,0 +1,87 @@
+"""What the streams promise against what the model then says, followed while running.
+
+A drafted path has a probability; how often such paths come true depends on text and temperature. Per depth, the ratio
+of hits to promised hits corrects the promise; per method, the ratio of accepted to expected tokens corrects the rest,
+above all what the pruner loses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from streamfuse.runtime.tree import Tree
+
+_FORGET = 0.97  # of what was seen, per new sight: about the last thirty count
+_PRIOR_WEIGHT = 3.0  # promised hits that the prior counts for
+
+
+class Calibration:
+    """Hits per promised hit at each depth, with priors from the bundle's calibration (1: the promise is kept)."""
+
+    def __init__(self, priors: Sequence[float], depths: int) -> None:
+        self._priors = [*priors, *[1.0] * depths][:depths]
+        self._hits = [0.0] * depths
+        self._promised = [0.0] * depths
+
+    def ratios(self) -> list[float]:
+        """[d]: what to multiply the probability of a path of depth d with; 1 for the root."""
+        product, found = 1.0, [1.0]
+        for prior, hits, promised in zip(self._priors, self._hits, self._promised, strict=True):
+            product *= (hits + _PRIOR_WEIGHT * prior) / (promised + _PRIOR_WEIGHT)
+            found.append(product)
+        return found
+
+    def learn(self, tree: Tree, chosen: Sequence[int]) -> None:
+        """The model chose these tokens after the root, one after the other; the tree need not have been verified."""
+        tokens, parents, log_probs = tree.tokens.tolist(), tree.parents.tolist(), tree.log_probs.tolist()
+        row = 0
+        for depth, token in enumerate(chosen[: len(self._hits)]):
+            promised, child = 0.0, 0
+            for other in range(row + 1, len(tokens)):
+                if parents[other] == row:
+                    promised += math.exp(log_probs[other] - log_probs[row])
+                    if tokens[other] == token:
+                        child = other
+            if not promised:
+                return
+            self._hits[depth] = _FORGET * self._hits[depth] + (child > 0)
+            self._promised[depth] = _FORGET * self._promised[depth] + min(promised, 1.0)
+            if not child:
+                return
+            row = child
+
+    def doubt(self) -> None:
+        """Half of what was seen is forgotten: the text may have changed since."""
+        self._hits = [value / 2 for value in self._hits]
+        self._promised = [value / 2 for value in self._promised]
+
+
+class Yield:
+    """Accepted tokens per expected one, of one method."""
+
+    def __init__(self) -> None:
+        self._accepted = 0.0
+        self._expected = 0.0
+
+    @property
+    def ratio(self) -> float:
+        return (self._accepted + _PRIOR_WEIGHT) / (self._expected + _PRIOR_WEIGHT)
+
+    def learn(self, accepted: int, expected: float) -> None:
+        self._accepted = _FORGET * self._accepted + accepted
+        self._expected = _FORGET * self._expected + expected
+
+    def doubt(self) -> None:
+        self._accepted, self._expected = self._accepted / 2, self._expected / 2
+
+
+def expected_tokens(tree: Tree, ratios: Sequence[float], exact: Collection[int] = ()) -> list[float]:
+    """[i]: probability that row i + 1 is accepted, at most 1; rows in `exact` are not corrected by depth."""
+    found = []
+    rows = zip(tree.log_probs.tolist(), tree.depths.tolist(), strict=True)
+    for row, (log_prob, depth) in enumerate(rows):
+        if row:
+            ratio = 1.0 if row in exact or depth >= len(ratios) else ratios[depth]
+            found.append(min(1.0, math.exp(log_prob) * ratio))
+    return found

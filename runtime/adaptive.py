@@ -1,0 +1,236 @@
+"""The plan that takes what pays: each pass is the one with the most expected tokens for its time.
+
+A pass is worth `expected tokens - rate * cost + what it leaves behind`. `rate` is tokens per millisecond of the best
+known way (plain decoding, or what is being reached), so the sum is the gain over that way. A pass that leaves streams
+behind leaves `value of streams`, followed while running; a plain pass leaves none.
+
+An allowance in plain tokens bounds what being wrong may cost: it starts small, plain decoding adds a little, every
+verify pass adds what it gained or takes what it lost, and a pass whose failure it could not pay is not run. So plain
+speed is lost by a percent or two at most, whatever the streams promise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from streamfuse.runtime.accept import Walk
+from streamfuse.runtime.acceptance import Calibration, Yield, expected_tokens
+from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
+from streamfuse.runtime.costs import STREAMS, CostTable
+from streamfuse.runtime.draft import StreamDrafter
+from streamfuse.runtime.ngram import Chain, ChainOdds, NgramIndex, merge
+from streamfuse.runtime.plan import Step
+from streamfuse.runtime.tree import Tree
+
+COSTS = "verifying costs more here than drafts bring"
+REJECTED = "too few drafts were accepted"
+
+_ALLOWANCE, _MOST_ALLOWANCE = 1.5, 6.0  # plain tokens: at the start, and at most
+_EARNED = 0.015  # allowance per plain token
+_PROBE = 4  # passes with drafts in one try after a pause
+_PAUSE, _LONGEST_PAUSE = 24, 768  # tokens between tries; each that fails doubles it
+_FOLLOW = 0.1  # of the difference, per sight: the value of streams
+_RATE_FORGET = 0.98
+_PRIOR_HIT = 0.35  # expected tokens of the best node before anything was seen; the i-th best has an i-th of it
+
+
+class AdaptivePlan:
+    """Chooses method, nodes and schedule per pass. What it has learnt stays for the next generation."""
+
+    def __init__(self, spec: ModelSpec, costs: CostTable, drafter: StreamDrafter) -> None:
+        self.costs = costs
+        self._spec = spec
+        self._drafter = drafter
+        self._methods = sorted(spec.widths, key=lambda name: spec.widths[name])
+        self._widest = max(rows for rows, _ in spec.widths.values())
+        self._calibration = Calibration(drafter.calibration, spec.num_streams)
+        self._yields = {name: Yield() for name in self._methods}
+        self._carried = {name: _carrying_share(spec, name) for name in self._methods}  # how often streams are left
+        self._index, self._odds = NgramIndex(), ChainOdds()
+        self._allowance = _ALLOWANCE
+        self._recent = [0.0, 0.0]  # tokens, milliseconds
+        self._value = self._first_value()  # of having streams, in tokens
+        self._pause = _PAUSE  # length of the next one, in plain tokens
+        self._wait: int | None = None  # what is left of this one; None where drafting goes on
+        self._probe, self._probe_gain = 0, 0.0  # passes left of a try, plain tokens that it gained
+        self._reason, self._drafted = COSTS, False
+        self._tree: Tree | None = None  # what the streams proposed for this pass
+        self._chain: Chain | None = None
+        self._expected = 0.0
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._drafter.reset()
+        self._index.begin(tokens)
+
+    def step(self, tokens: Sequence[int], room: int) -> Step:
+        root, self._tree, self._chain = Tree.root(tokens[-1]), None, None
+        if room < 2:
+            return Step(DECODE, root)
+        self._index.follow(tokens)
+        tree, exact = self._draft(tokens, root, room - 1)
+        method, nodes, gain, expected = self._best(tree, exact)
+        plain = self._plain_gain()
+        if self._tree is not None:
+            self._follow_value(max(gain, plain), plain, room)
+        promising = gain > plain
+        if promising or self._looks_again(method, nodes):
+            if self._affords(method, nodes):
+                self._expected = expected
+                return Step(method, tree.first(nodes))
+            self._reason = REJECTED if self._drafted else COSTS
+            self._rest()
+        elif self._tree is not None:
+            self._reason = COSTS if self._calibration.ratios()[1] > 0.7 else REJECTED
+        return Step(DECODE, root, self._reason)
+
+    def learn(self, step: Step, output: PassOutput, walk: Walk, ms: float) -> bool:
+        method, nodes, tokens = step.method, len(step.tree), len(walk.tokens)
+        self.costs.observe(method, nodes, ms)
+        gained = self._account(method, nodes, tokens)
+        if self._tree is not None:
+            self._calibration.learn(self._tree, walk.tokens)
+        if self._chain is not None:
+            self._odds.learn(self._chain, walk.tokens)
+        carried = output.carries_streams(walk.last)
+        self._drafter.learn(output, walk.last)
+        if method == DECODE:
+            if self._wait:
+                self._wait -= 1
+        else:
+            if nodes > 1:
+                self._drafted = True
+                self._yields[method].learn(tokens - 1, self._expected)
+            self._carried[method] += _FOLLOW * (carried - self._carried[method])
+            self._watch_probe(gained, nodes)
+        return self._spec.deferred and not carried and self._wants_deferred()
+
+    def learn_streams(self, output: PassOutput, ms: float) -> None:
+        self.costs.observe(STREAMS, 1, ms)
+        spent = self.costs.of_pass(STREAMS)
+        self._allowance -= spent / self.costs.of_pass(DECODE)
+        self._recent[1] += spent
+        self._drafter.learn(output, 0)
+
+    def _draft(self, tokens: Sequence[int], root: Tree, depth: int) -> tuple[Tree, list[int]]:
+        """The best tree of streams and n-grams, and its rows that came from n-grams."""
+        tree = root
+        if self._drafter.ready:
+            self._tree = tree = self._drafter.draft(tokens, self._widest, depth)
+        self._chain = self._index.chain(min(depth, self._widest - 1))
+        if self._chain is None:
+            return tree, []
+        return merge(tree, self._chain, self._odds.log_probs(self._chain), self._widest)
+
+    def _best(self, tree: Tree, exact: list[int]) -> tuple[str, int, float, float]:
+        """The verify pass of the largest gain: method, nodes, gain, drafted tokens expected to be accepted."""
+        rate, hits = self._rate(), expected_tokens(tree, self._calibration.ratios(), exact)
+        best = ("", 0, -1e9, 0.0)
+        for method in self._methods:
+            most = min(len(tree), self._spec.widths[method][0])
+            kept, least = self._yields[method].ratio, rate * self.costs.per_node(method)
+            nodes, expected = 1, 0.0
+            while nodes < most and kept * hits[nodes - 1] >= least:
+                expected += kept * hits[nodes - 1]
+                nodes += 1
+            gain = 1 + expected - rate * self.costs.of_pass(method, nodes) + self._left(self._carried[method])
+            if gain > best[2]:
+                best = (method, nodes, gain, expected / kept)
+        return best
+
+    def _plain_gain(self) -> float:
+        return 1 - self._rate() * self.costs.of_pass(DECODE) + self._left(0.0)
+
+    def _left(self, carried: float) -> float:
+        """What a pass leaves behind that carries streams with this probability."""
+        if self._wait:
+            return 0.0
+        later = self._value - self._rate() * self.costs.of_pass(STREAMS) if self._spec.deferred else 0.0
+        return carried * self._value + (1 - carried) * max(0.0, later)
+
+    def _wants_deferred(self) -> bool:
+        worth = not self._wait and self._value > self._rate() * self.costs.of_pass(STREAMS)
+        return (worth or self._probe > 0) and self._allowance > self._relative(STREAMS)
+
+    def _rate(self) -> float:
+        """Tokens per millisecond of the best known way."""
+        plain = 1 / self.costs.of_pass(DECODE)
+        tokens, ms = self._recent
+        return max(plain, tokens / ms) if ms else plain
+
+    def _relative(self, method: str, nodes: int = 1) -> float:
+        """Cost in plain passes."""
+        return self.costs.of_pass(method, nodes) / self.costs.of_pass(DECODE)
+
+    def _affords(self, method: str, nodes: int) -> bool:
+        """The allowance can pay for the pass if nothing is accepted, and for the next one if this is to lead to it."""
+        need = self._relative(method, nodes) - 1
+        if nodes == 1:
+            need += min(self._relative(name, self._spec.widths[name][0]) for name in self._methods) - 1
+        return self._allowance >= need
+
+    def _follow_value(self, here: float, plain: float, room: int) -> None:
+        """Streams are worth what the best pass gains with them beyond the best without them."""
+        if room < 8 or self._wait:  # the end of the text says nothing about its middle
+            return
+        narrow = self._methods[0]
+        without = max(plain, 1 - self._rate() * self.costs.of_pass(narrow) + self._left(self._carried[narrow]))
+        self._value = max(0.0, self._value + _FOLLOW * (here - without - self._value))
+
+    def _first_value(self) -> float:
+        rate = self._rate()
+        best = 0.0
+        for method in self._methods:
+            rows = self._spec.widths[method][0]
+            tokens = sum(_PRIOR_HIT / place for place in range(1, rows))
+            extra = self.costs.of_pass(method, rows) - self.costs.of_pass(self._methods[0])
+            best = max(best, tokens - rate * extra)
+        return best if self._spec.num_streams else 0.0
+
+    def _account(self, method: str, nodes: int, tokens: int) -> float:
+        """Book a pass; plain tokens that it gained."""
+        gained = tokens - self._relative(method, nodes)
+        self._allowance = min(_MOST_ALLOWANCE, self._allowance + (_EARNED if method == DECODE else gained))
+        self._recent[0] = _RATE_FORGET * self._recent[0] + tokens
+        self._recent[1] = _RATE_FORGET * self._recent[1] + self.costs.of_pass(method, nodes)
+        return gained
+
+    def _looks_again(self, method: str, nodes: int) -> bool:
+        """Nothing pays by what is known. The first time, pause; after the pause, try a few passes all the same."""
+        if self._probe:
+            return True
+        if self._wait is None:
+            if self._tree is None:
+                self._rest()
+            return False
+        if self._wait or not self._spec.num_streams or not self._affords(method, nodes):
+            return False
+        self._probe, self._probe_gain = _PROBE, 0.0
+        self._calibration.doubt()
+        for one in self._yields.values():
+            one.doubt()
+        return True
+
+    def _rest(self) -> None:
+        """A pause, after which it is tried again; longer each time in a row."""
+        self._probe, self._wait = 0, self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _watch_probe(self, gained: float, nodes: int) -> None:
+        if self._allowance >= _MOST_ALLOWANCE:
+            self._pause = _PAUSE
+        if not self._probe or nodes == 1:
+            return
+        self._probe -= 1
+        self._probe_gain += gained
+        if not self._probe:
+            if self._probe_gain > 0:
+                self._pause, self._wait = _PAUSE, None
+            else:
+                self._reason = REJECTED
+                self._rest()
+
+
+def _carrying_share(spec: ModelSpec, method: str) -> float:
+    """A guess before anything was seen: the nodes that carry streams are the likeliest ends of the accepted path."""
+    return math.sqrt(spec.streams_of(method) / spec.widths[method][1])
