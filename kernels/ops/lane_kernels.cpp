@@ -3,8 +3,6 @@
 
 #include "lanes.h"
 
-extern "C" float logf(float);
-
 namespace streamfuse {
 namespace STREAMFUSE_ISA {
 namespace {
@@ -180,6 +178,20 @@ SF_INLINE void insert_sorted(float* values, int64_t* columns, int64_t filled, fl
   columns[at] = column;
 }
 
+// log(x) for normal x > 0 (anything else comes back as it is), in double precision, so that no C library has a say in the bits: x = 2^n m with m around 1, and the
+// series of atanh((m - 1) / (m + 1)).
+float log_of(float x) {
+  if (!(x > 0.0f) || x > 3.4e38f) return x;
+  int n = 0;
+  double m = x;
+  for (; m >= 1.5; m *= 0.5) ++n;
+  for (; m < 0.75; m *= 2.0) --n;
+  const double s = (m - 1.0) / (m + 1.0), square = s * s;
+  double series = 0.0;
+  for (int i = 19; i > 0; i -= 2) series = series * square + 1.0 / i;
+  return (float)(n * 0.69314718055994530942 + 2.0 * s * series);
+}
+
 SF_INLINE float nan_as_smallest(float x) { return x == x ? x : -__builtin_inff(); }
 
 void top_k_row(const TopKLogProb& a, int64_t row) {
@@ -207,7 +219,7 @@ void top_k_row(const TopKLogProb& a, int64_t row) {
     for (int i = 0; i < kLanes; ++i) tail[i] = whole + i < a.columns ? logits[whole + i] - best : -__builtin_inff();
     total = add(total, exp_of_nonpositive(load(tail)));
   }
-  const float log_total = logf(sum(total));
+  const float log_total = log_of(sum(total));
   for (int64_t i = 0; i < a.k; ++i) {
     values[i] = (values[i] - best) - log_total;
     columns[i] = a.ids[columns[i]];
@@ -216,8 +228,9 @@ void top_k_row(const TopKLogProb& a, int64_t row) {
 
 }  // namespace
 
+extern const ProductKernels kProducts;  // product_kernels.cpp
 extern const LaneKernels kTable;
-const LaneKernels kTable = {SF_STRINGIFY(STREAMFUSE_ISA), attend, top_k_row};
+const LaneKernels kTable = {SF_STRINGIFY(STREAMFUSE_ISA), attend, top_k_row, &kProducts};
 
 }  // namespace STREAMFUSE_ISA
 }  // namespace streamfuse

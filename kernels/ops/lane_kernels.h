@@ -1,8 +1,9 @@
 // The single-thread cores of the operators, one table per instruction set, chosen once per process.
 #pragma once
 
-#include "tree_attention.h"
+#include "product_kernels.h"
 #include "top_k_log_prob.h"
+#include "tree_attention.h"
 
 namespace streamfuse {
 
@@ -13,6 +14,7 @@ struct LaneKernels {
   void (*attend)(const TreeAttention& args, int64_t row, int64_t kv_head, const int32_t* visible_rows, int64_t n_visible,
                  float* scratch);
   void (*top_k_row)(const TopKLogProb& args, int64_t row);
+  const ProductKernels* products;
 };
 
 // Query heads that one pass over keys and values serves.
@@ -23,7 +25,7 @@ inline int64_t attention_scratch(int64_t head_dim, int64_t length) {
   return kHeadBlock * ((head_dim + 15) / 16 * 16 + (length + 15) / 16 * 16);
 }
 
-// The best set for this CPU, or the one that the environment variable STREAMFUSE_ISA names (avx512, avx2, neon, portable)
+// The best set for this CPU, or the one that the environment variable STREAMFUSE_ISA names (avx512, avx2, neon_dot, neon, portable)
 // where this CPU has it; used by tests.
 const LaneKernels& lane_kernels();
 

@@ -1,6 +1,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include "lane_kernels.h"
 
 namespace streamfuse {
@@ -14,6 +18,7 @@ SF_DECLARE(avx512)
 SF_DECLARE(avx2)
 SF_DECLARE(portable)
 #elif defined(__aarch64__)
+SF_DECLARE(neon_dot)
 SF_DECLARE(neon)
 #else
 SF_DECLARE(portable)
@@ -21,18 +26,35 @@ SF_DECLARE(portable)
 
 namespace {
 
+// Does STREAMFUSE_ISA name this set, or none?
+bool allowed(const char* name) {
+  const char* wish = std::getenv("STREAMFUSE_ISA");
+  return wish == nullptr || *wish == 0 || std::strcmp(wish, name) == 0;
+}
+
+#if defined(__aarch64__)
+bool has_dot_product() {
+#if defined(__linux__)
+  constexpr unsigned long kAsimdDp = 1ul << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & kAsimdDp) != 0;
+#else
+  return true;  // every Apple core that runs 64-bit ARM macOS or iOS 15
+#endif
+}
+#endif
+
 const LaneKernels& select() {
 #if defined(__x86_64__)
-  const char* wish = std::getenv("STREAMFUSE_ISA");
-  const auto allowed = [&](const char* name) { return wish == nullptr || *wish == 0 || std::strcmp(wish, name) == 0; };
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vnni");
   if (has_avx512 && has_avx2 && allowed("avx512")) return avx512::kTable;
   if (has_avx2 && (allowed("avx2") || allowed("avx512"))) return avx2::kTable;
   return portable::kTable;
 #elif defined(__aarch64__)
+  if (has_dot_product() && allowed("neon_dot")) return neon_dot::kTable;
   return neon::kTable;
 #else
   return portable::kTable;

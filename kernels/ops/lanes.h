@@ -1,8 +1,8 @@
 // Sixteen float lanes with one meaning on every instruction set.
 //
 // All operators compute with `Lanes`. An operation here has the same operand order, the same number of roundings and the
-// same reduction tree whatever the register width is, so AVX-512, AVX2+FMA and NEON give the same bits. The portable build
-// (no fused multiply-add) rounds once more per `fma`; it is row-invariant too, but not equal to the others.
+// same reduction tree whatever the register width is, so AVX-512, AVX2+FMA, NEON and the portable build (which computes the
+// fused multiply-add in double precision, rounding to odd) give the same bits.
 // Compile with -ffp-contract=off: fusing is said here, by `fma`, and nowhere else.
 //
 // This header is compiled once per instruction set into one library. Therefore everything lives in the namespace
@@ -45,8 +45,25 @@ typedef Native NativeUnaligned __attribute__((aligned(4), may_alias));
 #define SF_STRINGIFY_(x) #x
 #define SF_STRINGIFY(x) SF_STRINGIFY_(x)
 #define SF_INLINE static inline __attribute__((always_inline))
+#define SF_INLINE_MEMBER inline __attribute__((always_inline))
 
 SF_INLINE Native native_splat(float x) { return x - Native{}; }
+
+#if !defined(__FMA__) && !defined(__aarch64__)
+// a * b is exact in double; their sum with c, rounded to odd, keeps what the rounding to float needs to know.
+SF_INLINE float fma_by_double(float a, float b, float c) {
+  const double product = (double)a * b, addend = c;
+  double sum = product + addend;
+  const double part = sum - product, error = (product - (sum - part)) + (addend - part);
+  int64_t bits;
+  memcpy(&bits, &sum, 8);
+  if ((error > 0 || error < 0) && (bits & 1) == 0) {
+    bits += (error > 0) == (sum > 0) ? 1 : -1;
+    memcpy(&sum, &bits, 8);
+  }
+  return (float)sum;
+}
+#endif
 
 SF_INLINE Native native_fma(Native a, Native b, Native c) {
 #if defined(__AVX512F__)
@@ -56,7 +73,8 @@ SF_INLINE Native native_fma(Native a, Native b, Native c) {
 #elif defined(__aarch64__)
   return vfmaq_f32(c, a, b);
 #else
-  return a * b + c;
+  for (int l = 0; l < kNativeBytes / 4; ++l) c[l] = fma_by_double(a[l], b[l], c[l]);
+  return c;
 #endif
 }
 
@@ -99,7 +117,7 @@ SF_INLINE void store_first(float* p, Lanes a, int count) {
   memcpy(p, whole, (size_t)count * sizeof(float));
 }
 
-// a * b + c with one rounding (two in the portable build).
+// a * b + c with one rounding.
 SF_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
   SF_EACH_PART c.part[i] = native_fma(a.part[i], b.part[i], c.part[i]);
   return c;
@@ -123,6 +141,33 @@ SF_INLINE Lanes div(Lanes a, Lanes b) {
 SF_INLINE Lanes max(Lanes a, Lanes b) {
   SF_EACH_PART a.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
   return a;
+}
+
+SF_INLINE Lanes magnitude(Lanes a) {
+  SF_EACH_PART a.part[i] = (Native)((NativeInt)a.part[i] & 0x7fffffff);
+  return a;
+}
+
+// where(x >= 0, a, b)
+SF_INLINE Lanes positive_or(Lanes x, Lanes a, Lanes b) {
+  SF_EACH_PART x.part[i] = x.part[i] >= 0.0f ? a.part[i] : b.part[i];
+  return x;
+}
+
+// q = round(a * inverse), half to even, as int8; returns their sum. |a * inverse| stays below 128.
+SF_INLINE int32_t round_lanes(Lanes a, float inverse, int8_t* q) {
+  typedef int8_t Bytes __attribute__((vector_size(kNativeBytes / 4)));
+  const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the low bits
+  NativeInt total = {};
+  SF_EACH_PART {
+    const NativeInt whole = (NativeInt)(a.part[i] * native_splat(inverse) + magic) - (NativeInt)magic;
+    const Bytes bytes = __builtin_convertvector(whole, Bytes);
+    memcpy(q + i * (kNativeBytes / 4), &bytes, sizeof bytes);
+    total += whole;
+  }
+  int32_t sum = 0;
+  for (int l = 0; l < kNativeBytes / 4; ++l) sum += total[l];
+  return sum;
 }
 
 // Is any lane of a greater than the same lane of b?

@@ -1,137 +1,188 @@
-// The boxed `.out` variants. Every argument is checked here, so a malformed program ends in an error code of
-// Method::execute and never in an abort or a read out of bounds.
+// The boxed `.out` variants: arguments in the order of kernels/aot.py, then the results, then what is returned.
 #include "register.h"
 
-#include <cinttypes>
 #include <mutex>
+#include <iterator>
+#include <new>
+#include <utility>
 
-#include <executorch/runtime/core/evalue.h>
-#include <executorch/runtime/core/exec_aten/exec_aten.h>
-#include <executorch/runtime/kernel/kernel_runtime_context.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/log.h>
 
+#include "arguments.h"
+#include "embedding_q8.h"
+#include "gated_mlp.h"
+#include "head.h"
+#include "linear.h"
+#include "qkv.h"
 #include "top_k_log_prob.h"
 #include "tree_attention.h"
 
 namespace streamfuse {
 namespace {
 
-using executorch::aten::ScalarType;
-using executorch::aten::Tensor;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
 using executorch::runtime::KernelKey;
 using executorch::runtime::KernelRuntimeContext;
 using executorch::runtime::Span;
 
-constexpr const char* kTreeAttention = "streamfuse::tree_attention.out";
-constexpr const char* kTopKLogProb = "streamfuse::top_k_log_prob.out";
+struct Operator {
+  const char* name;
+  size_t arguments;  // results included
+  void (*run)(const Arguments&);
+};
 
-bool is_dense(const Tensor& t) {
-  const auto order = t.dim_order();
-  for (size_t i = 0; i < order.size(); ++i)
-    if (order[i] != i) return false;
-  return true;
-}
-
-bool has(const EValue& value, ScalarType dtype, std::initializer_list<int64_t> shape) {
-  if (!value.isTensor()) return false;
-  const Tensor& t = value.toTensor();
-  if (t.scalar_type() != dtype || static_cast<size_t>(t.dim()) != shape.size() || !is_dense(t)) return false;
-  size_t i = 0;
-  for (int64_t n : shape)
-    if (t.size(i++) != n) return false;
-  return t.numel() == 0 || t.const_data_ptr() != nullptr;
-}
-
-bool is_rank(const EValue& value, int rank) { return value.isTensor() && value.toTensor().dim() == rank; }
-
-void refuse(KernelRuntimeContext& context, const char* op, const char* why) {
-  ET_LOG(Error, "%s: %s", op, why);
-  context.fail(Error::InvalidArgument);
-}
-
-// query, key, value, key_cache, value_cache, cache_length, visible, scale, out, (returned) out
-void tree_attention_out(KernelRuntimeContext& context, Span<EValue*> stack) {
-  if (stack.size() < 9) return refuse(context, kTreeAttention, "takes 9 arguments");
-  const EValue &query = *stack[0], &key = *stack[1], &value = *stack[2], &key_cache = *stack[3], &value_cache = *stack[4],
-               &cache_length = *stack[5], &visible = *stack[6], &scale = *stack[7];
-  EValue& out = *stack[8];
-  if (!is_rank(query, 3) || !is_rank(key, 3) || !is_rank(key_cache, 3))
-    return refuse(context, kTreeAttention, "query, key and key_cache must have three dimensions");
-  const int64_t rows = query.toTensor().size(0), heads = query.toTensor().size(1), dim = query.toTensor().size(2);
-  const int64_t kv_heads = key.toTensor().size(1), capacity = key_cache.toTensor().size(0);
-  if (kv_heads < 1 || heads % kv_heads != 0) return refuse(context, kTreeAttention, "query heads must be a multiple of kv heads");
-  if (!has(query, ScalarType::Float, {rows, heads, dim}) || !has(key, ScalarType::Float, {rows, kv_heads, dim}) ||
-      !has(value, ScalarType::Float, {rows, kv_heads, dim}))
-    return refuse(context, kTreeAttention, "query, key and value must be dense float32 [rows, heads, head_dim]");
-  if (!has(key_cache, ScalarType::Float, {capacity, kv_heads, dim}) ||
-      !has(value_cache, ScalarType::Float, {capacity, kv_heads, dim}))
-    return refuse(context, kTreeAttention, "the caches must be dense float32 [capacity, kv_heads, head_dim]");
-  if (!has(cache_length, ScalarType::Long, {1})) return refuse(context, kTreeAttention, "cache_length must be int64 [1]");
-  if (!has(visible, ScalarType::Bool, {rows, rows})) return refuse(context, kTreeAttention, "visible must be bool [rows, rows]");
-  if (!has(out, ScalarType::Float, {rows, heads * dim}))
-    return refuse(context, kTreeAttention, "out must be dense float32 [rows, query_heads * head_dim]");
-  if (!scale.isDouble()) return refuse(context, kTreeAttention, "scale must be a float");
-  const int64_t length = cache_length.toTensor().const_data_ptr<int64_t>()[0];
-  if (length < 0 || length > capacity) return refuse(context, kTreeAttention, "cache_length lies outside the cache");
-
+void run_tree_attention(const Arguments& a) {
+  const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
+  const int64_t kv_heads = a.size(1, "key", 3, 1), capacity = a.size(3, "key_cache", 3, 0);
+  if (kv_heads < 1 || heads % kv_heads != 0) throw Refused{"query heads must be a multiple of kv heads"};
   TreeAttention args;
-  args.query = query.toTensor().const_data_ptr<float>();
-  args.key = key.toTensor().const_data_ptr<float>();
-  args.value = value.toTensor().const_data_ptr<float>();
-  args.key_cache = key_cache.toTensor().const_data_ptr<float>();
-  args.value_cache = value_cache.toTensor().const_data_ptr<float>();
-  args.visible = visible.toTensor().const_data_ptr<bool>();
-  args.out = out.toTensor().mutable_data_ptr<float>();
-  args.cache_length = length;
+  args.query = a.read<float>(0, "query", {rows, heads, dim});
+  args.key = a.read<float>(1, "key", {rows, kv_heads, dim});
+  args.value = a.read<float>(2, "value", {rows, kv_heads, dim});
+  args.key_cache = a.read<float>(3, "key_cache", {capacity, kv_heads, dim});
+  args.value_cache = a.read<float>(4, "value_cache", {capacity, kv_heads, dim});
+  args.cache_length = a.read<int64_t>(5, "cache_length", {1})[0];
+  args.visible = a.read<bool>(6, "visible", {rows, rows});
+  args.scale = a.number(7, "scale");
+  args.out = a.write<float>(8, "out", {rows, heads * dim});
   args.rows = rows;
   args.query_heads = heads;
   args.kv_heads = kv_heads;
   args.head_dim = dim;
-  args.scale = static_cast<float>(scale.toDouble());
+  if (args.cache_length < 0 || args.cache_length > capacity) throw Refused{"cache_length lies outside the cache"};
   tree_attention(args);
 }
 
-// logits, ids, k, out_ids, out_log_probs, (returned) the two
-void top_k_log_prob_out(KernelRuntimeContext& context, Span<EValue*> stack) {
-  if (stack.size() < 5) return refuse(context, kTopKLogProb, "takes 5 arguments");
-  const EValue &logits = *stack[0], &ids = *stack[1], &k_value = *stack[2];
-  EValue &out_ids = *stack[3], &out_log_probs = *stack[4];
-  if (!is_rank(logits, 2) || !k_value.isInt()) return refuse(context, kTopKLogProb, "takes logits of two dimensions and an int k");
-  const int64_t rows = logits.toTensor().size(0), columns = logits.toTensor().size(1), k = k_value.toInt();
-  if (k < 1 || k > columns) return refuse(context, kTopKLogProb, "k must lie between 1 and the number of columns");
-  if (!has(logits, ScalarType::Float, {rows, columns}) || !has(ids, ScalarType::Long, {columns}))
-    return refuse(context, kTopKLogProb, "logits must be dense float32 [rows, columns] and ids int64 [columns]");
-  if (!has(out_ids, ScalarType::Long, {rows, k}) || !has(out_log_probs, ScalarType::Float, {rows, k}))
-    return refuse(context, kTopKLogProb, "the outputs must be int64 and float32 [rows, k]");
+void run_top_k_log_prob(const Arguments& a) {
+  const int64_t rows = a.size(0, "logits", 2, 0), columns = a.size(0, "logits", 2, 1), k = a.integer(2, "k", 1);
+  if (k > columns) throw Refused{"k must not be larger than the number of columns"};
+  top_k_log_prob({a.read<float>(0, "logits", {rows, columns}), a.read<int64_t>(1, "ids", {columns}),
+                  a.write<int64_t>(3, "out_ids", {rows, k}), a.write<float>(4, "out_log_probs", {rows, k}), rows, columns, k});
+}
 
-  TopKLogProb args;
-  args.logits = logits.toTensor().const_data_ptr<float>();
-  args.ids = ids.toTensor().const_data_ptr<int64_t>();
-  args.out_ids = out_ids.toTensor().mutable_data_ptr<int64_t>();
-  args.out_log_probs = out_log_probs.toTensor().mutable_data_ptr<float>();
-  args.rows = rows;
-  args.columns = columns;
-  args.k = k;
-  top_k_log_prob(args);
+void run_embedding_q8(const Arguments& a) {
+  const int64_t tiles = a.size(0, "weight", 3, 0), groups = a.size(0, "weight", 3, 1), rows = a.size(1, "ids", 1, 0);
+  const Packed weight = {a.read<uint8_t>(0, "weight", {tiles, groups, kQ8TileBytes}), tiles, groups, true};
+  const int64_t* ids = a.read<int64_t>(1, "ids", {rows});
+  for (int64_t row = 0; row < rows; ++row)
+    if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw Refused{"an id lies outside the embedding"};
+  embedding_q8(weight, ids, rows, a.write<float>(2, "out", {rows, groups * kGroupSize}));
+}
+
+void run_linear(const Arguments& a) {
+  Linear args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, inputs = args.input.inputs;
+  args.outputs = a.integer(4, "out_features", 1);
+  args.weight = a.weight(3, "weight", args.outputs, inputs);
+  args.residual = a.optional(5, "residual", {rows, args.outputs});
+  args.input.adapter = a.adapter(6, 8, args.outputs, inputs);
+  args.out = a.write<float>(9, "out", {rows, args.outputs});
+  linear(args);
+}
+
+void run_qkv(const Arguments& a) {
+  Qkv args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, inputs = args.input.inputs, dim = a.size(4, "cos", 2, 1);
+  args.head_dim = dim;
+  if (dim < kTileRows || dim % kTileRows != 0) throw Refused{"the head dimension must be a multiple of 16"};
+  args.heads = a.integer(6, "heads", 1);
+  args.kv_heads = a.integer(7, "kv_heads", 1);
+  const int64_t outputs = (args.heads + 2 * args.kv_heads) * dim;
+  args.weight = a.weight(3, "weight", outputs, inputs);
+  args.cos = a.read<float>(4, "cos", {rows, dim});
+  args.sin = a.read<float>(5, "sin", {rows, dim});
+  args.q_norm = a.optional(8, "q_norm", {dim});
+  args.k_norm = a.optional(9, "k_norm", {dim});
+  args.input.adapter = a.adapter(10, 12, outputs, inputs);
+  args.query = a.write<float>(13, "out_query", {rows, args.heads, dim});
+  args.key = a.write<float>(14, "out_key", {rows, args.kv_heads, dim});
+  args.value = a.write<float>(15, "out_value", {rows, args.kv_heads, dim});
+  qkv(args);
+}
+
+void run_gated_mlp(const Arguments& a) {
+  GatedMlp args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, hidden = args.input.inputs;
+  const int64_t intermediate = args.intermediate = a.integer(5, "intermediate", kGroupSize);
+  if (intermediate % kGroupSize != 0) throw Refused{"intermediate must be a multiple of 32"};
+  args.gate_up = a.weight(3, "gate_up", 2 * intermediate, hidden);
+  args.down_proj = a.weight(4, "down_proj", hidden, intermediate);
+  args.input.adapter = a.adapter(6, 10, 2 * intermediate, hidden);
+  args.down_adapter = a.adapter(8, 10, hidden, intermediate);
+  args.out = a.write<float>(11, "out", {rows, hidden});
+  gated_mlp(args);
+}
+
+void run_head(const Arguments& a) {
+  Head args;
+  args.input = a.normed_input();
+  args.vocab_size = a.integer(4, "vocab_size", 1);
+  args.weight = a.weight(3, "weight", args.vocab_size, args.input.inputs);
+  float* const logits = a.write<float>(6, "out_logits", {args.input.rows, args.vocab_size});
+  args.logits = a.read<bool>(5, "want_logits", {1})[0] ? logits : nullptr;
+  args.best = a.write<int64_t>(7, "out_best", {args.input.rows});
+  head(args);
+}
+
+void run_stream_top_k(const Arguments& a) {
+  StreamTopK args;
+  args.input = a.normed_input();
+  args.columns = a.size(4, "ids", 1, 0);
+  args.weight = a.weight(3, "weight", args.columns, args.input.inputs);
+  args.ids = a.read<int64_t>(4, "ids", {args.columns});
+  args.k = a.integer(5, "k", 1);
+  if (args.k > args.columns) throw Refused{"k must not be larger than the number of columns"};
+  args.out_ids = a.write<int64_t>(6, "out_ids", {args.input.rows, args.k});
+  args.out_log_probs = a.write<float>(7, "out_log_probs", {args.input.rows, args.k});
+  stream_top_k(args);
+}
+
+constexpr Operator kOperators[] = {
+    {"streamfuse::tree_attention.out", 9, run_tree_attention},
+    {"streamfuse::top_k_log_prob.out", 5, run_top_k_log_prob},
+    {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
+    {"streamfuse::linear.out", 10, run_linear},
+    {"streamfuse::qkv.out", 16, run_qkv},
+    {"streamfuse::gated_mlp.out", 12, run_gated_mlp},
+    {"streamfuse::head.out", 8, run_head},
+    {"streamfuse::stream_top_k.out", 8, run_stream_top_k},
+};
+
+template <size_t Index>
+void boxed(KernelRuntimeContext& context, Span<EValue*> stack) {
+  constexpr Operator op = kOperators[Index];
+  try {
+    op.run(Arguments(stack, op.arguments));
+  } catch (const Refused& refused) {
+    ET_LOG(Error, "%s: %s", op.name, refused.why.c_str());
+    context.fail(Error::InvalidArgument);
+  } catch (const std::bad_alloc&) {
+    ET_LOG(Error, "%s: out of memory", op.name);
+    context.fail(Error::MemoryAllocationFailed);
+  }
+}
+
+template <size_t... Index>
+void register_all(std::index_sequence<Index...>) {
+  using executorch::runtime::Kernel;
+  const Kernel kernels[] = {Kernel(kOperators[Index].name, KernelKey{}, boxed<Index>)...};
+  for (const Kernel& kernel : kernels) {
+    if (executorch::runtime::registry_has_op_function(kernel.name_)) continue;
+    const Error error = executorch::runtime::register_kernel(kernel);
+    if (error != Error::Ok) ET_LOG(Error, "cannot register %s", kernel.name_);
+  }
 }
 
 }  // namespace
 
 void register_operators() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    using executorch::runtime::Kernel;
-    const Kernel kernels[] = {Kernel(kTreeAttention, KernelKey{}, tree_attention_out),
-                              Kernel(kTopKLogProb, KernelKey{}, top_k_log_prob_out)};
-    for (const Kernel& kernel : kernels) {
-      if (executorch::runtime::registry_has_op_function(kernel.name_)) continue;
-      const Error error = executorch::runtime::register_kernel(kernel);
-      if (error != Error::Ok) ET_LOG(Error, "cannot register %s", kernel.name_);
-    }
-  });
+  std::call_once(once, [] { register_all(std::make_index_sequence<std::size(kOperators)>()); });
 }
 
 }  // namespace streamfuse

@@ -3,7 +3,7 @@
 
 namespace streamfuse {
 
-// Registers streamfuse::tree_attention.out and streamfuse::top_k_log_prob.out; does nothing where they are already there.
+// Registers all operators of docs/contracts.md, sections 6 and 7; leaves alone what is already there.
 void register_operators();
 
 }  // namespace streamfuse

@@ -35,7 +35,7 @@ struct TreeAttention {
   float scale;
 };
 
-// Runs on the ExecuTorch thread pool where the work is large enough to pay for waking it.
+// Runs on the team (team.h) where the work is large enough to share.
 void tree_attention(const TreeAttention& args);
 
 }  // namespace streamfuse

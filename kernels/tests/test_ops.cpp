@@ -12,9 +12,9 @@
 #include <random>
 #include <vector>
 
-#include <executorch/runtime/kernel/thread_parallel_interface.h>
-
+#include "bench_products.h"
 #include "ops/lane_kernels.h"
+#include "ops/team.h"
 
 namespace {
 
@@ -250,8 +250,9 @@ void bench() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::printf("instruction set: %s, %lld threads\n", streamfuse::lane_kernels().name,
-              static_cast<long long>(executorch::extension::get_thread_count()));
+  streamfuse::limit_team(streamfuse::reserve_team(std::getenv("STREAMFUSE_THREADS") ? std::atoi(std::getenv("STREAMFUSE_THREADS")) : 0));
+  std::printf("instruction set: %s, %d threads\n", streamfuse::lane_kernels().name, streamfuse::team_limit());
+  if (argc > 1 && std::strcmp(argv[1], "--bench-products") == 0) return bench_products(), 0;
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) return bench(), 0;
   if (argc > 1 && std::strcmp(argv[1], "--digest") == 0) {
     std::printf("digest: %016llx\n", static_cast<unsigned long long>(digest()));

@@ -1,0 +1,84 @@
+// The arguments of a boxed operator, each checked before it is used: a malformed program ends in an error code of
+// Method::execute and never in an abort or a read out of bounds.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include <executorch/runtime/core/evalue.h>
+#include <executorch/runtime/core/span.h>
+#include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/kernel/kernel_runtime_context.h>
+
+#include "packed.h"
+#include "prepare.h"
+
+namespace streamfuse {
+
+// Thrown inside an operator whose arguments do not fit; `why` is one sentence.
+struct Refused {
+  std::string why;
+};
+
+class Arguments {
+ public:
+  using EValue = executorch::runtime::EValue;
+  using ScalarType = executorch::aten::ScalarType;
+
+  Arguments(executorch::runtime::Span<EValue*> stack, size_t count) : stack_(stack) {
+    if (stack.size() < count) throw Refused{"takes " + std::to_string(count) + " arguments"};
+  }
+
+  bool absent(size_t i) const { return stack_[i]->isNone(); }
+
+  int64_t integer(size_t i, const char* name, int64_t least) const {
+    if (!stack_[i]->isInt() || stack_[i]->toInt() < least)
+      throw Refused{std::string(name) + " must be an integer of at least " + std::to_string(least)};
+    return stack_[i]->toInt();
+  }
+
+  float number(size_t i, const char* name) const {
+    if (!stack_[i]->isDouble()) throw Refused{std::string(name) + " must be a float"};
+    return static_cast<float>(stack_[i]->toDouble());
+  }
+
+  // The length of one dimension of a tensor of `rank` dimensions.
+  int64_t size(size_t i, const char* name, int rank, int dimension) const {
+    if (!stack_[i]->isTensor() || stack_[i]->toTensor().dim() != rank)
+      throw Refused{std::string(name) + " must be a tensor of " + std::to_string(rank) + " dimensions"};
+    return stack_[i]->toTensor().size(dimension);
+  }
+
+  // The data of a dense tensor of just this type and shape.
+  template <typename T>
+  const T* read(size_t i, const char* name, std::initializer_list<int64_t> shape) const {
+    check(i, name, type_of(static_cast<T*>(nullptr)), shape);
+    return stack_[i]->toTensor().const_data_ptr<T>();
+  }
+  template <typename T>
+  T* write(size_t i, const char* name, std::initializer_list<int64_t> shape) const {
+    check(i, name, type_of(static_cast<T*>(nullptr)), shape);
+    return stack_[i]->toTensor().mutable_data_ptr<T>();
+  }
+  const float* optional(size_t i, const char* name, std::initializer_list<int64_t> shape) const {
+    return absent(i) ? nullptr : read<float>(i, name, shape);
+  }
+
+  // A packed matrix [outputs, inputs].
+  Packed weight(size_t i, const char* name, int64_t outputs, int64_t inputs) const;
+  // A low-rank adapter from `down` at i, `up` behind it and the first adapted row at `first`.
+  LowRank adapter(size_t i, size_t first, int64_t outputs, int64_t inputs) const;
+  // x at 0, norm at 1, eps at 2: what most operators begin with. The adapter is left out.
+  ProductInput normed_input() const;
+
+ private:
+  static ScalarType type_of(float*) { return ScalarType::Float; }
+  static ScalarType type_of(int64_t*) { return ScalarType::Long; }
+  static ScalarType type_of(bool*) { return ScalarType::Bool; }
+  static ScalarType type_of(uint8_t*) { return ScalarType::Byte; }
+  void check(size_t i, const char* name, ScalarType dtype, std::initializer_list<int64_t> shape) const;
+
+  executorch::runtime::Span<EValue*> stack_;
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,168 @@
+// One group (32 inputs) of a tile's weights in registers, and its integer dot products with a row's rounded activations.
+// A part is as many of the tile's 16 outputs as one register of this instruction set holds. Sums are exact in int32, so how
+// they are taken is this file's own affair.
+#pragma once
+
+#include "lanes.h"
+#include "packed.h"
+
+namespace streamfuse {
+namespace STREAMFUSE_ISA {
+
+SF_INLINE int32_t quad_at(const int8_t* q) {
+  int32_t quad;
+  memcpy(&quad, q, 4);
+  return quad;
+}
+
+// Float16 to float32, exact, by its bits.
+static float half_at(const uint8_t* p) {
+  uint16_t h;
+  memcpy(&h, p, 2);
+  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * 5.9604644775390625e-8f;  // 2^-24
+  const uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+#if defined(__AVX512VNNI__)
+
+template <bool Q8>
+struct Group {
+  __m512i v[8];
+
+  SF_INLINE_MEMBER void load(const uint8_t* w, int) {
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int i = 0; i < 4; ++i) {
+      const __m512i bytes = _mm512_loadu_si512(w + 64 * i);
+      v[i] = Q8 ? bytes : _mm512_and_si512(bytes, low);
+      v[4 + i] = Q8 ? _mm512_loadu_si512(w + 256 + 64 * i) : _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
+    }
+  }
+  SF_INLINE_MEMBER Native dots(const int8_t* q, int32_t start) const {
+    __m512i acc = _mm512_set1_epi32(Q8 ? start : 0);
+    for (int i = 0; i < 8; ++i) acc = _mm512_dpbusd_epi32(acc, v[i], _mm512_set1_epi32(quad_at(q + 4 * i)));
+    return _mm512_cvtepi32_ps(acc);
+  }
+};
+
+SF_INLINE Native halves(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+
+#elif defined(__AVX2__)
+
+// Products of a byte below 16 and an int8 are at most 15 * 127; 16 of them fit an int16. Larger bytes are taken in halves.
+template <bool Q8>
+struct Group {
+  __m256i v[8];
+
+  SF_INLINE_MEMBER void load(const uint8_t* w, int part) {
+    const __m256i low = _mm256_set1_epi8(15);
+    for (int i = 0; i < 4; ++i) {
+      const __m256i bytes = _mm256_loadu_si256((const __m256i*)(w + 64 * i + 32 * part));
+      v[i] = Q8 ? bytes : _mm256_and_si256(bytes, low);
+      v[4 + i] = Q8 ? _mm256_loadu_si256((const __m256i*)(w + 256 + 64 * i + 32 * part))
+                    : _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low);
+    }
+  }
+  SF_INLINE_MEMBER Native dots(const int8_t* q, int32_t start) const {
+    const __m256i ones = _mm256_set1_epi16(1), nibble = _mm256_set1_epi8(15);
+    __m256i sum = _mm256_setzero_si256(), high = sum;
+    for (int i = 0; i < 8; ++i) {
+      const __m256i quad = _mm256_set1_epi32(quad_at(q + 4 * i));
+      if (Q8) {
+        const __m256i upper = _mm256_and_si256(_mm256_srli_epi16(v[i], 4), nibble);
+        high = _mm256_add_epi16(high, _mm256_maddubs_epi16(upper, quad));
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(v[i], nibble), quad));
+      } else {
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(v[i], quad));
+      }
+    }
+    __m256i total = _mm256_madd_epi16(sum, ones);
+    if (Q8) {
+      total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(high, ones), 4));
+      total = _mm256_add_epi32(total, _mm256_set1_epi32(start));
+    }
+    return _mm256_cvtepi32_ps(total);
+  }
+};
+
+SF_INLINE Native halves(const uint8_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+
+#elif defined(__aarch64__)
+
+template <bool Q8>
+struct Group {
+  int8x16_t v[8];
+
+  SF_INLINE_MEMBER void load(const uint8_t* w, int part) {
+    for (int i = 0; i < 4; ++i) {
+      const uint8x16_t bytes = vld1q_u8(w + 64 * i + 16 * part);
+      const uint8x16_t more = Q8 ? vld1q_u8(w + 256 + 64 * i + 16 * part) : vshrq_n_u8(bytes, 4);
+      v[i] = vreinterpretq_s8_u8(Q8 ? veorq_u8(bytes, vdupq_n_u8(128)) : vandq_u8(bytes, vdupq_n_u8(15)));
+      v[4 + i] = vreinterpretq_s8_u8(Q8 ? veorq_u8(more, vdupq_n_u8(128)) : more);
+    }
+  }
+  SF_INLINE_MEMBER Native dots(const int8_t* q, int32_t) const {
+    int32x4_t acc = vdupq_n_s32(0);
+#if defined(__ARM_FEATURE_DOTPROD)
+    const int8x16_t first = vld1q_s8(q), second = vld1q_s8(q + 16);
+    acc = vdotq_laneq_s32(acc, v[0], first, 0);
+    acc = vdotq_laneq_s32(acc, v[1], first, 1);
+    acc = vdotq_laneq_s32(acc, v[2], first, 2);
+    acc = vdotq_laneq_s32(acc, v[3], first, 3);
+    acc = vdotq_laneq_s32(acc, v[4], second, 0);
+    acc = vdotq_laneq_s32(acc, v[5], second, 1);
+    acc = vdotq_laneq_s32(acc, v[6], second, 2);
+    acc = vdotq_laneq_s32(acc, v[7], second, 3);
+#else
+    for (int i = 0; i < 8; ++i) {
+      const int8x16_t quad = vreinterpretq_s8_s32(vdupq_n_s32(quad_at(q + 4 * i)));
+      const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(v[i]), vget_low_s8(quad)));
+      const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(v[i]), vget_high_s8(quad)));
+      acc = vaddq_s32(acc, vpaddq_s32(low, high));
+    }
+#endif
+    return vcvtq_f32_s32(acc);
+  }
+};
+
+SF_INLINE Native halves(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
+
+#else
+
+template <bool Q8>
+struct Group {
+  uint8_t v[8][16];
+
+  SF_INLINE_MEMBER void load(const uint8_t* w, int part) {
+    for (int i = 0; i < 4; ++i)
+      for (int b = 0; b < 16; ++b) {
+        const uint8_t byte = w[64 * i + 16 * part + b];
+        v[i][b] = Q8 ? byte : byte & 15;
+        v[4 + i][b] = Q8 ? w[256 + 64 * i + 16 * part + b] : byte >> 4;
+      }
+  }
+  SF_INLINE_MEMBER Native dots(const int8_t* q, int32_t start) const {
+    Native r;
+    for (int l = 0; l < 4; ++l) {
+      int32_t acc = Q8 ? start : 0;
+      for (int i = 0; i < 8; ++i)
+        for (int b = 0; b < 4; ++b) acc += v[i][4 * l + b] * q[4 * i + b];
+      r[l] = (float)acc;
+    }
+    return r;
+  }
+};
+
+SF_INLINE Native halves(const uint8_t* p) {
+  Native r;
+  for (int l = 0; l < 4; ++l) r[l] = half_at(p + 2 * l);
+  return r;
+}
+
+#endif
+
+}  // namespace STREAMFUSE_ISA
+}  // namespace streamfuse

@@ -1,0 +1,36 @@
+// head: vocabulary logits and their argmax. stream_top_k: the best candidates of the stream head with log-probabilities.
+//
+// Contract (docs/contracts.md, section 7): x float32 [rows, inputs].
+//   head          logits [rows, vocab_size], written only where it is not null; best int64 [rows], ties by smaller id, a NaN
+//                 counts as the smallest value
+//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as top_k_log_prob gives them for the same logits
+// Row-invariant.
+#pragma once
+
+#include "prepare.h"
+
+namespace streamfuse {
+
+struct Head {
+  ProductInput input;
+  Packed weight;
+  int64_t vocab_size;
+  float* logits;
+  int64_t* best;
+};
+
+void head(const Head& args);
+
+struct StreamTopK {
+  ProductInput input;
+  Packed weight;
+  const int64_t* ids;
+  int64_t columns;
+  int64_t k;
+  int64_t* out_ids;
+  float* out_log_probs;
+};
+
+void stream_top_k(const StreamTopK& args);
+
+}  // namespace streamfuse

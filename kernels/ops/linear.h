@@ -1,0 +1,25 @@
+// linear: y = W . round(rms_norm(x)) + up^T (down x') in adapted rows + residual, W packed in 4 or 8 bits.
+//
+// Contract (docs/contracts.md, section 7): x float32 [rows, inputs], out and residual float32 [rows, outputs].
+// Row-invariant: a row's bits depend on that row alone, on no instruction set and on no number of threads.
+#pragma once
+
+#include "prepare.h"
+
+namespace streamfuse {
+
+struct Linear {
+  ProductInput input;
+  Packed weight;
+  int64_t outputs;
+  const float* residual;  // or null; may not be `out`
+  float* out;
+};
+
+void linear(const Linear& args);
+
+// The same over rows that are ready; `scratch` holds linear_scratch bytes more.
+void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch);
+size_t linear_scratch(int64_t rows);
+
+}  // namespace streamfuse

@@ -1,0 +1,45 @@
+// What the products read: packed weights (kernels/packing.py, docs/contracts.md section 7) and rounded activations.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace streamfuse {
+
+constexpr int64_t kTileRows = 16, kGroupSize = 32;
+constexpr int64_t kQ4TileBytes = 320, kQ8TileBytes = 544;  // of one group of one tile
+
+struct Packed {
+  const uint8_t* data;
+  int64_t tiles;
+  int64_t groups;
+  bool is_q8;
+
+  int64_t group_bytes() const { return is_q8 ? kQ8TileBytes : kQ4TileBytes; }
+};
+
+// Activations of `rows` rows in int8, group by group: q[g][row][32], and scale, share, start [g][row].
+struct Rounded {
+  int8_t* q;
+  float* scale;    // x = scale * q, nearly
+  float* share;    // scale * sum(q), what a group's minimum is multiplied with
+  int32_t* start;  // -128 * sum(q): takes back the offset of Q8_0 values, which are stored unsigned
+  int64_t rows;
+  int64_t groups;
+};
+
+// A low-rank adapter: y += up^T (down x). Absent where rank is 0.
+struct LowRank {
+  const float* down;  // [rank, inputs]
+  const float* up;    // [rank, outputs]
+  int64_t rank;
+  int64_t first_row;  // rows from here on are adapted
+};
+
+// The rows that share a product's weights, ready for it.
+struct Prepared {
+  Rounded rounded;
+  const float* inner;  // down x of the adapted rows, [rows - first_row, rank]; null without
+};
+
+}  // namespace streamfuse

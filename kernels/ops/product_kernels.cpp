@@ -1,0 +1,81 @@
+// The packed products: exact integer dot products per group of 32, then two fused steps in float32 per group, in order.
+// Compiled once per instruction set; see lanes.h for what may be used here.
+#include "groups.h"
+#include "row_kernels.h"
+
+namespace streamfuse {
+namespace STREAMFUSE_ISA {
+namespace {
+
+// Rows that share one unpacking of the weights, as many as the registers carry; a result never depends on it.
+#if defined(__AVX512F__)
+constexpr int kRowBlock = 12;
+#elif defined(__aarch64__)
+constexpr int kRowBlock = 8;
+#else
+constexpr int kRowBlock = 4;
+#endif
+constexpr int kAhead = 2560;  // bytes from a load to its prefetch
+constexpr int kPartLanes = kLanes / kParts;
+
+template <bool Q8, int Rows>
+void product_block(const uint8_t* tile, const Rounded& x, int64_t row0, float* out) {
+  constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes, kScales = Q8 ? 512 : 256;
+  for (int part = 0; part < kParts; ++part) {
+    Native acc[Rows];
+    for (int r = 0; r < Rows; ++r) acc[r] = native_splat(0.0f);
+    const uint8_t* w = tile;
+    const int8_t* q = x.q + row0 * kGroupSize;
+    const float *scale = x.scale + row0, *share = x.share + row0;
+    const int32_t* start = x.start + row0;
+    for (int64_t g = 0; g < x.groups; ++g) {
+      if (part == 0)
+        for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(w + kAhead + line);
+      Group<Q8> group;
+      group.load(w, part);
+      const Native d = halves(w + kScales + 2 * kPartLanes * part);
+      const Native m = Q8 ? d : halves(w + kScales + 32 + 2 * kPartLanes * part);
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
+        acc[r] = native_fma(group.dots(q + r * kGroupSize, start[r]), d * native_splat(scale[r]), acc[r]);
+        if (!Q8) acc[r] = native_fma(m, native_splat(share[r]), acc[r]);
+      }
+      w += kBytes;
+      q += x.rows * kGroupSize;
+      scale += x.rows, share += x.rows, start += x.rows;
+    }
+    for (int r = 0; r < Rows; ++r) *(NativeUnaligned*)(out + r * kLanes + part * kPartLanes) = acc[r];
+  }
+}
+
+template <bool Q8>
+void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t rows, float* out) {
+  // Blocks of nearly one size: 16 rows as 8 + 8, not 12 + 4.
+  for (int64_t left = rows, blocks = (rows + kRowBlock - 1) / kRowBlock; blocks > 0; --blocks) {
+    const int64_t n = (left + blocks - 1) / blocks;
+    switch (n) {
+#define SF_ROWS(N) \
+  case N: product_block<Q8, N <= kRowBlock ? N : 1>(tile, x, row0, out); break;
+      SF_ROWS(1) SF_ROWS(2) SF_ROWS(3) SF_ROWS(4) SF_ROWS(5) SF_ROWS(6)
+      SF_ROWS(7) SF_ROWS(8) SF_ROWS(9) SF_ROWS(10) SF_ROWS(11) SF_ROWS(12)
+#undef SF_ROWS
+    }
+    row0 += n, left -= n, out += n * kLanes;
+  }
+}
+
+void product(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out) {
+  const uint8_t* data = weight.data + tile * weight.groups * weight.group_bytes();
+  if (weight.is_q8)
+    product_rows<true>(data, x, row0, rows, out);
+  else
+    product_rows<false>(data, x, row0, rows, out);
+}
+
+}  // namespace
+
+extern const ProductKernels kProducts;
+const ProductKernels kProducts = {product, norm, round, dots, adapt, rotate, gate, half_at, read};
+
+}  // namespace STREAMFUSE_ISA
+}  // namespace streamfuse

@@ -1,0 +1,30 @@
+// The single-thread cores of the packed products and what is fused with them, one table per instruction set.
+#pragma once
+
+#include "packed.h"
+
+namespace streamfuse {
+
+struct ProductKernels {
+  // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1: out [rows, 16].
+  void (*product)(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out);
+  // out = (x / sqrt(mean(x^2) + eps)) * weight over `size` values; may work in place.
+  void (*norm)(const float* x, const float* weight, float eps, int64_t size, float* out);
+  // Rounds one row of 32 * to.groups values.
+  void (*round)(const float* x, const Rounded& to, int64_t row);
+  // out[j] = dot(matrix[j], x), matrix [count, size].
+  void (*dots)(const float* x, const float* matrix, int64_t count, int64_t size, float* out);
+  // acc[i, c] = fma(up[j, c], inner[i, j], acc[i, c]) for j in order and c < count <= 16; acc [rows, 16], up rows `stride` apart.
+  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count);
+  // Half-split rotary embedding of one head in place; dim is even.
+  void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
+  // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats where
+  // it is not null, `to` their rounding.
+  void (*gate)(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated);
+  // One float16, exactly.
+  float (*half)(const uint8_t* p);
+  // Reads every byte once; for measuring the memory.
+  uint64_t (*read)(const void* data, size_t bytes);
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,39 @@
+#include "qkv.h"
+
+#include <cstring>
+
+#include "lane_kernels.h"
+#include "team.h"
+
+namespace streamfuse {
+
+void qkv(const Qkv& args) {
+  const int64_t rows = args.input.rows, dim = args.head_dim, tiles = dim / kTileRows, stride = tiles * rows * kTileRows;
+  const int64_t all = args.heads + 2 * args.kv_heads;
+  Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * stride));
+  const Prepared ready = prepare(args.input, scratch);
+  float* const accs = scratch.take<float>(team_limit() * stride);
+  const ProductKernels& kernels = *lane_kernels().products;
+
+  share_out(all, even_chunk(all), [&](int64_t begin, int64_t end, int thread) {
+    float* const acc = accs + thread * stride;
+    for (int64_t head = begin; head < end; ++head) {
+      for (int64_t t = 0; t < tiles; ++t)
+        product_tile(args.weight, args.input, ready, head * tiles + t, all * dim, acc + t * rows * kTileRows);
+      const bool is_query = head < args.heads, is_key = !is_query && head < args.heads + args.kv_heads;
+      const int64_t among = is_query ? args.heads : args.kv_heads;
+      const int64_t index = is_query ? head : is_key ? head - args.heads : head - args.heads - args.kv_heads;
+      float* const out = is_query ? args.query : is_key ? args.key : args.value;
+      const float* const norm = is_query ? args.q_norm : is_key ? args.k_norm : nullptr;
+      for (int64_t row = 0; row < rows; ++row) {
+        float* const to = out + (row * among + index) * dim;
+        for (int64_t t = 0; t < tiles; ++t)
+          std::memcpy(to + t * kTileRows, acc + (t * rows + row) * kTileRows, kTileRows * sizeof(float));
+        if (norm != nullptr) kernels.norm(to, norm, args.input.eps, dim, to);
+        if (is_query || is_key) kernels.rotate(to, args.cos + row * dim, args.sin + row * dim, dim);
+      }
+    }
+  });
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,28 @@
+// qkv: one product for query, key and value, then norms per head and rotary embedding while a head is at hand.
+//
+// Contract (docs/contracts.md, section 7): x float32 [rows, inputs], cos and sin [rows, head_dim], query
+// [rows, heads, head_dim], key and value [rows, kv_heads, head_dim]; head_dim a multiple of 16. Row-invariant.
+#pragma once
+
+#include "prepare.h"
+
+namespace streamfuse {
+
+struct Qkv {
+  ProductInput input;
+  Packed weight;
+  const float* cos;
+  const float* sin;
+  const float* q_norm;  // [head_dim], or null
+  const float* k_norm;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  float* query;
+  float* key;
+  float* value;
+};
+
+void qkv(const Qkv& args);
+
+}  // namespace streamfuse

@@ -1,0 +1,134 @@
+// What surrounds a packed product, row by row: norm, rounding, adapters, rotation, gate. Included by product_kernels.cpp.
+#pragma once
+
+#include "lanes.h"
+#include "product_kernels.h"
+
+namespace streamfuse {
+namespace STREAMFUSE_ISA {
+namespace {
+
+constexpr float kSmallestScale = 1.17549435e-38f;  // below it a group counts as zeros, and 1 / scale stays finite
+
+// Two halves of a group of 32.
+SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row, int64_t group) {
+  const int64_t at = group * to.rows + row;
+  float scale = largest(max(magnitude(low), magnitude(high))) / 127.0f;
+  if (!(scale >= kSmallestScale)) scale = scale == scale ? 0.0f : scale;
+  const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+  int8_t* q = to.q + at * kGroupSize;
+  const int32_t sum = round_lanes(low, inverse, q) + round_lanes(high, inverse, q + kLanes);
+  to.scale[at] = scale;
+  to.share[at] = scale * (float)sum;
+  to.start[at] = -128 * sum;
+}
+
+void round(const float* x, const Rounded& to, int64_t row) {
+  for (int64_t g = 0; g < to.groups; ++g)
+    round_group(load(x + g * kGroupSize), load(x + g * kGroupSize + kLanes), to, row, g);
+}
+
+SF_INLINE Lanes load_at_most(const float* p, int64_t count) { return count < kLanes ? load_first(p, (int)count) : load(p); }
+
+template <int Count>
+SF_INLINE void dot_block(const float* x, const float* const* rows, int64_t size, float* out) {
+  Lanes acc[Count];
+  for (int j = 0; j < Count; ++j) acc[j] = splat(0.0f);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Lanes v = load(x + i);
+    for (int j = 0; j < Count; ++j) acc[j] = fma(load(rows[j] + i), v, acc[j]);
+  }
+  if (i < size) {
+    const Lanes v = load_first(x + i, (int)(size - i));
+    for (int j = 0; j < Count; ++j) acc[j] = fma(load_first(rows[j] + i, (int)(size - i)), v, acc[j]);
+  }
+  for (int j = 0; j < Count; ++j) out[j] = sum(acc[j]);
+}
+
+void dots(const float* x, const float* matrix, int64_t count, int64_t size, float* out) {
+  int64_t j = 0;
+  for (; j + 4 <= count; j += 4) {
+    const float* rows[4] = {matrix + j * size, matrix + (j + 1) * size, matrix + (j + 2) * size, matrix + (j + 3) * size};
+    dot_block<4>(x, rows, size, out + j);
+  }
+  for (; j < count; ++j) {
+    const float* row = matrix + j * size;
+    dot_block<1>(x, &row, size, out + j);
+  }
+}
+
+void norm(const float* x, const float* weight, float eps, int64_t size, float* out) {
+  float squares;
+  dot_block<1>(x, &x, size, &squares);
+  const Lanes factor = splat(1.0f / __builtin_sqrtf(squares / (float)size + eps));
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
+  if (i < size) {
+    const int n = (int)(size - i);
+    store_first(out + i, mul(mul(load_first(x + i, n), factor), load_first(weight + i, n)), n);
+  }
+}
+
+template <int Rows>
+SF_INLINE void adapt_block(float* acc, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count) {
+  Lanes sums[Rows];
+  for (int r = 0; r < Rows; ++r) sums[r] = load(acc + r * kLanes);
+  for (int64_t j = 0; j < rank; ++j) {
+    const Lanes column = load_at_most(up + j * stride, count);
+    for (int r = 0; r < Rows; ++r) sums[r] = fma(column, splat(inner[r * rank + j]), sums[r]);
+  }
+  for (int r = 0; r < Rows; ++r) store(acc + r * kLanes, sums[r]);
+}
+
+void adapt(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count) {
+  for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * rank) adapt_block<4>(acc, inner, rank, up, stride, count);
+  for (; rows > 0; --rows, acc += kLanes, inner += rank) adapt_block<1>(acc, inner, rank, up, stride, count);
+}
+
+void rotate(float* head, const float* cos, const float* sin, int64_t dim) {
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; i += kLanes) {
+    const int64_t n = half - i < kLanes ? half - i : kLanes;
+    float *low = head + i, *high = low + half;
+    const Lanes a = load_at_most(low, n), b = load_at_most(high, n);
+    const Lanes first = mul(a, load_at_most(cos + i, n)), second = mul(b, load_at_most(cos + half + i, n));
+    store_first(low, fma(mul(b, splat(-1.0f)), load_at_most(sin + i, n), first), (int)n);
+    store_first(high, fma(a, load_at_most(sin + half + i, n), second), (int)n);
+  }
+}
+
+SF_INLINE Lanes silu(Lanes x) {
+  const Lanes e = exp_of_nonpositive(mul(magnitude(x), splat(-1.0f)));
+  return div(positive_or(x, x, mul(x, e)), add(splat(1.0f), e));
+}
+
+void gate(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated) {
+  const auto half = [&](int64_t tile) {
+    const float* gate = tiles + (tile * rows + row) * kLanes;
+    return mul(silu(load(gate)), load(gate + rows * kLanes));
+  };
+  const Lanes low = half(0), high = half(2);
+  if (gated != nullptr) store(gated, low), store(gated + kLanes, high);
+  round_group(low, high, to, row, group);
+}
+
+uint64_t read(const void* data, size_t bytes) {
+  typedef uint64_t Words __attribute__((vector_size(kNativeBytes), aligned(1), may_alias));
+  const char* p = (const char*)data;
+  Words sums[8] = {};
+  size_t i = 0;
+  for (; i + 8 * kNativeBytes <= bytes; i += 8 * kNativeBytes)
+    for (int j = 0; j < 8; ++j) {
+      if (j * kNativeBytes % 64 == 0) __builtin_prefetch(p + i + 4096 + j * kNativeBytes);
+      sums[j] ^= *(const Words*)(p + i + j * kNativeBytes);
+    }
+  uint64_t total = 0;
+  for (int j = 0; j < 8; ++j)
+    for (int l = 0; l < kNativeBytes / 8; ++l) total ^= sums[j][l];
+  return total;
+}
+
+}  // namespace
+}  // namespace STREAMFUSE_ISA
+}  // namespace streamfuse

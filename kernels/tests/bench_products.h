@@ -1,0 +1,5 @@
+#pragma once
+
+#include <functional>
+
+void bench_products();

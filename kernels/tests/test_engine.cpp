@@ -1,0 +1,207 @@
+// Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH
+// where the program has prefill, decode and verify_WIDTH. tests/unit/test_kernels_sanitizers.py makes a tiny one.
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "tools/greedy.h"
+
+namespace {
+
+using namespace streamfuse::greedy;
+
+int failures = 0;
+
+void expect(bool condition, const std::string& what) {
+  if (condition) return;
+  std::printf("FAILED: %s\n", what.c_str());
+  ++failures;
+}
+
+// The call fails with this code and says why in a sentence.
+void expect_failure(int code, int expected, const std::string& what) {
+  expect(code == expected, what + ": code " + std::to_string(code) + ", not " + std::to_string(expected));
+  expect(std::strlen(sf_last_error()) > 0, what + " says nothing");
+}
+
+int64_t number_of(const std::string& description, const std::string& name) {
+  const size_t at = description.find("\"" + name + "\":");
+  return at == std::string::npos ? 0 : std::atoll(description.c_str() + at + name.size() + 3);
+}
+
+struct Program {
+  sf_program* handle = nullptr;
+  std::string path, description, verify;
+  int64_t prefill_rows, width, capacity, vocab_size;
+
+  Program(const std::string& path, const std::string& verify) : path(path), verify(verify) {
+    check(sf_open(path.c_str(), 2, &handle));
+    const char* text;
+    check(sf_describe(handle, &text));
+    description = text;
+    prefill_rows = rows_of(description, "prefill"), width = rows_of(description, verify);
+    capacity = number_of(description, "capacity"), vocab_size = number_of(description, "vocab_size");
+    if (prefill_rows == 0 || width < 2 || capacity < 32)
+      throw std::runtime_error("not a program for this test: " + description);
+  }
+  ~Program() { sf_close(handle); }
+};
+
+struct Session {
+  sf_session* handle = nullptr;
+  explicit Session(const Program& program) { check(sf_new_session(program.handle, &handle)); }
+  ~Session() { sf_free_session(handle); }
+  operator sf_session*() const { return handle; }
+  int64_t length() const {
+    int64_t found;
+    check(sf_length(handle, &found));
+    return found;
+  }
+};
+
+std::vector<int64_t> prompt_of(const Program& program, int64_t seed, size_t length) {
+  std::vector<int64_t> tokens(length);
+  for (size_t i = 0; i < length; ++i) tokens[i] = (seed + 37 * static_cast<int64_t>(i * i)) % program.vocab_size;
+  return tokens;
+}
+
+std::vector<int64_t> text_of(const Program& program, sf_session* session, int64_t seed, bool speculative) {
+  const std::vector<int64_t> prompt = prompt_of(program, seed, 11);
+  check(sf_truncate(session, 0));
+  prefill(session, prompt, static_cast<size_t>(program.prefill_rows));
+  int passes;
+  return speculative ? generate(session, program.verify, static_cast<size_t>(program.width), prompt.back(), 12, &passes)
+                     : generate(session, "decode", 1, prompt.back(), 12, &passes);
+}
+
+void speculation_changes_no_token(const Program& program) {
+  const Session session(program);
+  for (int64_t seed : {1, 2, 3})
+    expect(text_of(program, session, seed, true) == text_of(program, session, seed, false),
+           "speculative text differs from plain text");
+}
+
+void sessions_of_one_program_do_not_disturb_each_other(const Program& program) {
+  std::vector<std::vector<int64_t>> alone, together(4);
+  for (int64_t seed = 0; seed < 4; ++seed) alone.push_back(text_of(program, Session(program), seed, seed % 2));
+  std::vector<std::thread> threads;
+  for (int64_t seed = 0; seed < 4; ++seed)
+    threads.emplace_back([&, seed] {
+      const Session session(program);
+      for (int i = 0; i < 3; ++i) together[seed] = text_of(program, session, seed, seed % 2);
+    });
+  for (std::thread& thread : threads) thread.join();
+  expect(together == alone, "sessions in threads disturb each other");
+}
+
+void a_session_outlives_its_neighbours(const Program& program) {
+  const Session session(program);
+  const std::vector<int64_t> expected = text_of(program, session, 5, false);
+  for (int i = 0; i < 3; ++i) (void)Session(program);
+  {
+    const Program again(program.path, program.verify);
+  }
+  expect(text_of(program, session, 5, false) == expected, "closing others changed a session");
+}
+
+void wrong_passes_are_refused(const Program& program) {
+  const Session session(program);
+  const int64_t id = 1, place = 0, ids[2] = {1, 2}, places[2] = {0, 1};
+  const uint8_t self = 1, chain[4] = {1, 0, 1, 1}, above[4] = {1, 1, 1, 1}, blind[4] = {1, 0, 1, 0};
+  const auto run = [&](const char* method, int n, const int64_t* i, const int64_t* p, const uint8_t* a) {
+    return sf_run(session, method, n, i, p, a, 0);
+  };
+  const char* verify = program.verify.c_str();
+  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, "an unknown method");
+  expect_failure(run(nullptr, 1, &id, &place, &self), SF_BAD_ARGUMENT, "no method");
+  expect_failure(run("decode", 0, &id, &place, &self), SF_BAD_ARGUMENT, "no rows");
+  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, "a negative number of rows");
+  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, "more rows than the method has");
+  expect_failure(run("decode", 1, nullptr, &place, &self), SF_BAD_ARGUMENT, "no ids");
+  expect_failure(run("decode", 1, &id, nullptr, &self), SF_BAD_ARGUMENT, "no positions");
+  expect_failure(run("decode", 1, &id, &place, nullptr), SF_BAD_ARGUMENT, "no ancestors");
+  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, "a row that sees a later one");
+  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, "a row that does not see itself");
+  for (const int64_t wrong : {int64_t{-1}, program.vocab_size, int64_t{1} << 40})
+    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, "an id outside the vocabulary");
+  for (const int64_t wrong : {int64_t{-1}, program.capacity, int64_t{1} << 40})
+    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, "a position outside the context");
+}
+
+void wrong_commits_and_lengths_are_refused(const Program& program) {
+  const Session session(program);
+  const int32_t first = 0, far = 99, negative = -1;
+  expect_failure(sf_commit(session, &first, 1), SF_NOT_KEPT, "a commit before any pass");
+  run_chain(session, "decode", {1});
+  expect_failure(sf_commit(session, &far, 1), SF_NOT_KEPT, "a row that was not in the pass");
+  expect_failure(sf_commit(session, &negative, 1), SF_NOT_KEPT, "a negative row");
+  expect_failure(sf_commit(session, nullptr, 1), SF_BAD_ARGUMENT, "no rows");
+  expect_failure(sf_commit(session, &first, -1), SF_BAD_ARGUMENT, "a negative number of rows");
+  expect_failure(sf_truncate(session, -1), SF_BAD_ARGUMENT, "a negative length");
+  expect_failure(sf_truncate(session, 1), SF_BAD_ARGUMENT, "a length beyond what is committed");
+  expect(session.length() == 0, "a refused call changed the length");
+  check(sf_commit(session, &first, 1));
+  check(sf_truncate(session, 0));
+  const void* data;
+  int64_t shape[4];
+  int rank, dtype;
+  expect_failure(sf_output(session, "weather", &data, shape, &rank, &dtype), SF_BAD_ARGUMENT, "an unknown output");
+  expect_failure(sf_output(session, nullptr, &data, shape, &rank, &dtype), SF_BAD_ARGUMENT, "no name");
+  expect_failure(sf_output(session, "kept", nullptr, shape, &rank, &dtype), SF_BAD_ARGUMENT, "no place for the data");
+  expect_failure(sf_streams(session, 99), SF_BAD_ARGUMENT, "streams of a node that did not survive");
+}
+
+void a_full_context_is_refused_and_can_be_cut(const Program& program) {
+  const Session session(program);
+  const int32_t row = 0;
+  for (int64_t at = 0; at < program.capacity; ++at) {
+    run_chain(session, "decode", {at % program.vocab_size});
+    check(sf_commit(session, &row, 1));
+  }
+  const int64_t id = 1, last = program.capacity - 1;
+  const uint8_t self = 1;
+  int code = sf_run(session, "decode", 1, &id, &last, &self, 0);
+  if (code == SF_OK) code = sf_commit(session, &row, 1);
+  expect_failure(code, SF_CONTEXT_FULL, "a row beyond the capacity");
+  expect(session.length() == program.capacity, "a refused row was counted");
+  check(sf_truncate(session, 7));
+  run_chain(session, program.verify, {3, 4});
+  commit_first(session, 1);
+  expect(session.length() == 8, "truncate and commit do not add up");
+}
+
+void damaged_files_are_refused(const Program& program) {
+  std::ifstream file(program.path, std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string path = program.path + ".damaged";
+  sf_program* opened = nullptr;
+  expect_failure(sf_open((path + ".missing").c_str(), 1, &opened), SF_BAD_PROGRAM, "a missing file");
+  expect_failure(sf_open(nullptr, 1, &opened), SF_BAD_ARGUMENT, "no path");
+  for (const size_t bytes : {size_t{0}, size_t{3}, size_t{40}, whole.size() / 3, whole.size() - whole.size() / 4}) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << whole.substr(0, bytes);
+    const int code = sf_open(path.c_str(), 1, &opened);
+    expect(code != SF_OK && opened == nullptr, "a file cut to " + std::to_string(bytes) + " bytes was opened");
+  }
+  std::remove(path.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return std::fprintf(stderr, "usage: test_engine model.pte WIDTH\n"), 2;
+  try {
+    const Program program(argv[1], std::string("verify_") + argv[2]);
+    speculation_changes_no_token(program);
+    sessions_of_one_program_do_not_disturb_each_other(program);
+    a_session_outlives_its_neighbours(program);
+    wrong_passes_are_refused(program);
+    wrong_commits_and_lengths_are_refused(program);
+    a_full_context_is_refused_and_can_be_cut(program);
+    damaged_files_are_refused(program);
+  } catch (const std::exception& error) {
+    expect(false, error.what());
+  }
+  std::printf(failures == 0 ? "ok\n" : "failing: %d\n", failures);
+  return failures != 0;
+}
