@@ -15,7 +15,7 @@ def method_rows(measured: Latency) -> Table:
     for name, method in measured.methods.items():
         whole = Part(method.pass_ms.median, method.work).to_dict()
         share = whole["gb_s"] / measured.read_bandwidth_gb_s.median
-        quartiles = f"{method.pass_ms.low:.2f} to {method.pass_ms.high:.2f}"
+        quartiles = f"{method.pass_ms.low:.2f}-{method.pass_ms.high:.2f}"
         cells = [
             name,
             f"{whole['ms']:.2f}",

@@ -21,7 +21,7 @@ def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
             [
                 name,
                 f"{rate.value:.1f}",
-                f"{rate.low:.1f} to {rate.high:.1f}",
+                f"{rate.low:.1f}-{rate.high:.1f}",
                 f"{rate.value / result.roofline_token_per_sec:.2f}",
                 "-" if accepted is None else f"{accepted:.2f}",
                 f"{system.timings.tokens.sum():.0f}",

@@ -101,6 +101,8 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
 
 def _encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt.NDArray[Any]:
     """A matrix [N, K] in a GGUF's own layout: floats, or the bytes of each row's blocks."""
+    import torch
+
     from streamfuse.export.grid import to_q4_1, to_q8_0
 
     encoded: npt.NDArray[Any]
@@ -111,7 +113,8 @@ def _encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt
         encoded = _q4_1_blocks(grid.q.numpy(), grid.d.numpy(), grid.m.numpy())
     elif kind == "Q8_0":
         q8 = to_q8_0(weight)
-        encoded = _blocks(q8.d.numpy(), q8.q.numpy().astype(np.uint8).reshape(*q8.d.shape, 32))  # modulo 256
+        signed: Bytes = q8.q.view(torch.uint8).numpy()
+        encoded = _blocks(q8.d.numpy(), signed.reshape(*q8.d.shape, 32))
     else:
         raise RivalError(f"{place} has the type {kind}; only floats, Q4_1 and Q8_0 can be merged")
     return encoded if num_heads is None else np.ascontiguousarray(permute(encoded, num_heads))
@@ -120,7 +123,7 @@ def _encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt
 def _q4_1_blocks(q: Bytes, d: npt.NDArray[np.float16], m: npt.NDArray[np.float16]) -> Bytes:
     """ggml-common.h, block_q4_1: d, m, then the first 16 weights in low nibbles and the last 16 in high ones."""
     groups = q.reshape(*d.shape, 32)
-    return _blocks(np.stack([d, m], axis=-1), groups[..., :16] | groups[..., 16:] << 4)
+    return _blocks(np.stack([d, m], axis=-1), groups[..., :16] | groups[..., 16:] << np.uint8(4))
 
 
 def _blocks(scales: npt.NDArray[np.float16], weights: Bytes) -> Bytes:

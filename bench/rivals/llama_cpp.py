@@ -122,6 +122,8 @@ def quantized(source: Path, kind: str, folder: Path) -> Path:
     Raises:
         RivalError: llama.cpp cannot read or quantize the file.
     """
+    if _kind_of(source) == kind:
+        return source
     out = folder / f"{source.stem}-{kind}.gguf"
     if out.is_file() and out.stat().st_mtime >= source.stat().st_mtime:
         return out
@@ -136,6 +138,18 @@ def quantized(source: Path, kind: str, folder: Path) -> Path:
             raise RivalError(f"{source}: llama.cpp cannot quantize this file to {kind}")
         temporary.replace(out)
     return out
+
+
+def _kind_of(path: Path) -> str | None:
+    """What most of a GGUF's weights are, one of `QUANTIZATIONS`; None for all else."""
+    import gguf
+
+    try:
+        field = gguf.GGUFReader(path).fields.get("general.file_type")
+    except (ValueError, OSError, IndexError, KeyError) as error:
+        raise RivalError(f"{path}: not a readable GGUF file ({error})") from None
+    types = {int(getattr(gguf.LlamaFileType, f"MOSTLY_{kind}")): kind for kind in QUANTIZATIONS}
+    return None if field is None else types.get(field.contents())
 
 
 _silent: list[Any] = []  # llama.cpp keeps the pointer, so the callback must live as long as the process

@@ -71,4 +71,4 @@ def _print(measured: Latency) -> None:
     if len(part_rows(measured)[1]):
         out.print(tables.figures(*part_rows(measured)))
     for line in summary(measured):
-        out.print(line, markup=False)
+        out.print(line, markup=False, soft_wrap=True)

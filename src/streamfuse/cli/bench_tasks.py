@@ -184,4 +184,4 @@ def _print(result: TaskResult) -> None:
 
     out.print(tables.figures(*system_rows(result)))
     for line in summary(result):
-        out.print(line, markup=False)
+        out.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,210 @@
+"""The latency bench on the arithmetic model and a clock that only a pass moves: what is timed, and whose time it is.
+
+Run: python -m pytest tests/unit/test_bench_latency.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fakes
+from bundle_samples import CAPACITY, edit_manifest, write_bundle
+from streamfuse.bench.latency import Latency, LatencySettings, measure
+from streamfuse.bench.latency_report import latency_report, method_rows, part_rows
+from streamfuse.bench.machine import ReadBandwidth
+from streamfuse.bench.work import WorkError, weight_bytes, work_of
+from streamfuse.bundle import Bundle, Manifest, open_bundle
+from streamfuse.cli import app, engine
+from streamfuse.runtime.backend import PassOutput
+
+PASS_MS = {"prefill": 40.0, "decode": 4.0, "verify_4": 5.0, "verify_8": 6.0}
+COMMIT_MS = 0.25
+SIZES = {"embedding": 1000, "attention": 40_000, "mlp": 120_000, "head": 8_000, "streams": 9_000}
+
+
+class TimedBackend(fakes.ArithmeticBackend):
+    """A clock beside the arithmetic model: passes and commits move it, nothing else does."""
+
+    now = 0.0
+
+    def run(self, method: str, *inputs: Any) -> PassOutput:
+        self.now += PASS_MS[method] / 1000
+        return super().run(method, *inputs)
+
+    def commit(self, rows: Sequence[int]) -> None:
+        self.now += COMMIT_MS / 1000
+        super().commit(rows)
+
+
+class HalfAttention:
+    """An engine's profile: half of each pass is attention, a quarter is waiting for threads, an eighth is unnamed."""
+
+    def __init__(self, backend: TimedBackend) -> None:
+        self._backend = backend
+
+    def operators(self, run: Callable[[], object]) -> Mapping[str, float]:
+        start = self._backend.now
+        run()
+        ms = 1000 * (self._backend.now - start)
+        return {"streamfuse::qkv.out": ms / 4, "tree_attention": ms / 4, "wait": ms / 4, "mystery": ms / 8}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    def say_sizes(manifest: dict[str, Any]) -> None:
+        for part, size in SIZES.items():
+            manifest["quantization"][part] |= {"bytes": size, "parameters": size}
+        for width, carrying in (("verify_4", 4), ("verify_8", 2)):
+            output = {"name": "stream_ids", "dtype": "int64", "shape": [carrying, 2, 3]}
+            manifest["methods"][width]["outputs"].append(output)
+
+    path = write_bundle(tmp_path / "demo")
+    edit_manifest(path, say_sizes)
+    return path
+
+
+@pytest.fixture
+def manifest(bundle: Path) -> Manifest:
+    return open_bundle(bundle).manifest
+
+
+def run(manifest: Manifest, bundle: Path, profiled: bool = True, **settings: int) -> tuple[Latency, TimedBackend]:
+    backend = TimedBackend(open_bundle(bundle).spec())
+    asked = LatencySettings(**{"repetitions": 4, "context": 16, **settings})
+    bandwidth = iter([20.0, 10.0, 40.0] * 100)
+    profiler = HalfAttention(backend) if profiled else None
+    loop_ms = {"decode": 0.1, "verify_8": 0.2}
+    found = measure(backend, manifest, asked, lambda: next(bandwidth), profiler, loop_ms, clock=lambda: backend.now)
+    return found, backend
+
+
+def test_passes_and_commits_are_timed_apart(manifest: Manifest, bundle: Path) -> None:
+    found, _ = run(manifest, bundle)
+    for name, ms in PASS_MS.items():
+        assert found.methods[name].pass_ms.median == pytest.approx(ms)
+        assert found.methods[name].parts["commit"].ms == pytest.approx(COMMIT_MS)
+    assert found.methods["verify_8"].parts["loop"].ms == 0.2
+    assert "loop" not in found.methods["verify_4"].parts
+
+
+def test_the_parts_of_a_pass_add_up_to_it(manifest: Manifest, bundle: Path) -> None:
+    found, _ = run(manifest, bundle)
+    parts = found.methods["verify_8"].parts
+    assert parts["attention"].ms == pytest.approx(3.0)
+    assert parts["waits"].ms == pytest.approx(1.5)
+    assert parts["other"].ms == pytest.approx(1.5)
+    assert sum(part.ms for name, part in parts.items() if name not in ("commit", "loop")) == pytest.approx(6.0)
+
+
+def test_every_method_meets_the_same_context_and_methods_take_turns(manifest: Manifest, bundle: Path) -> None:
+    _, backend = run(manifest, bundle, profiled=False, warm_up=0)
+    assert backend.length == 16
+    calls = [method for method, _ in backend.calls[2:]]  # the first two chunks fill the context
+    turns = [calls[i : i + 4] for i in range(0, len(calls), 4)]
+    assert all(sorted(turn) == sorted(PASS_MS) for turn in turns)
+    assert len({turn[0] for turn in turns}) == 4
+    assert dict(backend.calls[2:]) == {"prefill": 8, "decode": 1, "verify_4": 4, "verify_8": 8}, "full passes"
+
+
+def test_the_roofline_is_the_weights_over_the_median_bandwidth(manifest: Manifest, bundle: Path) -> None:
+    found, _ = run(manifest, bundle)
+    assert found.weight_bytes == weight_bytes(manifest) == 168_000
+    assert found.roofline_ms == pytest.approx(168_000 / 20e9 * 1000)
+    assert found.decode_roofline_fraction == pytest.approx(found.roofline_ms / 4.0)
+    assert found.verify_8_cost == pytest.approx(1.5)
+
+
+def test_the_json_has_the_keys_that_are_promised(manifest: Manifest, bundle: Path) -> None:
+    facts = json.loads(json.dumps(run(manifest, bundle)[0].to_dict()))
+    promised = {
+        "read_bandwidth_gb_s", "weight_bytes", "roofline_ms", "methods", "decode_roofline_fraction", "verify_8_cost",
+    }  # fmt: skip
+    assert promised <= facts.keys()
+    decode = facts["methods"]["decode"]
+    assert set(decode["parts"]) == {
+        "embedding", "attention", "mlp", "head", "top_k", "commit", "loop", "waits", "other",
+    }  # fmt: skip
+    assert decode["parts"]["attention"].keys() == {"ms", "gb_s", "gmac_s"}
+
+
+def test_work_counts_nodes_below_and_survivors_with_streams_above(manifest: Manifest) -> None:
+    work = work_of(manifest, "verify_8", context=10)
+    # Two layers, the upper one with streams: 8 nodes below; 4 survivors and 2 x 2 stream rows above.
+    assert work["mlp"].macs == 8 * 60_000 + (4 + 2 * 2) * 60_000
+    assert work["attention"].macs == 16 * (20_000 + 2 * 4 * 8 * 10)
+    assert work["head"].macs == 4 * 258 * 32
+    assert work["top_k"].macs == 2 * 2 * 258 * 32
+    assert work["head"].bytes == 8_000
+    plain = work_of(manifest, "decode", context=10)
+    assert plain["mlp"].macs == 120_000
+    assert plain["top_k"].bytes == 0
+    assert plain["attention"].bytes == 40_000 + 2 * 4 * 2 * 2 * 8 * 10
+    assert work_of(manifest, "prefill", context=10)["head"].bytes == 0
+
+
+def test_a_head_without_bytes_of_its_own_is_the_embedding(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["quantization"]["head"].update(bytes=0))
+    assert weight_bytes(open_bundle(bundle).manifest) == 161_000
+
+
+def test_a_manifest_without_sizes_is_refused(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["quantization"]["mlp"].update(bytes=None))
+    with pytest.raises(WorkError, match=r"quantization\.mlp"):
+        weight_bytes(open_bundle(bundle).manifest)
+
+
+def test_tables_show_every_method_and_part(manifest: Manifest, bundle: Path) -> None:
+    found, _ = run(manifest, bundle)
+    assert [row[0] for row in method_rows(found)[1]] == list(PASS_MS)
+    columns, rows = part_rows(found)
+    assert columns[1:] == list(PASS_MS)
+    assert {"attention", "waits", "other"} <= {row[0] for row in rows}
+    assert part_rows(run(manifest, bundle, profiled=False)[0])[1] == [], "no profile, no parts"
+
+
+def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for profiled in (True, False):
+        page = latency_report(run(manifest, bundle, profiled)[0], "some <model>", "build/demo").html()
+        assert "<svg" in page
+        assert "some &lt;model&gt;" in page
+        assert "streamfuse bench latency build/demo --context 16" in page
+
+
+@pytest.fixture
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
+    opened: list[fakes.ArithmeticBackend] = []
+
+    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
+        opened.append(fakes.ArithmeticBackend(bundle.spec()))
+        return opened[-1]
+
+    monkeypatch.setattr(engine, "open_backend", open_backend)
+    yield opened
+    assert all(backend.closed for backend in opened)
+
+
+def test_the_command_prints_one_json_object(bundle: Path, fake_engine: list[fakes.ArithmeticBackend]) -> None:
+    flags = ["--context", "16", "--repetitions", "2", "--json"]
+    result = CliRunner().invoke(app, ["bench", "latency", str(bundle), *flags])
+    assert result.exit_code == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["context"] == 16
+    assert facts["verify_8_cost"] > 0
+    assert facts["methods"]["decode"]["parts"]["loop"]["ms"] > 0
+
+
+def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:
+    result = CliRunner().invoke(app, ["bench", "latency", str(bundle), "--context", str(CAPACITY)])
+    assert result.exit_code == 1
+    assert result.stderr == f"error: --context must be from 1 to {CAPACITY - 8} for this bundle, not {CAPACITY}\n"
+
+
+def test_read_bandwidth_is_a_plausible_number() -> None:
+    assert 0.05 < ReadBandwidth(2, buffer_bytes=1 << 22)() < 10_000

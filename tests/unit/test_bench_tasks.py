@@ -1,0 +1,324 @@
+"""The task bench over scripted systems, the arithmetic model and a fake llama.cpp: turns, ratios, the law, the JSON.
+
+Run: python -m pytest tests/unit/test_bench_tasks.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fakes
+from bundle_samples import CAPACITY, edit_manifest, write_bundle
+from streamfuse.bench import prompts as bench_prompts
+from streamfuse.bench.rivals import llama_cpp as rival
+from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, OwnRuntime, Request
+from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
+from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
+from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.cli import app, engine
+from streamfuse.runtime.session import Session
+from streamfuse.text_io import TextIO
+
+PROMPTS = [[1, 2, 3], [4, 5]]
+
+
+class Scripted:
+    """A system with a speed; it writes down when it was asked."""
+
+    def __init__(self, name: str, ms_per_token: float, log: list[str], token: int = 7) -> None:
+        self.name, self.ms_per_token, self.log, self.token = name, ms_per_token, log, token
+        self.requests: list[Request] = []
+
+    def answer(self, request: Request) -> Answer:
+        self.log.append(self.name)
+        self.requests.append(request)
+        tokens = (self.token,) * request.max_new_tokens
+        return Answer(tokens, self.ms_per_token * len(tokens))
+
+
+def run(*systems: Scripted, **settings: Any) -> TaskResult:
+    asked = TaskSettings(**{"max_new_tokens": 10, "repetitions": 3, **settings})
+    return compare(systems, PROMPTS, asked, lambda: 20.0, weight_bytes=100_000_000)
+
+
+def three(log: list[str], wrong: int = 7) -> list[Scripted]:
+    return [
+        Scripted(PLAIN, 6.0, log),
+        Scripted(SPECULATIVE, 2.0, log, token=wrong),
+        Scripted(LLAMA_CPP, 8.0, log, token=9),
+    ]
+
+
+def test_ratios_are_those_of_the_rates() -> None:
+    facts = json.loads(json.dumps(run(*three([])).to_dict()))
+    assert facts["systems"][PLAIN]["decode_token_per_sec"] == pytest.approx(1000 / 6)
+    assert facts["systems"][PLAIN]["decode_token_per_sec_interval"] == pytest.approx([1000 / 6] * 2)
+    assert facts["speedup"] == pytest.approx(3.0)
+    assert facts["speedup_over_llama_cpp"] == pytest.approx(4.0)
+    assert facts["roofline_token_per_sec"] == pytest.approx(200.0)
+    assert facts["speculative_over_roofline"] == pytest.approx(2.5)
+    assert facts["equal"] is True
+
+
+def test_systems_take_turns_after_a_warm_up_each() -> None:
+    log: list[str] = []
+    systems = three(log)
+    run(*systems)
+    warm_up, rest = log[:3], [log[i : i + 3] for i in range(3, len(log), 3)]
+    assert set(warm_up) == {PLAIN, SPECULATIVE, LLAMA_CPP}
+    assert len(rest) == 3 * len(PROMPTS)
+    assert all(len(set(turn)) == 3 for turn in rest)
+    assert {turn[0] for turn in rest} == {PLAIN, SPECULATIVE, LLAMA_CPP}, "not always the same one begins"
+
+
+def test_repetitions_ask_the_same_and_prompts_have_seeds_of_their_own() -> None:
+    plain = Scripted(PLAIN, 6.0, [])
+    run(plain, temperature=0.8, seed=100)
+    asked = {(tuple(request.prompt_ids), request.temperature, request.seed) for request in plain.requests}
+    assert asked == {((1, 2, 3), 0.8, 100), ((4, 5), 0.8, 101)}
+
+
+def test_one_different_token_breaks_equality() -> None:
+    result = run(*three([], wrong=8))
+    assert result.equal is False
+    assert "THE TEXTS DIFFER" in summary(result)
+
+
+def test_what_did_not_run_is_null() -> None:
+    facts = run(Scripted(PLAIN, 6.0, [])).to_dict()
+    for key in ("speedup", "speedup_over_llama_cpp", "speculative_over_roofline", "equal"):
+        assert facts[key] is None
+
+
+def test_nothing_to_run_is_refused() -> None:
+    with pytest.raises(TaskError, match="no prompt"):
+        compare([Scripted(PLAIN, 1.0, [])], [], TaskSettings(), lambda: 1.0, 1)
+    with pytest.raises(ValueError, match="--repetitions"):
+        TaskSettings(repetitions=0)
+    with pytest.raises(ValueError, match="--temperature"):
+        TaskSettings(temperature=-1)
+
+
+def test_the_trial_rates_candidates_without_their_first_run() -> None:
+    rates = trial({"A": Scripted("A", 5.0, []), "B": Scripted("B", 4.0, [])}, [1], TaskSettings())
+    assert rates == pytest.approx({"A": 200.0, "B": 250.0})
+
+
+def test_the_own_runtime_speculates_without_changing_the_text() -> None:
+    session = Session(fakes.ArithmeticBackend(fakes.spec()))
+    for temperature in (0.0, 0.9):
+        request = Request([1, 2, 3, 4], 20, temperature, seed=5)
+        plain = OwnRuntime(session, speculative=False).answer(request)
+        speculative = OwnRuntime(session, speculative=True).answer(request)
+        assert plain.token_ids == speculative.token_ids
+        assert speculative.statistics is not None
+        assert speculative.statistics["speculative"] is True
+        assert plain.decode_ms > 0
+
+
+def test_the_report_is_one_page_with_a_chart() -> None:
+    pytest.importorskip("matplotlib")
+    result = run(*three([]))
+    page = tasks_report(result, "some model", "build/demo", "valid.jsonl").html()
+    assert "<svg" in page
+    assert "--data valid.jsonl --systems plain,speculative,llama.cpp" in page
+    assert [row[0] for row in system_rows(result)[1]] == [PLAIN, SPECULATIVE, LLAMA_CPP]
+
+
+class _ElementType:
+    """`llama_token * n` makes the type of an array of n."""
+
+    def __mul__(self, count: int) -> Any:
+        return lambda *ids: list(ids)
+
+
+class FakeLlama:
+    """The functions of llama.h that the rival calls; the next token is the sum of the context modulo 50."""
+
+    llama_token = _ElementType()
+
+    def __init__(self) -> None:
+        self.context: list[int] = []
+        self.batches: list[int] = []
+        self.freed: list[str] = []
+        self.samplers: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_params"):
+            return SimpleNamespace
+        if "free" in name:
+            return lambda thing: self.freed.append(name)
+        raise AttributeError(name)
+
+    def llama_model_load_from_file(self, path: bytes, settings: object) -> str | None:
+        return None if b"missing" in path else "model"
+
+    def llama_init_from_model(self, model: str, settings: Any) -> str:
+        self.settings = settings
+        return "context"
+
+    def llama_get_memory(self, context: str) -> str:
+        return "memory"
+
+    def llama_memory_clear(self, memory: str, data: bool) -> None:
+        self.context = []
+
+    def llama_batch_get_one(self, ids: Sequence[int], count: int) -> list[int]:
+        return list(ids)[:count]
+
+    def llama_decode(self, context: str, batch: list[int]) -> int:
+        self.context += batch
+        self.batches.append(len(batch))
+        return 0
+
+    def llama_sampler_chain_init(self, settings: object) -> list[Any]:
+        return []
+
+    def llama_sampler_init_greedy(self) -> str:
+        return "greedy"
+
+    def llama_sampler_init_temp(self, temperature: float) -> tuple[str, float]:
+        return ("temperature", temperature)
+
+    def llama_sampler_init_dist(self, seed: int) -> tuple[str, int]:
+        return ("seed", seed)
+
+    def llama_sampler_chain_add(self, chain: list[Any], sampler: Any) -> None:
+        chain.append(sampler)
+        self.samplers.append(sampler)
+
+    def llama_sampler_sample(self, chain: list[Any], context: str, index: int) -> int:
+        return sum(self.context) % 50
+
+
+@pytest.fixture
+def llama(monkeypatch: pytest.MonkeyPatch) -> FakeLlama:
+    fake = FakeLlama()
+    monkeypatch.setattr(rival, "library", lambda: fake)
+    return fake
+
+
+def test_llama_reads_the_prompt_first_and_decodes_from_its_last_token(llama: FakeLlama) -> None:
+    system = rival.LlamaCpp(Path("some.gguf"), threads=2, capacity=64, stop_ids=[49])
+    answer = system.answer(Request([1, 2, 3], 3))
+    assert answer.token_ids == (6, 12, 24)
+    assert llama.batches == [2, 1, 1, 1]
+    assert (llama.settings.n_ctx, llama.settings.n_threads) == (64, 2)
+    assert system.answer(Request([1, 2, 3], 3)).token_ids == answer.token_ids, "every answer begins anew"
+    assert system.answer(Request([7], 2)).token_ids == (7, 14), "a prompt of one token has nothing to read"
+    system.close()
+    assert "llama_model_free" in llama.freed
+
+
+def test_llama_ends_where_the_bundle_ends(llama: FakeLlama) -> None:
+    system = rival.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[24])
+    assert system.answer(Request([1, 2, 3], 9)).token_ids == (6, 12)
+
+
+def test_llama_samples_at_a_temperature(llama: FakeLlama) -> None:
+    rival.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[]).answer(Request([1], 1, 0.5, seed=3))
+    assert llama.samplers == [("temperature", 0.5), ("seed", 3)]
+
+
+def test_a_file_that_llama_refuses_is_named(llama: FakeLlama) -> None:
+    with pytest.raises(rival.RivalError, match=r"missing\.gguf"):
+        rival.LlamaCpp(Path("missing.gguf"), threads=1, capacity=64, stop_ids=[])
+
+
+def test_without_llama_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
+    with pytest.raises(rival.RivalError, match="streamfuse\\[rivals\\]"):
+        rival.library()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    def say_sizes(manifest: dict[str, Any]) -> None:
+        for scheme in manifest["quantization"].values():
+            scheme |= {"bytes": 1000, "parameters": 1000}
+
+    path = write_bundle(tmp_path / "demo")
+    edit_manifest(path, say_sizes)
+    return path
+
+
+@pytest.fixture
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
+    opened: list[fakes.ArithmeticBackend] = []
+
+    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
+        opened.append(fakes.ArithmeticBackend(bundle.spec()))
+        return opened[-1]
+
+    monkeypatch.setattr(engine, "open_backend", open_backend)
+    yield opened
+    assert all(backend.closed for backend in opened)
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["bench", "tasks", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def questions(path: Path, *texts: str) -> Path:
+    path.write_text("".join(json.dumps({"turns": [text, "and then?"]}) + "\n" for text in texts))
+    return path
+
+
+def test_the_command_prints_one_json_object(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    data = questions(tmp_path / "q.jsonl", "hi", "yo", "x" * 100)
+    flags = ["--max-new-tokens", 8, "--repetitions", 2, "--systems", "plain,speculative", "--json"]
+    code, stdout, stderr = command(bundle, "--data", data, *flags)
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert facts["equal"] is True
+    assert facts["prompts"] == 2
+    assert facts["skipped"] == 1
+    assert facts["systems"]["speculative"]["mean_accepted_tokens"] >= 1
+    assert facts["systems"]["plain"]["mean_accepted_tokens"] == 1
+    low, high = facts["speedup_interval"]
+    assert low <= high
+
+
+def test_adversarial_prompts_are_hot_and_repeatable(
+    bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_prompts, "_WORDS", 3)
+    flags = ["--limit", 3, "--max-new-tokens", 8, "--repetitions", 1, "--systems", "plain,speculative", "--json"]
+    code, stdout, stderr = command(bundle, "--data", "adversarial", *flags)
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert (facts["temperature"], facts["prompts"], facts["equal"]) == (1.5, 3, True)
+    text = TextIO(bundle / "tokenizer.json", None)
+    assert bench_prompts.random_words(text, 200, 3, 1) == bench_prompts.random_words(text, 200, 3, 1)
+    assert bench_prompts.random_words(text, 200, 3, 1) != bench_prompts.random_words(text, 200, 3, 2)
+
+
+def test_a_limit_is_spread_over_the_file(bundle: Path, tmp_path: Path) -> None:
+    data = questions(tmp_path / "q.jsonl", *(chr(97 + i) for i in range(10)))
+    manifest, text = open_bundle(bundle).manifest, TextIO(bundle / "tokenizer.json", None)
+    found, skipped = bench_prompts.read_prompts(str(data), text, manifest, 3, TaskSettings(max_new_tokens=4))
+    assert [text.decode(prompt) for prompt in found] == ["a", "d", "g"]
+    assert skipped == 0
+
+
+def test_bad_use_is_one_line(bundle: Path, tmp_path: Path) -> None:
+    data = questions(tmp_path / "q.jsonl", "x" * CAPACITY)
+    code, _, stderr = command(bundle, "--data", data, "--systems", "plain,magic")
+    assert code == 2
+    assert "--systems" in stderr
+    code, _, stderr = command(bundle, "--data", data, "--systems", "plain")
+    assert code == 1
+    assert "no prompt" in stderr
+    code, _, stderr = command(bundle, "--data", tmp_path / "none.jsonl", "--systems", "plain")
+    assert code == 1
+    assert "none.jsonl" in stderr
