@@ -1,4 +1,4 @@
-"""The base model writes the targets for a prompt file: batched, resumable, at the temperature asked for.
+"""The base model writes the targets for a prompt file: in batches, resumable, at the temperature asked for.
 
 Answers are appended to a JSON-lines file as they are done, `{"id", "source", "prompt", "input_ids", "completion_ids",
 "finished"}`; a second run skips the ids that are there. The token ids are kept because they, not a re-tokenized text,
@@ -8,41 +8,18 @@ are what the model wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from streamfuse.model.transformer import Transformer
 
-from streamfuse.model.transformer import Transformer, attend
-from streamfuse.runtime.random import uniform
+from .formats import DataError
+from .generate import DistillConfig, generate_batch
 
-from .data import DataError
-
-Item = dict[str, Any]  # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, as `read_prompts` makes them
+Item = dict[str, Any]  # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, as `prompt_items` makes them
 _BATCHES_PER_CHUNK = 4
-
-
-@dataclass(frozen=True, slots=True)
-class DistillConfig:
-    """batch_size in sequences, lengths in tokens; temperature 0 is greedy. Defaults: those of the shipped adapter."""
-
-    batch_size: int = 128
-    max_prompt_tokens: int = 144
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "max_prompt_tokens", "max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.temperature < 0:
-            raise ValueError(f"temperature must not be negative, it is {self.temperature}")
-        if not 0 <= self.seed < 1 << 32:
-            raise ValueError(f"seed must be from 0 to 2**32 - 1, not {self.seed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,89 +28,6 @@ class Written:
 
     answers: int
     tokens: int
-
-
-class _Batch:
-    """Left-padded sequences and their caches; sequences leave when they are finished."""
-
-    def __init__(self, model: Transformer, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
-        self.model = model
-        config, weight = model.config, model.embed_tokens.weight
-        width = max(map(len, prompts))
-        self.padding = torch.tensor([width - len(prompt) for prompt in prompts], device=weight.device)
-        self.ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=weight.device)  # not yet read
-        self.rows = list(range(len(prompts)))  # which prompt each sequence is
-        capacity = width + max_new_tokens
-        self.columns = torch.arange(capacity, device=weight.device)
-        shape = (len(prompts), capacity, config.num_kv_heads, config.head_dim)
-        self.keys = [weight.new_zeros(shape) for _ in range(config.num_layers)]
-        self.values = [weight.new_zeros(shape) for _ in range(config.num_layers)]
-        self.length = 0  # columns that the caches hold
-
-    def read(self) -> Tensor:
-        """Read `ids` [B, T] into the caches: logits [B, vocab_size] of their last column."""
-        model, start, stop = self.model, self.length, self.length + self.ids.shape[1]
-        x = model.embed_tokens(self.ids)
-        cos, sin = model.rotary((self.columns[start:stop] - self.padding[:, None]).clamp(min=0))
-        mask = self._mask(start, stop)
-        for block, keys, values in zip(model.blocks, self.keys, self.values, strict=True):
-            q, k, v = block.qkv(x, cos, sin)
-            keys[:, start:stop], values[:, start:stop] = k, v
-            x = block.finish(x, attend(q, keys[:, :stop], values[:, :stop], mask))
-        self.length = stop
-        logits: Tensor = model.lm_head(model.norm(x[:, -1]))
-        return logits
-
-    def _mask(self, start: int, stop: int) -> Tensor:
-        """bool [B, 1, stop - start, stop]: causal, without the padding; a padding row sees itself, against NaN."""
-        keys, queries = self.columns[:stop], self.columns[start:stop, None]
-        mask = (keys <= queries) & (keys >= self.padding[:, None, None])
-        return (mask | (keys == queries))[:, None]
-
-    def keep(self, wanted: list[int]) -> None:
-        """Go on with these sequences only."""
-        index = torch.tensor(wanted, device=self.ids.device)
-        self.ids, self.padding = self.ids[index], self.padding[index]
-        self.rows = [self.rows[i] for i in wanted]
-        self.keys = [keys[index] for keys in self.keys]
-        self.values = [values[index] for values in self.values]
-
-
-@torch.inference_mode()
-def generate_batch(
-    model: Transformer, prompts: Sequence[list[int]], config: DistillConfig, seeds: Sequence[int] | None = None
-) -> list[list[int]]:
-    """Completions (token ids, end-of-sequence included where it was reached), decoded as one left-padded batch.
-
-    `seeds` (default: config.seed for each) choose the sampled text: a sequence's own numbers, not the batch's.
-    """
-    eos = set(model.config.eos_token_ids)
-    seeds = seeds if seeds is not None else [config.seed] * len(prompts)
-    out: list[list[int]] = [[] for _ in prompts]
-    batch = _Batch(model, prompts, config.max_new_tokens)
-    for step in range(config.max_new_tokens):
-        tokens = _choose(batch.read(), config.temperature, [uniform(seeds[row], step) for row in batch.rows])
-        batch.ids = tokens[:, None]
-        going = []
-        for i, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
-            if not (out[row] and out[row][-1] in eos):
-                out[row].append(token)
-            if out[row][-1] not in eos:
-                going.append(i)
-        if not going:
-            break
-        if len(going) <= 0.75 * len(batch.rows):  # finished sequences are a quarter of the work: drop them
-            batch.keep(going)
-    return out
-
-
-def _choose(logits: Tensor, temperature: float, uniforms: list[float]) -> Tensor:
-    """Token ids [B] of logits [B, V]: the likeliest, or by the inverse of the cumulative distribution."""
-    if temperature == 0:
-        return logits.argmax(-1)
-    cumulative = torch.softmax(logits.double() / temperature, -1).cumsum(-1)
-    threshold = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
 
 
 def distill(model: Transformer, items: list[Item], out_path: Path, config: DistillConfig) -> Iterator[Written]:

@@ -6,7 +6,7 @@ No PyTorch is imported here, so that measures of a bundle can read data without 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -62,6 +62,12 @@ def merged(samples: Iterable[Sample]) -> list[Sample]:
             sample.turns, tuple(dict.fromkeys(references)), (same or sample).source, sample.schema, sample.ids
         )
     return list(found.values())
+
+
+def spread(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
+    """`limit` of the samples, evenly from all of them: files are often sorted by kind."""
+    count = min(limit or len(samples), len(samples))
+    return [samples[i * len(samples) // count] for i in range(count)]
 
 
 def encode_prompt(sample: Sample, text: TextIO, system: str | None = None) -> list[int]:

@@ -106,9 +106,10 @@ def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path)
     assert "not a model name" in refused("distill", prompts, out, "--model", tmp_path / "missing")
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"prompt": "x"}\n{"text": "y"}\n')
-    assert 'bad.jsonl, line 2: expected an object with a text "prompt"' in refused(
-        "distill", bad, out, "--model", model
-    )
+    assert "bad.jsonl, line 2: no field 'prompt'; the row has text" in refused("distill", bad, out, "--model", model)
+    assert "there is no format 'x'; the formats are e2e," in refused("distill", prompts, out, "--format", "x")
+    assert "top_p must be above 0" in refused("distill", prompts, out, "--model", model, "--top-p", 0)
+    assert "--device nope cannot be used" in refused("distill", prompts, out, "--model", model, "--device", "nope")
     (model / "tokenizer_config.json").unlink()
     assert "no chat template" in refused("distill", prompts, out, "--model", model)
     assert not out.exists()

@@ -14,9 +14,10 @@ import torch
 
 import tiny
 from streamfuse.model.transformer import Transformer
-from streamfuse.train.data import DataError
+from streamfuse.train import generate
 from streamfuse.train.distill import DistillConfig, Item, distill, generate_batch, pending
-from streamfuse.train.distill import _choose as choose
+from streamfuse.train.formats import DataError
+from streamfuse.train.generate import choose
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2, 6, 4], [3, 3]]
 
@@ -56,6 +57,22 @@ def test_a_left_padded_batch_says_what_each_prompt_alone_gets(model: Transformer
     assert generate_batch(model, PROMPTS, DistillConfig(max_new_tokens=20)) == expected
 
 
+def test_prompts_with_a_common_beginning_read_in_parts_with_growing_caches_say_the_same(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(generate, "_MORE_COLUMNS", 3)
+    prompts = [[7, 7, 3, *prompt] for prompt in PROMPTS]
+    eos = one_by_one(model, prompts[1], 8)[-1]
+    model.config = type(model.config)(
+        **{f: getattr(model.config, f) for f in model.config.__slots__} | {"eos_token_ids": (eos,)}
+    )
+    expected = [one_by_one(model, prompt, 20) for prompt in prompts]
+    assert len({len(text) for text in expected}) > 1
+    assert generate_batch(model, prompts, DistillConfig(max_new_tokens=20)) == expected
+    assert generate_batch(model, [prompts[0]] * 3, DistillConfig(max_new_tokens=20)) == [expected[0]] * 3
+
+
 def test_sampled_text_does_not_depend_on_the_batch(model: Transformer) -> None:
     config = DistillConfig(max_new_tokens=12, temperature=1.0)
     seeds = [10 + i for i in range(len(PROMPTS))]
@@ -69,12 +86,22 @@ def test_sampling_follows_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]])
     n = 4000
     uniforms = [(i + 0.5) / n for i in range(n)]
-    tokens = choose(logits.expand(n, -1), 0.7, uniforms)
+    tokens = choose(logits.expand(n, -1), 0.7, 1.0, uniforms)
     shares = torch.bincount(tokens, minlength=4) / n
     torch.testing.assert_close(shares, torch.softmax(logits[0] / 0.7, -1), atol=1e-3, rtol=0)
-    assert choose(logits, 0.7, [0.0]).tolist() == [0]
-    assert choose(logits, 0.7, [1.0]).tolist() == [3]
-    assert choose(logits, 0.0, [0.0]).tolist() == [3]
+    assert choose(logits, 0.7, 1.0, [0.0]).tolist() == [0]
+    assert choose(logits, 0.7, 1.0, [1.0]).tolist() == [3]
+    assert choose(logits, 0.0, 1.0, []).tolist() == [3]
+
+
+def test_top_p_samples_among_the_fewest_likeliest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    probabilities = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]])
+    uniforms = [(i + 0.5) / 1000 for i in range(1000)]
+    for candidates in (5, 2):  # with two, the nucleus is wider than what is looked at first
+        monkeypatch.setattr(generate, "_NUCLEUS", candidates)
+        tokens = choose(probabilities.log().expand(1000, -1), 1.0, 0.8, uniforms)
+        shares = torch.bincount(tokens, minlength=5) / 1000
+        torch.testing.assert_close(shares, torch.tensor([0, 0.4, 0, 0.3, 0.15]) / 0.85, atol=2e-3, rtol=0)
 
 
 def test_a_stopped_run_goes_on_and_skips_what_is_there(model: Transformer, tmp_path: Path) -> None:

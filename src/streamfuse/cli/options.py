@@ -1,4 +1,4 @@
-"""The flags that `run` and `chat` share, and the configuration they become; a flag left out is the bundle's default."""
+"""The flags that several commands share, and the configuration they become; a flag left out is the bundle's default."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from streamfuse.bundle import Manifest
 
 if TYPE_CHECKING:
     from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.train.templates import Template
 
 _BUNDLE_DEFAULT = "from the bundle"
 
@@ -47,6 +48,30 @@ Width = Annotated[
     typer.Option(min=1, help="Nodes per verify pass; see `streamfuse inspect`.", show_default=_BUNDLE_DEFAULT),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default="the engine's choice")]
+
+DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set: owner/name or owner/name:configuration."
+DataFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="Of the rows; see docs/data.md.", show_default="told by the fields"),
+]
+DataTemplate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Make the prompt of the row's own fields: '{title}: {body}', or Jinja.",
+        show_default="none",
+    ),
+]
+DataSplit = Annotated[str, typer.Option(help="Of a folder or a data set.")]
+
+
+def data_template(prompt: str | None, completion: str | None = None) -> Template | None:
+    """The template of `--template` and `--completion`; None where there is none."""
+    from streamfuse.train.templates import Template
+
+    if completion is not None and prompt is None:
+        raise typer.BadParameter("--completion goes with --template")
+    return None if prompt is None else Template(prompt, completion, chat_template=None)
 
 
 @dataclass(frozen=True, slots=True)

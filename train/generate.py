@@ -1,0 +1,228 @@
+"""Batched plain decoding in PyTorch: many prompts at once, each as it would be alone.
+
+What makes it fast: the beginning that all prompts share (the chat template's) is read once; the rest is read in
+chunks that stay in the processor's cache; keys and values lie as the two products of attention want them, so that they
+are read in place; a sequence that ends makes room at once, the last one moves into its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from streamfuse.model.transformer import Transformer, rotary_table
+from streamfuse.runtime.random import uniform
+
+_CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
+_MORE_COLUMNS = 32  # by which caches grow
+_NUCLEUS = 512  # candidates that top-p looks at first
+
+
+@dataclass(frozen=True, slots=True)
+class DistillConfig:
+    """batch_size in sequences, lengths in tokens; temperature 0 is greedy, top_p 1 is off."""
+
+    batch_size: int = 128
+    max_prompt_tokens: int = 144
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_prompt_tokens", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.temperature < 0:
+            raise ValueError(f"temperature must not be negative, it is {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, it is {self.top_p}")
+        if not 0 <= self.seed < 1 << 32:
+            raise ValueError(f"seed must be from 0 to 2**32 - 1, not {self.seed}")
+
+
+@torch.inference_mode()
+def generate_batch(
+    model: Transformer, prompts: Sequence[list[int]], config: DistillConfig, seeds: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Completions (token ids, end-of-sequence included where it was reached) of the prompts, decoded together.
+
+    `seeds` (default: config.seed for each) choose the sampled text: a sequence's own numbers, not the batch's.
+    """
+    eos = set(model.config.eos_token_ids)
+    seeds = seeds if seeds is not None else [config.seed] * len(prompts)
+    out: list[list[int]] = [[] for _ in prompts]
+    batch = _Batch(model, prompts, config.max_new_tokens)
+    logits = batch.read_prompts(prompts)
+    for step in range(config.max_new_tokens):
+        uniforms = [uniform(seeds[row], step) for row in batch.rows] if config.temperature else []
+        tokens = choose(logits, config.temperature, config.top_p, uniforms)
+        going = []
+        for i, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
+            out[row].append(token)
+            if token not in eos:
+                going.append(i)
+        if not going or step + 1 == config.max_new_tokens:
+            break
+        logits = batch.read(batch.keep(tokens, going))
+    return out
+
+
+class _Batch:
+    """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer.
+
+    Columns of the caches are: the beginning that all prompts share, the padding of a sequence, the rest of its prompt,
+    its text, and room to grow. `bias` [B, C] is 0 where a sequence has a token, else -inf.
+    """
+
+    def __init__(self, model: Transformer, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
+        self.model = model
+        config, weight = model.config, model.embed_tokens.weight
+        self.device, self.dtype = weight.device, weight.dtype
+        self.width = max(map(len, prompts))  # columns of the prompts
+        self.shared = _shared(prompts)
+        self.length = 0  # columns that the caches hold
+        self.rows = list(range(len(prompts)))  # which prompt each sequence is
+        self.padding = torch.tensor([self.width - len(prompt) for prompt in prompts], device=self.device)
+        self.columns = torch.arange(self.width + max_new_tokens, device=self.device)
+        columns = self.columns[: self.width]
+        padded = (columns >= self.shared) & (columns < self.shared + self.padding[:, None])
+        self.bias = torch.zeros(padded.shape, device=self.device).masked_fill(padded, float("-inf"))
+        self.cos, self.sin = (table.to(self.device) for table in rotary_table(config, len(self.columns)))
+        shape = (len(prompts), config.num_kv_heads)
+        self.keys = [weight.new_zeros(*shape, config.head_dim, self.width) for _ in range(config.num_layers)]
+        self.values = [weight.new_zeros(*shape, self.width, config.head_dim) for _ in range(config.num_layers)]
+
+    def read_prompts(self, prompts: Sequence[list[int]]) -> Tensor:
+        """Read the prompts into the caches: logits [B, V] after the last token of each."""
+        start = self.shared
+        if start:
+            self._layers(torch.tensor([prompts[0][:start]], device=self.device), slice(0, 1), 0)
+            for keys, values in zip(self.keys, self.values, strict=True):
+                keys[1:, :, :, :start], values[1:, :, :start] = keys[:1, :, :, :start], values[:1, :, :start]
+        last = []
+        for some in _chunks([len(prompt) - start for prompt in prompts]):
+            rests = [prompt[start:] for prompt in prompts[some]]
+            width = max(map(len, rests))
+            ids = torch.tensor([[0] * (width - len(rest)) + rest for rest in rests], device=self.device)
+            last.append(self._layers(ids, some, self.width - width)[:, -1])
+        self.length = self.width
+        return self._logits(torch.cat(last))
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Read one more token [B] of each sequence: logits [B, V]."""
+        if self.length == self.bias.shape[1]:
+            self._grow()
+        self.bias[:, self.length] = 0.0
+        x = self._layers(tokens[:, None], slice(0, len(self.rows)), self.length)
+        self.length += 1
+        return self._logits(x[:, -1])
+
+    def keep(self, tokens: Tensor, wanted: list[int]) -> Tensor:
+        """Go on with these sequences only (ascending); their tokens [B]. The last ones move to the free places."""
+        count = len(wanted)
+        free = sorted(set(range(count)) - set(wanted))
+        moving = wanted[count - len(free) :]
+        if free:
+            for of_sequence in (tokens, self.padding, self.bias, *self.keys, *self.values):
+                of_sequence[free] = of_sequence[moving]
+        for place, row in zip(free, moving, strict=True):
+            self.rows[place] = self.rows[row]
+        if count < len(self.rows):
+            del self.rows[count:]
+            self.padding, self.bias = self.padding[:count], self.bias[:count]
+            self.keys = [keys[:count] for keys in self.keys]
+            self.values = [values[:count] for values in self.values]
+        return tokens[:count]
+
+    def _grow(self) -> None:
+        """Room for more columns; whole caches are multiplied, without a copy, so they are never much too long."""
+        self.bias = F.pad(self.bias, (0, _MORE_COLUMNS), value=float("-inf"))
+        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
+            self.keys[layer] = F.pad(keys, (0, _MORE_COLUMNS))
+            self.values[layer] = F.pad(values, (0, 0, 0, _MORE_COLUMNS))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model.lm_head(self.model.norm(x))
+        return logits
+
+    def _layers(self, ids: Tensor, some: slice, start: int) -> Tensor:
+        """Hidden states [b, T, h] of tokens [b, T] of the sequences `some` at columns from `start` on."""
+        stop = start + ids.shape[1]
+        columns = self.columns[start:stop]
+        padding = self.padding[some, None] if start >= self.shared else torch.zeros_like(self.padding[some, None])
+        positions = (columns - padding).clamp(min=0)
+        cos, sin = self.cos[positions], self.sin[positions]
+        bias = self.bias[some, None, None]
+        if stop - start > 1:
+            bias = self._causal(bias, start, stop)
+        x = self.model.embed_tokens(ids)
+        for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
+            q, k, v = block.qkv(x, cos, sin)
+            keys[some, :, :, start:stop] = k.permute(0, 2, 3, 1)
+            values[some, :, start:stop] = v.transpose(1, 2)
+            x = block.finish(x, _attend(q, keys[some], values[some], bias))
+        return x
+
+    def _causal(self, bias: Tensor, start: int, stop: int) -> Tensor:
+        """[b, 1, T, C] of bias [b, 1, 1, C]: no row sees a later one. A padding row sees itself, against NaN."""
+        keys, queries = self.columns[: bias.shape[-1]], self.columns[start:stop, None]
+        return bias.masked_fill(keys > queries, float("-inf")).masked_fill(keys == queries, 0.0)
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """q [b, T, Hq, D], keys [b, Hkv, D, C], values [b, Hkv, C, D], bias [b, 1, 1 or T, C] -> [b, T, Hq * D].
+
+    The query heads of a key head are rows of one product, so its keys are read once.
+    """
+    batch, length, heads, dim = q.shape
+    kv_heads, columns = keys.shape[1], keys.shape[3]
+    q = (q * dim**-0.5).unflatten(2, (kv_heads, heads // kv_heads)).permute(0, 2, 3, 1, 4)  # [b, Hkv, group, T, D]
+    scores = torch.bmm(q.reshape(batch * kv_heads, -1, dim), keys.flatten(0, 1))
+    weights = torch.softmax(scores.float().view(batch, heads, length, columns) + bias, -1).to(values.dtype)
+    out = torch.bmm(weights.view(batch * kv_heads, -1, columns), values.flatten(0, 1))
+    return out.view(batch, heads, length, dim).transpose(1, 2).reshape(batch, length, heads * dim)
+
+
+def _shared(prompts: Sequence[list[int]]) -> int:
+    """Length of the beginning that all prompts share; each keeps a token of its own."""
+    if len(prompts) == 1:
+        return 0
+    same = (len(set(column)) == 1 for column in zip(*(prompt[:-1] for prompt in prompts), strict=False))
+    return len(list(takewhile(bool, same)))
+
+
+def _chunks(lengths: Sequence[int]) -> Iterator[slice]:
+    """Neighbours that have together, padded to the longest, at most `_CHUNK_ROWS` tokens."""
+    start = 0
+    for stop in range(1, len(lengths) + 1):
+        if stop == len(lengths) or max(lengths[start : stop + 1]) * (stop + 1 - start) > _CHUNK_ROWS:
+            yield slice(start, stop)
+            start = stop
+
+
+def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[float]) -> Tensor:
+    """Token ids [B] of logits [B, V]: the likeliest, or by the inverse of the cumulative distribution.
+
+    With top_p below 1 the distribution is that of the fewest likeliest tokens whose probabilities reach it.
+    """
+    if temperature == 0:
+        return logits.max(-1).indices  # several times faster than argmax in bfloat16
+    logits = logits.float() / temperature
+    ids = None
+    if top_p < 1:
+        probs, ids = torch.softmax(logits, -1).topk(min(_NUCLEUS, logits.shape[1]))
+        if bool((probs.sum(-1) < top_p).any()):
+            probs, ids = torch.softmax(logits, -1).sort(-1, descending=True)
+        probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)
+    else:
+        probs = torch.softmax(logits, -1)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    threshold = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, threshold, right=True).clamp(max=probs.shape[1] - 1)
+    return (chosen if ids is None else ids.gather(1, chosen))[:, 0]
