@@ -11,8 +11,8 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 
 from .latency import LatencySettings
+from .systems import LOOP_PHASES
 
-_PHASES = ("draft", "accept", "sample")  # the others are passes and commits, which are measured by themselves
 _MOST_TOKENS = 96
 _TIMES = 5
 
@@ -45,7 +45,7 @@ def loop_costs(
             generation.finish()
             statistics = generation.statistics
             if time >= 0:
-                spent = sum(statistics.stopwatch.ms[phase] for phase in _PHASES)
+                spent = sum(statistics.stopwatch.ms[phase] for phase in LOOP_PHASES)
                 found[name].append(spent / max(1, statistics.target_forward_passes))
     session.reset()
     return {name: float(np.median(values)) for name, values in found.items()}

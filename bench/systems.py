@@ -15,6 +15,7 @@ from streamfuse.runtime.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
+LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 
 

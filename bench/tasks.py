@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .statistics import Bootstrap, Estimate, Spread, Timings
-from .systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, Request, System
+from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, Request, System
 
 _WARM_UP_TOKENS = 8
 _TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
@@ -74,9 +74,13 @@ class SystemResult:
         for one in known:
             for name, count in one["widths"].items():
                 widths[name] = widths.get(name, 0) + count
+        spent = {phase: sum(one["time_ms"][phase] for one in known) for phase in known[0]["time_ms"]}
+        decoding = sum(ms for phase, ms in spent.items() if phase != "prefill")
+        outside = sum(spent[phase] for phase in LOOP_PHASES)
         reasons = sorted({one["fallback_reason"] for one in known if one["fallback_reason"]})
         return {
             "mean_accepted_tokens": emitted / passes if passes else 0.0,
+            "loop_share": outside / decoding if decoding else 0.0,
             "widths": widths,
             "fallback_reasons": reasons,
         }

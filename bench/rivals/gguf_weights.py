@@ -91,7 +91,7 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
         if (name := tensor_name(tensor.name, source)) in changed:
             part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
             num_heads = heads.get(part) if architecture == "llama" else None
-            data = _encode(changed[name], tensor.tensor_type.name, num_heads, f"{source}: tensor {tensor.name!r}")
+            data = encode(changed[name], tensor.tensor_type.name, num_heads, f"{source}: tensor {tensor.name!r}")
         writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -99,7 +99,7 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
     writer.close()
 
 
-def _encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt.NDArray[Any]:
+def encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt.NDArray[Any]:
     """A matrix [N, K] in a GGUF's own layout: floats, or the bytes of each row's blocks."""
     import torch
 
