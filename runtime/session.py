@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -13,7 +13,7 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
 from streamfuse.runtime.costs import CostTable, measure
 from streamfuse.runtime.draft import Drafter, DraftTables, StreamDrafter
-from streamfuse.runtime.loop import Emitted, Loop
+from streamfuse.runtime.loop import Emitted, Loop, Round
 from streamfuse.runtime.stats import Clock, Statistics, Stopwatch
 from streamfuse.runtime.text import Detokenizer, TextStream
 
@@ -135,11 +135,16 @@ class Session:
         """The last prompt and all that was delivered after it; the cache holds its first `backend.length` tokens."""
         return list(self._tokens)
 
-    def generate(self, prompt_ids: Sequence[int], config: GenerationConfig | None = None) -> Generation:
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig | None = None,
+        observe: Callable[[Round], None] | None = None,
+    ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
         What the prompt shares with the cache from the start on is not read again. A generation that still runs is
-        closed. PromptError or ValueError leave the session as it was.
+        closed. `observe` sees every pass. PromptError or ValueError leave the session as it was.
         """
         config = config or GenerationConfig()
         check_prompt(prompt_ids, self.backend.spec)
@@ -153,6 +158,7 @@ class Session:
         self._tokens = tokens
         statistics = Statistics(Stopwatch(self._clock), self._model_load_ms)
         loop = Loop(self.backend, tokens, config, self._drafter, self._acceptor, statistics=statistics, plan=plan)
+        loop.observe = observe
         text = TextStream(self._decode, config.stop_strings) if self._decode else None
         self._generation = Generation(loop, text)
         return self._generation
