@@ -14,6 +14,7 @@ from streamfuse.runtime.tree import Tree
 
 _FORGET = 0.97  # of what was seen, per new sight: about the last thirty count
 _PRIOR_WEIGHT = 3.0  # promised hits that the prior counts for
+_COMMON_WEIGHT = 8.0  # expected tokens that all methods together count for, in the ratio of one
 
 
 class Calibration:
@@ -57,23 +58,33 @@ class Calibration:
         self._promised = [value / 2 for value in self._promised]
 
 
-class Yield:
-    """Accepted tokens per expected one, of one method."""
+class Yields:
+    """Accepted tokens per expected one: of all methods together, and of each, which leans on that of all."""
 
-    def __init__(self) -> None:
-        self._accepted = 0.0
-        self._expected = 0.0
+    def __init__(self, methods: Sequence[str]) -> None:
+        self._all = [0.0, 0.0]  # accepted, expected
+        self._of = {method: [0.0, 0.0] for method in methods}
 
-    @property
-    def ratio(self) -> float:
-        return (self._accepted + _PRIOR_WEIGHT) / (self._expected + _PRIOR_WEIGHT)
+    def ratio(self, method: str) -> float:
+        common = (self._all[0] + _PRIOR_WEIGHT) / (self._all[1] + _PRIOR_WEIGHT)
+        accepted, expected = self._of[method]
+        return (accepted + _COMMON_WEIGHT * common) / (expected + _COMMON_WEIGHT)
 
-    def learn(self, accepted: int, expected: float) -> None:
-        self._accepted = _FORGET * self._accepted + accepted
-        self._expected = _FORGET * self._expected + expected
+    def learn(self, method: str, accepted: int, expected: float) -> None:
+        """What was seen of the other methods fades, so that one bad pass does not put a method aside for good."""
+        self._scale(_FORGET)
+        for sums in (self._all, self._of[method]):
+            sums[0] += accepted
+            sums[1] += expected
 
     def doubt(self) -> None:
-        self._accepted, self._expected = self._accepted / 2, self._expected / 2
+        """Half of what was seen is forgotten: the text may have changed since."""
+        self._scale(0.5)
+
+    def _scale(self, factor: float) -> None:
+        for sums in (self._all, *self._of.values()):
+            sums[0] *= factor
+            sums[1] *= factor
 
 
 def expected_tokens(tree: Tree, ratios: Sequence[float], exact: Collection[int] = ()) -> list[float]:

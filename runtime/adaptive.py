@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 
 from streamfuse.runtime.accept import Walk
-from streamfuse.runtime.acceptance import Calibration, Yield, expected_tokens
+from streamfuse.runtime.acceptance import Calibration, Yields, expected_tokens
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.costs import STREAMS, CostTable
 from streamfuse.runtime.draft import StreamDrafter
@@ -45,7 +45,7 @@ class AdaptivePlan:
         self._methods = sorted(spec.widths, key=lambda name: spec.widths[name])
         self._widest = max(rows for rows, _ in spec.widths.values())
         self._calibration = Calibration(drafter.calibration, spec.num_streams)
-        self._yields = {name: Yield() for name in self._methods}
+        self._yields = Yields(self._methods)
         self._carried = {name: _carrying_share(spec, name) for name in self._methods}  # how often streams are left
         self._index, self._odds = NgramIndex(), ChainOdds()
         self._allowance = _ALLOWANCE
@@ -74,12 +74,14 @@ class AdaptivePlan:
         if self._tree is not None:
             self._follow_value(max(gain, plain), plain, room)
         promising = gain > plain
-        if promising or self._looks_again(method, nodes):
+        if promising or (self._left(0.0) <= 0 and self._looks_again(method, nodes)):
             if self._affords(method, nodes):
                 self._expected = expected
                 return Step(method, tree.first(nodes))
             self._reason = REJECTED if self._drafted else COSTS
             self._rest()
+        elif self._left(0.0) > 0:  # the deferred schedule: a plain pass that leaves streams is no fall-back
+            return Step(DECODE, root)
         elif self._tree is not None:
             self._reason = COSTS if self._calibration.ratios()[1] > 0.7 else REJECTED
         return Step(DECODE, root, self._reason)
@@ -100,7 +102,7 @@ class AdaptivePlan:
         else:
             if nodes > 1:
                 self._drafted = True
-                self._yields[method].learn(tokens - 1, self._expected)
+                self._yields.learn(method, tokens - 1, self._expected)
             self._carried[method] += _FOLLOW * (carried - self._carried[method])
             self._watch_probe(gained, nodes)
         return self._spec.deferred and not carried and self._wants_deferred()
@@ -128,7 +130,7 @@ class AdaptivePlan:
         best = ("", 0, -1e9, 0.0)
         for method in self._methods:
             most = min(len(tree), self._spec.widths[method][0])
-            kept, least = self._yields[method].ratio, rate * self.costs.per_node(method)
+            kept, least = self._yields.ratio(method), rate * self.costs.per_node(method)
             nodes, expected = 1, 0.0
             while nodes < most and kept * hits[nodes - 1] >= least:
                 expected += kept * hits[nodes - 1]
@@ -207,8 +209,7 @@ class AdaptivePlan:
             return False
         self._probe, self._probe_gain = _PROBE, 0.0
         self._calibration.doubt()
-        for one in self._yields.values():
-            one.doubt()
+        self._yields.doubt()
         return True
 
     def _rest(self) -> None:

@@ -1,0 +1,198 @@
+"""A plan on devices and texts that are made up: `python tests/plan_simulation.py` prints the table.
+
+The text is a fixed sequence; streams promise it with known odds, so that a cost table and a regime are all that a plan
+meets. Time is virtual: each pass advances a clock by its cost in the table (with noise where the device has it).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.costs import CostTable
+from streamfuse.runtime.session import Session
+
+VOCAB, STREAMS, TOP_K = 1000, 4, 8
+SPEC = ModelSpec(4096, VOCAB, STREAMS, TOP_K, 512, {f"verify_{n}": (n, n) for n in (4, 8, 16)})
+
+
+@dataclass(frozen=True)
+class Device:
+    """Milliseconds per method; `noise` is the spread of a pass's time, one pass in fifty takes five times as long."""
+
+    decode: float
+    verify: tuple[float, float, float]  # of 4, 8, 16 nodes
+    noise: float = 0.0
+    streams: float | None = None  # the deferred schedule: verify passes carry none
+
+    @property
+    def spec(self) -> ModelSpec:
+        none = {} if self.streams is None else dict.fromkeys(SPEC.widths, 0)
+        return ModelSpec(
+            4096, VOCAB, STREAMS, TOP_K, 512, SPEC.widths, stream_nodes=none, deferred=self.streams is not None
+        )
+
+    @property
+    def costs(self) -> dict[str, float]:
+        table = {DECODE: self.decode, **dict(zip(SPEC.widths, self.verify, strict=True))}
+        return table if self.streams is None else {**table, "streams": self.streams}
+
+
+DEVICES = {
+    "flat (NPU)": Device(4.0, (4.2, 4.3, 4.6)),
+    "this CPU": Device(2.5, (2.9, 3.6, 6.4)),
+    "linear (phone CPU)": Device(2.5, (6.0, 11.0, 21.0)),
+    "stepped (GPU)": Device(3.0, (3.3, 3.3, 6.5)),
+    "noisy CPU": Device(2.5, (2.9, 3.6, 6.4), noise=0.3),
+    "deferred CPU": Device(2.5, (2.75, 3.2, 5.6), streams=0.7),
+}
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How often streams are right: `hit` is the chance that the next token is among the promised ones, per depth given
+    the parent; `promise` multiplies the odds that the streams state (above 1: they boast)."""
+
+    hit: float
+    promise: float = 1.0
+    period: int = 0  # above 0: `hit` alternates with nothing, this many tokens each
+
+
+REGIMES = {
+    "adversarial": Regime(0.0),
+    "boasting": Regime(0.02, promise=30.0),
+    "poor": Regime(0.2),
+    "fair": Regime(0.45),
+    "good": Regime(0.65),
+    "excellent": Regime(0.9),
+    "modest": Regime(0.8, promise=0.5),
+    "changing": Regime(0.8, period=150),
+}
+
+
+class MadeUpBackend:
+    """A text that is fixed, streams with known odds, and a clock that runs by the cost table."""
+
+    def __init__(self, device: Device, regime: Regime, seed: int = 0) -> None:
+        self.spec = device.spec
+        self.length = 0
+        self.now_ms = 0.0
+        self._device, self._regime = device, regime
+        self._random = np.random.default_rng(seed)
+        self._text = self._random.integers(0, VOCAB, 8192)
+        self._last: list[tuple[int, bool]] = []  # survivors: position, and whether the path is the text's
+
+    def clock(self) -> float:
+        return self.now_ms / 1000
+
+    def _spend(self, method: str) -> None:
+        ms = self._device.costs.get(method, 20.0)
+        if self._device.noise:
+            ms *= float(np.exp(self._device.noise * self._random.normal())) * (5 if self._random.random() < 0.02 else 1)
+        self.now_ms += ms
+
+    def run(
+        self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray, want_logits: bool = False
+    ) -> PassOutput:
+        self._spend(method)
+        if method == PREFILL:
+            return PassOutput.of_prefill()
+        nodes = range(len(input_ids))
+        right = input_ids == self._text[position_ids]
+        right[0] = True
+        on_text = [bool(right[np.flatnonzero(ancestors[node])].all()) for node in nodes]
+        best = np.where(on_text, self._text[position_ids + 1], 0)
+        self._last = [(int(position_ids[node]), on_text[node]) for node in nodes]
+        if not self.spec.streams_of(method):
+            return PassOutput(None, best, np.arange(len(input_ids)))
+        streams = [self._streams(*self._last[node]) for node in nodes]
+        return PassOutput(
+            None, best, np.arange(len(input_ids)), np.stack([s[0] for s in streams]), np.stack([s[1] for s in streams])
+        )
+
+    def streams(self, index: int) -> PassOutput:
+        self._spend("streams")
+        ids, log_probs = self._streams(*self._last[index])
+        return PassOutput(None, np.zeros(1, np.int64), np.zeros(1, np.int64), ids[None], log_probs[None])
+
+    def _streams(self, position: int, on_text: bool) -> tuple[IntArray, np.ndarray]:
+        """Ranks are right in proportion to their stated odds; confidence varies from place to place."""
+        random = np.random.default_rng(position)
+        hit = self._regime.hit
+        if self._regime.period and position // self._regime.period % 2:
+            hit = 0.0
+        ids = random.integers(0, VOCAB, (STREAMS, TOP_K))
+        log_probs = np.zeros((STREAMS, TOP_K), np.float32)
+        for stream in range(STREAMS):
+            mass = min(0.98, max(1e-4, hit + 0.3 * hit * (1 - hit) * float(random.normal())))
+            shares = np.sort(random.dirichlet(np.full(TOP_K, 0.35)))[::-1] * mass
+            draw = float(random.random())
+            rank = int(np.searchsorted(np.cumsum(shares), draw))
+            if rank < TOP_K and on_text and hit:
+                ids[stream, rank] = self._text[position + 2 + stream]
+            stated = np.minimum(shares * self._regime.promise, 1.0)
+            log_probs[stream] = np.log(stated / max(1.0, float(stated.sum()) / 0.98) + 1e-6)
+        return ids, log_probs
+
+    def commit(self, rows: Sequence[int]) -> None:
+        self.length += len(rows)
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+
+    def close(self) -> None:
+        self.length = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    ms_per_token: float
+    text: list[int]
+    widths: dict[str, int]
+    reason: str | None
+
+
+def simulate(
+    device: Device, regime: Regime, width: int | None, tokens: int = 600, plain: bool = False, generations: int = 1
+) -> Outcome:
+    """One way of decoding; None as the width is the plan, which gets the device's true mean costs."""
+    backend = MadeUpBackend(device, regime)
+    session = Session(
+        backend, costs=CostTable.of(device.spec, device.costs, frozen=not device.noise), clock=backend.clock
+    )
+    config = GenerationConfig(tokens, width=width, speculative=not plain)
+    spent = 0.0
+    for _ in range(generations):
+        session.reset()
+        started = backend.now_ms
+        generation = session.generate([1, 2], config)
+        generation.finish()
+        spent += backend.now_ms - started
+    facts = generation.statistics.to_dict()
+    return Outcome(spent / (tokens * generations), generation.token_ids, facts["widths"], facts["fallback_reason"])
+
+
+def main(tokens: int) -> None:
+    head = f"{'device':20} {'regime':12} {'plan':>6} {'best fixed':>14} {'plan/best':>9}   passes of the plan"
+    print(f"Speed over plain decoding, {tokens} tokens\n{head}")
+    for device_name, device in DEVICES.items():
+        for regime_name, regime in REGIMES.items():
+            plain = simulate(device, regime, None, tokens, plain=True).ms_per_token
+            fixed = {width: plain / simulate(device, regime, width, tokens).ms_per_token for width in (4, 8, 16)}
+            fixed[1] = 1.0
+            best = max(fixed, key=lambda width: fixed[width])
+            plan = simulate(device, regime, None, tokens)
+            gain = plain / plan.ms_per_token
+            print(
+                f"{device_name:20} {regime_name:12} {gain:6.3f} {fixed[best]:6.3f} (w={best:2}) {gain / fixed[best]:9.3f}   "
+                + " ".join(f"{name}:{count}" for name, count in plan.widths.items())
+            )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 600)
