@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,15 +17,14 @@ from tokenizers import Tokenizer
 
 from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
-from streamfuse.kernels.aot import OPERATORS
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
-from . import facts, selftest
+from . import facts, native, selftest
 from .graphs import Weights, build_methods
-from .lower import lower_methods
+from .lower import lower_methods, required_operators
 from .parts import manifest_parts, part_sizes
 from .plan import ExportPlan, Quantize
 from .preview import Preview, check_fit
@@ -42,9 +43,14 @@ _SELFTEST_TEXT = (
 
 @dataclass
 class Report:
-    """What an export did: seconds per stage, parity per method, bytes per file. Lies in the bundle as JSON."""
+    """What an export did: seconds per stage, parity per method, bytes per file. Lies in the bundle as JSON.
+
+    `grid` says per part how many groups of weights were carried over bit for bit; kernels' operators only.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int = 0
+    grid: dict[str, dict[str, float]] = field(default_factory=dict)
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
 
@@ -61,8 +67,8 @@ def export_executorch(plan: ExportPlan, progress: Progress = lambda _: None) -> 
 
 def count_steps(expected: Preview) -> int:
     """How often an export calls `progress`, for a progress bar."""
-    segments, methods = sum(expected.delegates.values()), len(expected.delegates)
-    return len(_STAGES) - 1 + segments + methods + 2  # lowering speaks of its own steps only
+    delegates, methods = sum(expected.delegates.values()), len(expected.delegates)
+    return len(_STAGES) - 1 + delegates + methods + 2  # lowering speaks of its own steps only
 
 
 class _Export:
@@ -71,12 +77,13 @@ class _Export:
     def __init__(self, plan: ExportPlan, writer: BundleWriter, progress: Progress) -> None:
         self.plan, self.writer, self.progress = plan, writer, progress
         self.report = Report()
-        self.floor = selftest.FLOORS[plan.quantize.value]
+        self.floor = selftest.FLOORS["kernels" if plan.kernels else plan.quantize.value]
 
     def run(self) -> Report:
         for name in _STAGES:
             with self._timed(name):
                 getattr(self, name)()
+        self.report.peak_memory_bytes = _peak_memory()
         path = self.writer.folder / "export_report.json"
         path.write_text(json.dumps(vars(self.report), indent=2) + "\n", encoding="utf-8")
         self._write_manifest()
@@ -106,15 +113,21 @@ class _Export:
         self.progress("quantizing")
         if self.plan.quantize is Quantize.NONE:
             return
-        quantize_weights(self.weights, self.plan.group_size)
+        if self.plan.grids is None:
+            quantize_weights(self.weights, self.plan.group_size)
+        else:
+            form = native.Form(self.plan.grids)
+            self.weights = Weights(self.model, self.plan.shapes, form).eval()
+            self.report.grid = {part: grid.to_dict() for part, grid in form.report.items()}
         self.methods = build_methods(self.weights)
         self.expected = self.script.run(self._reference())
         self._prove("quantization", self.expected, self.exact, selftest.QUANTIZATION_FLOOR)
 
     def lower(self) -> None:
         config, streams = self.model.base.config, self.model.streams_config
-        constants = facts.constant_methods(config, self.plan, streams.num_streams)
+        constants = facts.constant_methods(config, self.plan, streams.num_streams, streams.num_msa_layers)
         program = lower_methods(self.weights, self.methods, constants, self.progress)
+        self.operators = required_operators(program)
         with (self.writer.folder / "model.pte").open("wb") as file:
             program.write_to_file(file)
 
@@ -144,18 +157,19 @@ class _Export:
     def _write_manifest(self) -> None:
         plan, model = self.plan, self.model
         config, streams = model.base.config, model.streams_config
-        sizes = part_sizes(config, streams, len(model.stream_vocab), plan.quantize, plan.group_size)
+        sizes = part_sizes(config, streams, len(model.stream_vocab), plan)
         measured = self.report.parity["lowering"]
         self.writer.write_manifest(
             exporter_version=__version__,
             target="executorch",
-            backend="xnnpack",
-            operators=list(OPERATORS),
+            backend="kernels" if plan.kernels else "xnnpack",
+            kernels=plan.kernels,
+            required_operators=self.operators,
             model=facts.model_facts(plan, model),
             methods={name: facts.method_facts(method, self.weights) for name, method in self.methods.items()},
             speculation=facts.speculation_facts(plan, model),
             cache={"layout": "position_head_dim", "capacity": plan.max_context_len, "dtype": "float32"},
-            quantization=manifest_parts(sizes, plan.quantize, plan.group_size),
+            quantization=manifest_parts(sizes, plan),
             sampling_defaults={"temperature": 0.0, "max_new_tokens": 128},
             parity={
                 name: {"floor": self.floor.name, "metrics": row}
@@ -163,6 +177,12 @@ class _Export:
                 if name in self.methods
             },
         )
+
+
+def _peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _write_draft(model: StreamFused, path: Path) -> None:

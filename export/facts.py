@@ -11,7 +11,7 @@ from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 
-from .graphs import Method, example_inputs
+from .graphs import Method, Streams, Verify, example_inputs, input_names
 from .plan import ExportPlan
 from .weights import Weights
 
@@ -26,12 +26,14 @@ def model_spec(model: StreamFused, plan: ExportPlan) -> ModelSpec:
         top_k=plan.top_k,
         prefill_rows=plan.prefill_len,
         widths={f"verify_{rows}": (rows, keep) for rows, keep in plan.shapes.widths},
+        stream_nodes={f"verify_{rows}": carrying for rows, _, carrying in plan.shapes.verify},
+        deferred=plan.shapes.deferred,
         eos_token_ids=config.eos_token_ids,
         default_width=plan.default_width,
     )
 
 
-def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int) -> dict[str, Any]:
+def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int, num_msa_layers: int) -> dict[str, Any]:
     """Constant methods by the names that ExecuTorch's runners and their peers use."""
     return {
         "get_max_seq_len": plan.prefill_len,
@@ -48,6 +50,7 @@ def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int) ->
         "get_ar_len": 1,
         "get_prefill_chunk_size": plan.prefill_len,
         "get_num_streams": num_streams,
+        "get_n_msa_layers": num_msa_layers,
         "get_max_tree_nodes": max(plan.widths),
         "get_format_version": FORMAT_VERSION,
     }
@@ -98,33 +101,51 @@ def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "adapter": plan.adapter.stem,
         "extra_parameters": sum(p.numel() for p in model.extra_parameters()),
         "default_width": plan.default_width,
+        "schedule": plan.schedule.value,
     }
 
 
 def method_facts(method: Method, weights: Weights) -> dict[str, Any]:
     """Input and output tensors of a method, in call order, as docs/contracts.md names them."""
-    c = weights.config
-    names = ["input_ids", "position_ids", "ancestors", "cache_length"]
-    names += [f"{kind}_cache_{i}" for i in range(c.num_layers) for kind in ("key", "value")]
     inputs = [
-        {"name": name, "dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)}
-        for name, t in zip(names, example_inputs(weights, method.rows), strict=True)
+        _tensor(name, str(t.dtype).removeprefix("torch."), *t.shape)
+        for name, t in zip(input_names(weights, method), example_inputs(weights, method), strict=True)
     ]
-    return {"rows": method.rows, "keep": method.keep, "inputs": inputs, "outputs": _outputs(method, weights)}
+    verifies = isinstance(method, Verify)
+    return {
+        "rows": 1 if isinstance(method, Streams) else method.rows,
+        "keep": method.keep if verifies else None,
+        "stream_nodes": method.carrying if verifies else None,
+        "inputs": inputs,
+        "outputs": _outputs(method, weights),
+    }
 
 
 def _outputs(method: Method, weights: Weights) -> list[dict[str, Any]]:
-    c, streams, k = weights.config, weights.streams_config.num_streams, weights.shapes.top_k
-    keep = method.keep
+    c = weights.config
+    if isinstance(method, Streams):
+        return _stream_outputs(weights, 1)
+    keep = method.keep if isinstance(method, Verify) else method.rows
     outputs: list[dict[str, Any]] = []
-    if method.has_logits:
-        outputs.append({"name": "logits", "dtype": "float32", "shape": [keep or method.rows, c.vocab_size]})
-    if keep is not None:
-        outputs.append({"name": "kept", "dtype": "int64", "shape": [keep]})
-        outputs.append({"name": "stream_ids", "dtype": "int64", "shape": [keep, streams, k]})
-        outputs.append({"name": "stream_log_probs", "dtype": "float32", "shape": [keep, streams, k]})
+    if method.head is not None:
+        outputs += [_tensor("logits", "float32", keep, c.vocab_size), _tensor("best", "int64", keep)]
+    if isinstance(method, Verify):
+        outputs.append(_tensor("kept", "int64", keep))
+        outputs += _stream_outputs(weights, method.carrying) if method.carrying else []
     for i in range(c.num_layers):
-        rows = keep if keep is not None and i >= weights.num_lower_layers else method.rows
-        shape = [rows, c.num_kv_heads, c.head_dim]
-        outputs += [{"name": f"new_{kind}_{i}", "dtype": "float32", "shape": shape} for kind in ("key", "value")]
+        rows = keep if i >= weights.num_lower_layers else method.rows
+        outputs += [
+            _tensor(f"new_{kind}_{i}", "float32", rows, c.num_kv_heads, c.head_dim) for kind in ("key", "value")
+        ]
+    if method.gives_hidden:
+        outputs.append(_tensor("hidden", "float32", keep, c.hidden_size))
     return outputs
+
+
+def _stream_outputs(weights: Weights, nodes: int) -> list[dict[str, Any]]:
+    shape = (nodes, weights.streams_config.num_streams, weights.shapes.top_k)
+    return [_tensor("stream_ids", "int64", *shape), _tensor("stream_log_probs", "float32", *shape)]
+
+
+def _tensor(name: str, dtype: str, *shape: int) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": list(shape)}

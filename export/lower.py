@@ -1,17 +1,17 @@
-"""Lowering to ExecuTorch with XNNPACK, one delegate per segment, in seconds instead of minutes.
+"""Lowering to ExecuTorch. Graphs of the kernels' operators need nothing but torch.export and emission.
 
-Handing whole methods to the partitioner retraces graphs of a thousand nodes some twenty times, and each of 150
-partitions another seventeen times. But the segments of one kind differ in their weights only. So each kind is exported
-and transformed once (the template), every other segment of the kind is the template with its own weights, and the
-methods are exported with the lowered segments in place, a few hundred nodes each. docs/export.md has the times.
+Graphs of stock operators get one XNNPACK delegate per `stock.Part`. Handing whole methods to the partitioner retraces
+graphs of a thousand nodes some twenty times, and each of 300 partitions another seventeen times. But the parts of one
+kind differ in their weights only. So each kind is exported and transformed once (the template), every other part of the
+kind is the template with its own weights, and the methods are exported with the delegates in place.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
@@ -27,12 +27,13 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from .blocks import Chain, Segment
 from .graphs import Method, example_inputs
+from .stock import Part
 from .weights import Weights
 
 # Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
 _SPECS = [CompileSpec("dqlinear_partitioner", b"")]
+_ALIGNMENT = 64  # bytes, of constants: packed weights are read by whole vectors
 
 
 def _edge_config(*preserve_ops: torch._ops.OpOverload) -> EdgeCompileConfig:
@@ -41,48 +42,155 @@ def _edge_config(*preserve_ops: torch._ops.OpOverload) -> EdgeCompileConfig:
 
 
 class LoweringError(RuntimeError):
-    """A segment or method could not be lowered; the message says what was left out."""
+    """A part or method could not be lowered; the message says what was left out."""
 
 
-class SegmentLowering:
-    """Lowers segments, reusing what was done for an earlier one of the same kind."""
+def lower_methods(
+    weights: Weights,
+    methods: Mapping[str, Method],
+    constants: dict[str, Any],
+    progress: Callable[[str], None] = lambda _: None,
+) -> ExecutorchProgramManager:
+    """All methods as one ExecuTorch program; inputs and outputs stay unplanned, so that an engine binds its own memory.
+
+    Args:
+        constants: constant methods, name to value.
+        progress: called with a few words before each step: one call per delegate, one per method, and two at the end.
+
+    Raises:
+        LoweringError: XNNPACK cannot take a part.
+    """
+    delegates = _Delegates()
+    programs = {}
+    with torch.no_grad(), warnings.catch_warnings():
+        # torch copies tree specifications of a form that it deprecates itself.
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        for name, method in methods.items():
+            inputs = example_inputs(weights, method)
+            calls = _calls_of_parts(method, inputs)
+            lowered = _replaced(method, calls, delegates, lambda: progress(f"{name}: delegate"))  # noqa: B023
+            progress(f"{name}: graph")
+            programs[name] = torch.export.export(lowered.eval(), inputs, strict=False)
+        progress("edge program")
+        edge = to_edge(programs, compile_config=_edge_config(), constant_methods=constants)
+        progress("ExecuTorch program")
+        return edge.to_executorch(
+            ExecutorchBackendConfig(
+                memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
+                constant_tensor_alignment=_ALIGNMENT,
+            )
+        )
+
+
+def required_operators(program: ExecutorchProgramManager) -> list[str]:
+    """The operators of our own that a program calls, as the engine registers them."""
+    plans = program.executorch_program.execution_plan
+    names = {f"{op.name}.{op.overload}" if op.overload else op.name for plan in plans for op in plan.operators}
+    return sorted(name for name in names if name.startswith("streamfuse::"))
+
+
+Call = tuple[int, tuple[Tensor, ...]]  # first adapted row, inputs
+
+
+def _calls_of_parts(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Part, Call]:
+    """What every part of a method is called with, found by running the method once. No parts, no run."""
+    parts = [module for module in method.modules() if isinstance(module, Part)]
+    calls: dict[Part, Call] = {}
+
+    def remember(part: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(part, Part)
+        calls[part] = (arguments[0], arguments[1:])
+
+    hooks = [part.register_forward_pre_hook(remember) for part in parts]
+    if parts:
+        method(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+def _replaced(
+    module: nn.Module, calls: dict[Part, Call], delegates: _Delegates, progress: Callable[[], None]
+) -> nn.Module:
+    """A copy of `module` with a delegate in the place of every part; other submodules are shared."""
+    if not any(isinstance(inner, Part) for inner in module.modules()):
+        return module
+    result = copy.copy(module)
+    result._modules = {}
+    for name, child in module._modules.items():
+        if isinstance(child, Part):
+            progress()
+            result._modules[name] = delegates(child, *calls[child])
+        else:
+            result._modules[name] = None if child is None else _replaced(child, calls, delegates, progress)
+    return result
+
+
+class _Delegate(nn.Module):
+    """Stands where a part stood."""
+
+    def __init__(self, lowered: LoweredBackendModule, norms: list[Tensor]) -> None:
+        super().__init__()
+        self.lowered = lowered
+        self.norms = nn.ParameterList(norms)
+
+    def forward(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.lowered(*inputs, *self.norms)
+        return outputs
+
+
+class _Flat(nn.Module):
+    """A part as a function of tensors, for export."""
+
+    def __init__(self, part: Part, first: int, n_inputs: int) -> None:
+        super().__init__()
+        self.part, self.first, self.n_inputs = part, first, n_inputs
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.part.compute(self.first, tensors[: self.n_inputs], list(tensors[self.n_inputs :]))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+
+class _Delegates:
+    """Lowers parts, reusing what was done for an earlier one of the same kind."""
 
     def __init__(self) -> None:
         self._templates: dict[tuple[object, ...], ExportedProgram] = {}
 
-    def __call__(self, segment: Segment, inputs: tuple[Tensor, ...]) -> LoweredBackendModule:
-        kind = _kind(segment, inputs)
+    def __call__(self, part: Part, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
+        flat, norms = _Flat(part, first, len(inputs)), part.norms()
+        tensors = (*inputs, *(norm.detach() for norm in norms))
+        kind = _kind(flat, tensors)
         if kind not in self._templates:
-            self._templates[kind] = _template(segment, inputs)
+            self._templates[kind] = _template(flat, tensors)
         template = self._templates[kind]
         try:
-            result = XnnpackBackend.preprocess(_with_weights(template, segment), _SPECS)
-        except RuntimeError as error:  # an operator without an XNNPACK form; blocks.py is written so that none is left
-            raise LoweringError(f"XNNPACK cannot take a segment: {error}") from error
-        return LoweredBackendModule(
+            result = XnnpackBackend.preprocess(_with_weights(template, flat), _SPECS)
+        except RuntimeError as error:  # an operator without an XNNPACK form; stock.py is written so that none is left
+            raise LoweringError(f"XNNPACK cannot take a part: {error}") from error
+        lowered = LoweredBackendModule(
             edge_program=template,
             backend_id=XnnpackBackend.__name__,
             processed_bytes=result.processed_bytes,
             compile_specs=_SPECS,
             named_data_store_output=result.data_store_output,
         )
+        return _Delegate(lowered, norms)
 
 
-def _tensors(segment: Segment) -> dict[str, Tensor]:
-    return {**dict(segment.named_parameters()), **dict(segment.named_buffers())}
+def _kind(flat: _Flat, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
+    """Parts of one kind differ in their numbers only."""
+    shapes = ((name, tuple(tensor.shape), tensor.dtype) for name, tensor in flat.tensors().items())
+    return (type(flat.part), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
 
 
-def _kind(segment: Segment, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
-    """Segments of one kind differ in their numbers only."""
-    shapes = _tensors(segment)
-    return (*(tuple(t.shape) for t in inputs), *((name, tuple(t.shape), t.dtype) for name, t in shapes.items()))
-
-
-def _template(segment: Segment, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    program = torch.export.export(segment.eval(), inputs, strict=False)
+def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:
+    program = torch.export.export(flat.eval(), inputs, strict=False)
     config = _edge_config(torch.ops.aten.linear.default)
     template: ExportedProgram = to_edge(program, compile_config=config).exported_program()
-    shapes = [value.shape for value in segment(*inputs)]
+    shapes = [value.shape for value in flat(*inputs)]
 
     # ExecuTorch runs a lowered module's program whenever it needs the shapes of its outputs: a dozen times a delegate.
     def shapes_only(*_: object, **__: object) -> Callable[..., list[Tensor]]:
@@ -92,9 +200,9 @@ def _template(segment: Segment, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     return template
 
 
-def _with_weights(template: ExportedProgram, segment: Segment) -> ExportedProgram:
-    """A copy of the template that holds the tensors of `segment`; XNNPACK's preprocessing changes what it is given."""
-    state = _tensors(segment)
+def _with_weights(template: ExportedProgram, flat: _Flat) -> ExportedProgram:
+    """A copy of the template that holds the tensors of `flat`; XNNPACK's preprocessing changes what it is given."""
+    state = flat.tensors()
     return ExportedProgram(
         root=copy.deepcopy(template.graph_module),
         graph=template.graph_module.graph,
@@ -106,55 +214,3 @@ def _with_weights(template: ExportedProgram, segment: Segment) -> ExportedProgra
         constants={name: state.get(name, value) for name, value in template.constants.items()},
         verifiers=template.verifiers,
     )
-
-
-def lower_methods(
-    weights: Weights,
-    methods: dict[str, Method],
-    constants: dict[str, Any],
-    progress: Callable[[str], None] = lambda _: None,
-) -> ExecutorchProgramManager:
-    """All methods as one ExecuTorch program; inputs and outputs stay unplanned, so that an engine binds its own memory.
-
-    Args:
-        constants: constant methods, name to value.
-        progress: called with a few words before each step; one call per segment, one per method, and two at the end.
-
-    Raises:
-        LoweringError: XNNPACK cannot take a segment.
-    """
-    lower = SegmentLowering()
-    programs = {}
-    with torch.no_grad(), warnings.catch_warnings():
-        # torch copies tree specifications of a form that it deprecates itself.
-        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        for name, method in methods.items():
-            lowered = copy.copy(method)
-            lowered._modules = {**method._modules, "w": weights.without_layers()}
-            for attribute, chain in method.named_children():
-                if isinstance(chain, Chain):
-                    words = f"{name}: segment {{}} of {len(chain)}"
-                    lowered._modules[attribute] = _lower_chain(lower, method, chain, words, progress)
-            progress(f"{name}: graph")
-            programs[name] = torch.export.export(lowered.eval(), example_inputs(weights, method.rows), strict=False)
-        progress("edge program")
-        edge = to_edge(programs, compile_config=_edge_config(), constant_methods=constants)
-        progress("ExecuTorch program")
-        return edge.to_executorch(
-            ExecutorchBackendConfig(
-                memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-            )
-        )
-
-
-def _lower_chain(
-    lower: SegmentLowering, method: Method, chain: Chain, words: str, progress: Callable[[str], None]
-) -> Chain:
-    """A copy of `chain` with a delegate in the place of every segment."""
-    lowered = copy.copy(chain)
-    delegates = nn.ModuleList()
-    lowered._modules = {**chain._modules, "segments": delegates}
-    for i, segment in enumerate(cast("list[Segment]", list(chain.segments))):
-        progress(words.format(i + 1))
-        delegates.append(lower(segment, method.segment_inputs(segment)))
-    return lowered

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from streamfuse.model.config import ModelConfig, StreamConfig
 
-from .plan import Quantize
+from .plan import PARTS, ExportPlan, Quantize
 
 Facts = dict[str, object]
 
@@ -22,52 +22,84 @@ class PartSize:
     bytes: int
 
 
-def schemes(quantize: Quantize, group_size: int) -> dict[str, Facts]:
-    """What each part uses, as the manifest says it (bundle.manifest.Scheme). `quantize.py` does it."""
-    if quantize is Quantize.NONE:
-        return {part: _scheme("float32", 32) for part in ("embedding", "attention", "mlp", "head", "streams")}
+Sizes = dict[str, PartSize]
+
+
+_GRID_BITS = {"q4_1": 4, "q8_0": 8}
+_GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight, with its share of d and m
+
+
+def schemes(plan: ExportPlan) -> dict[str, Facts]:
+    """What each part uses, as the manifest says it (bundle.manifest.Scheme). native.py and quantize.py do it."""
+    if plan.grids is not None:
+        return {part: _grid_scheme(plan.grids.of(part)) for part in PARTS}
+    if plan.quantize is Quantize.NONE:
+        return {part: _scheme("float32", 32) for part in PARTS}
     return {
-        "embedding": _scheme("8w", 8, group_size, symmetric=True),
-        "attention": _scheme("8da4w", 4, group_size, symmetric=False),
-        "mlp": _scheme("8da4w", 4, group_size, symmetric=False),
+        "embedding": _scheme("8w", 8, plan.group_size, symmetric=True),
+        "attention": _scheme("8da4w", 4, plan.group_size, symmetric=False),
+        "mlp": _scheme("8da4w", 4, plan.group_size, symmetric=False),
         "head": _scheme("8da8w", 8, symmetric=True),
         "streams": _scheme("8da8w head, float32 adapters", 8, symmetric=True),
     }
+
+
+def _grid_scheme(grid: str) -> Facts:
+    return _scheme(grid, _GRID_BITS[grid], 32, symmetric=grid == "q8_0")
 
 
 def _scheme(name: str, bits: int, group_size: int | None = None, symmetric: bool | None = None) -> Facts:
     return {"scheme": name, "bits": bits, "group_size": group_size, "symmetric": symmetric}
 
 
-def part_sizes(
-    config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, quantize: Quantize, group_size: int
-) -> dict[str, PartSize]:
-    """Sizes per part. A tied head counts twice, because the graphs hold it as an embedding and as a product.
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Bytes per weight of each part."""
 
-    `streams` counts the stream head and the adapter, without the parent term, which is the host's (draft.npz).
+    table: float
+    attention: float
+    mlp: float
+    head: float
+    streams: float
+
+
+def _rates(plan: ExportPlan, hidden_size: int) -> _Rates:
+    grids = plan.grids
+    if grids is not None:
+        return _Rates(_GRID_BYTES["q8_0"], *(_GRID_BYTES[grids.of(part)] for part in PARTS[1:]))
+    if plan.quantize is Quantize.NONE:
+        return _Rates(4.0, 4.0, 4.0, 4.0, 4.0)
+    # int4 with a bfloat16 scale and a float32 offset per group; int8 with float32 scales.
+    product, head = 0.5 + (2 + 4) / plan.group_size, 1 + 4 / hidden_size
+    return _Rates(1 + 4 / plan.group_size, product, product, head, head)
+
+
+def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, plan: ExportPlan) -> Sizes:
+    """Sizes per part.
+
+    A tied head has no bytes of its own where it has the embedding's grid; with stock operators it is a copy in another
+    form. `streams` counts the stream head and the adapter, without the parent term, which is the host's (draft.npz).
     """
     h, inner, layers, vocab = config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    int4 = quantize is Quantize.INT4
-    # Bytes per weight: int4 with a bfloat16 scale and a float32 offset per group; int8 with float32 scales.
-    product = 0.5 + (2 + 4) / group_size if int4 else 4.0
-    table = 1 + 4 / group_size if int4 else 4.0
-    head = 1 + 4 / h if int4 else 4.0
+    rate = _rates(plan, h)
     attention = layers * (h * (query + 2 * kv) + query * h)
     attention_floats = layers * (h + 2 * config.head_dim * config.qk_norm + _biases(config))
     mlp = layers * 3 * h * inner
     adapter, adapter_stored = _adapter_parameters(config, streams)
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
-    candidates = vocab * h if streams.pruner_rank and not config.tie_word_embeddings else 0
+    untied = bool(streams.pruner_rank) and not config.tie_word_embeddings
+    candidates = vocab * h if untied and (plan.grids is None or plan.grids.head != "q8_0") else 0
+    shared = plan.grids is not None and plan.grids.head == "q8_0" and config.tie_word_embeddings
     stream_head = stream_vocab_size * h
     return {
-        "embedding": PartSize(vocab * h, round(vocab * h * table)),
-        "attention": PartSize(attention + attention_floats, round(attention * product) + 4 * attention_floats),
-        "mlp": PartSize(mlp + layers * h, round(mlp * product) + 4 * layers * h),
-        "head": PartSize(vocab * h + h, round(vocab * h * head) + 4 * h),
+        "embedding": PartSize(vocab * h, round(vocab * h * rate.table)),
+        "attention": PartSize(attention + attention_floats, round(attention * rate.attention) + 4 * attention_floats),
+        "mlp": PartSize(mlp + layers * h, round(mlp * rate.mlp) + 4 * layers * h),
+        "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + 4 * h),
         "streams": PartSize(
             stream_head + candidates + adapter,
-            round(stream_head * head + candidates * table) + 4 * adapter_stored,
+            round(stream_head * rate.streams + candidates * rate.table) + 4 * adapter_stored,
         ),
     }
 
@@ -97,9 +129,9 @@ def _adapter_parameters(config: ModelConfig, streams: StreamConfig) -> tuple[int
     return own + rest, stored + rest
 
 
-def manifest_parts(sizes: dict[str, PartSize], quantize: Quantize, group_size: int) -> dict[str, Facts]:
+def manifest_parts(sizes: Sizes, plan: ExportPlan) -> dict[str, Facts]:
     """Scheme and size of every part, for the manifest."""
     return {
         part: {**scheme, "parameters": sizes[part].parameters, "bytes": sizes[part].bytes}
-        for part, scheme in schemes(quantize, group_size).items()
+        for part, scheme in schemes(plan).items()
     }

@@ -54,12 +54,12 @@ def preview(plan: ExportPlan) -> Preview:
         raise CheckpointError(f"{plan.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
     with torch.device("meta"):
         base = Transformer(config)  # shapes without numbers
-    model = load_stream_fused(base, plan.adapter)
+    model = load_stream_fused(base, plan.adapter, merge=False)  # there are no numbers to merge into
     check_fit(plan, model)
     streams = model.streams_config
     return Preview(
         adapter=_adapter_line(plan),
-        parts=part_sizes(config, streams, len(model.stream_vocab), plan.quantize, plan.group_size),
+        parts=part_sizes(config, streams, len(model.stream_vocab), plan),
         cache_bytes=plan.max_context_len * 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4,
         delegates=_delegates(plan, config.num_layers, streams.num_msa_layers),
     )
@@ -84,24 +84,35 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             f"--prune-keep must be at least {max(plan.widths)} for this adapter, which has no pruner, "
             f"not {plan.prune_keep}"
         )
-    if plan.quantize is Quantize.INT4:
+    if not streams.pruner_rank and any(0 < carrying < keep for _, keep, carrying in plan.shapes.verify):
+        raise PlanError(
+            "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
+        )
+    if plan.quantize is not Quantize.NONE:
         _check_group_size(plan.group_size, config)
+    if plan.kernels and config.attention_bias:
+        raise PlanError("--kernels on has no biases in its products, which this model needs; use --kernels off")
+    if plan.kernels and config.head_dim % 16:
+        raise PlanError(f"--kernels on needs heads of a multiple of 16, not {config.head_dim}; use --kernels off")
 
 
 def _check_group_size(group_size: int, config: ModelConfig) -> None:
     inputs = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
     if any(size % group_size for size in inputs):
         fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in inputs)]
-        allowed = f"one of {', '.join(fitting)}" if fitting else "none does: use --quantize none"
+        allowed = f"one of {', '.join(fitting)}" if fitting else "none does: use --kernels off --quantize none"
         sizes = ", ".join(map(str, sorted(set(inputs))))
         raise PlanError(f"--group-size must divide this model's sizes {sizes} ({allowed}), not {group_size}")
 
 
 def _delegates(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
-    """One per segment: before, between and after the attentions of a chain (graphs.py)."""
-    lower = layers - top
-    verify = (lower + 1 if lower else 0) + top + 1
-    return {"prefill": layers, "decode": layers + 1, **{f"verify_{width}": verify for width in plan.widths}}
+    """Two per layer with stock operators, and the heads (stock.Part); none with the kernels' own."""
+    counts = {"prefill": 2 * layers - 1, "decode": 2 * layers + 1}
+    for rows, _, carrying in plan.shapes.verify:
+        counts[f"verify_{rows}"] = 2 * layers + 1 + bool(carrying)
+    if plan.shapes.deferred:
+        counts["streams"] = 2 * top + 1
+    return dict.fromkeys(counts, 0) if plan.kernels else counts
 
 
 def _adapter_line(plan: ExportPlan) -> str:

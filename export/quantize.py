@@ -1,4 +1,4 @@
-"""Weights as integers, in the form that the XNNPACK delegate recognises: explicit quantized_decomposed operators.
+"""Weights of `--kernels off` as integers, as the XNNPACK delegate recognises them: quantized_decomposed operators.
 
 `8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay
 independent), and int4 weights in groups. The delegate's int4 grid is symmetric, s (q - 8), but weights that come from a
@@ -19,7 +19,7 @@ import torch.ao.quantization.fx._decomposed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .blocks import FusedBlock
+from .stock import Closing, Head, Opening, StreamHead
 from .weights import Weights
 
 _ops = torch.ops.quantized_decomposed
@@ -135,18 +135,15 @@ def quantize_weights(weights: Weights, group_size: int) -> None:
 
     Adapters of stream rows, the pruner and the norms stay in float32: they are small, and rounding them gains nothing.
     """
-    for block in weights.fused_blocks:
-        _quantize_block(block, group_size)
-    weights.head = Int8Linear(cast("nn.Linear", weights.head))
-    weights.stream_head = Int8Linear(cast("nn.Linear", weights.stream_head))
+    for opening, closing in zip(weights.openings, weights.closings, strict=True):
+        first, last = cast("Opening", opening).part, cast("Closing", closing).part
+        for adapted in (first.qkv_proj, last.o_proj, last.gate_up_proj, last.down_proj):
+            adapted.product = Int4Linear(cast("nn.Linear", adapted.product), group_size)
+    for head in (cast("Head", weights.head), cast("StreamHead", weights.stream_head)):
+        head.part.product = Int8Linear(cast("nn.Linear", head.part.product))
     weights.embedding = _quantize_table(weights.embedding, group_size)
-    if weights.candidate_embedding is not None:
-        weights.candidate_embedding = _quantize_table(weights.candidate_embedding, group_size)
-
-
-def _quantize_block(block: FusedBlock, group_size: int) -> None:
-    for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"):
-        setattr(block, name, Int4Linear(getattr(block, name), group_size))
+    if weights.candidates is not None:
+        weights.candidates = _quantize_table(weights.candidates, group_size)
 
 
 def _quantize_table(embedding: nn.Module, group_size: int) -> QuantizedEmbedding:

@@ -17,8 +17,10 @@ from streamfuse.runtime.backend import DECODE, PREFILL, Backend, ModelSpec
 from streamfuse.runtime.draft import grow
 from streamfuse.runtime.tree import Tree
 
-WALK = "walk"  # the name of the pass over natural text among the results
+WALK = "walk"  # the name of the passes over natural text among the results
+STREAMS = "streams"
 _HEAD_TOKENS = 16  # of the text, by prefill
+_WALK_TOKENS = 32
 
 Logits = npt.NDArray[np.float32]
 
@@ -36,18 +38,22 @@ class Floor:
     top1_agreement: float
 
 
-# What lowering may lose, against PyTorch running the same weights. Graphs with int8 activations cannot be held to more:
-# a difference in the last bit flips a rounding, which flips more in the next layer, and after thirty layers two correct
-# engines differ by as much as the rounding itself (docs/quantization.md). A single product agrees to 138 dB.
-FLOORS = {"none": Floor("float32", 80.0, 1.0), "8da4w": Floor("8da4w", 15.0, 0.85)}
+# What lowering may lose, against PyTorch running the same weights. XNNPACK's products with int8 activations cannot be
+# held to more than 15 dB: a difference in the last bit flips a rounding, which flips more in the next layer, and after
+# thirty layers two correct engines differ by as much as the rounding itself (docs/quantization.md).
+FLOORS = {
+    "none": Floor("float32", 80.0, 1.0),
+    "8da4w": Floor("8da4w", 15.0, 0.85),
+    "kernels": Floor("kernels", 25.0, 0.9),
+}
 # What quantization may lose against float32. It depends on the checkpoint: one that was on an int4 grid before (a GGUF)
 # loses little, any other what four bits cost. The floor only tells a model from noise; the report has the figures.
-QUANTIZATION_FLOOR = Floor("8da4w-quantization", 5.0, 0.5)
+QUANTIZATION_FLOOR = Floor("quantization", 5.0, 0.5)
 
 
 @dataclass
 class PassResult:
-    """What one pass said about its real nodes: logits by node number, streams likewise."""
+    """What one pass said about its real nodes: logits by node number, streams (ids, log-probabilities) likewise."""
 
     method: str
     logits: dict[int, Logits]
@@ -71,7 +77,8 @@ class Script:
         if not text:
             raise ValueError("the tokenizer makes no tokens of the self-test's text")
         longest = max(rows for rows, _ in spec.widths.values())
-        text = (text * (2 * longest // len(text) + 1))[: max(len(text), 2 * longest)][: spec.capacity]
+        wanted = min(_HEAD_TOKENS + _WALK_TOKENS + longest + 1, spec.capacity)
+        text = (text * (wanted // len(text) + 1))[:wanted]
         tail = text[len(text) - longest - 1 :]
         depth = min(4, longest - 1)
         wrong = [
@@ -98,24 +105,36 @@ class Script:
         for start in range(head, end, step):
             logits = _run_chain(backend, method, self.text[start : min(start + step, end)])
             walk.logits.update({start + i: row for i, row in enumerate(logits)})
-        return [walk, *(_run_tree(backend, method, tree, end) for method, tree in self.trees.items())]
+        results = [walk]
+        for method, tree in self.trees.items():
+            results.append(_run_tree(backend, method, tree, end))
+            if method == DECODE and backend.spec.deferred:
+                backend.commit([0])
+                out = backend.streams(0)
+                results.append(PassResult(STREAMS, {}, {0: (out.stream_ids[0].copy(), out.stream_log_probs[0].copy())}))
+        return results
 
     def to_arrays(self, results: list[PassResult]) -> dict[str, Any]:
-        """The content of selftest.npz: arrays `text` and, per method M, `M.tokens, M.parents, M.nodes, M.logits,
-        M.stream_ids, M.stream_log_probs`. The walk is left out: megabytes of logits that would prove nothing more.
+        """The content of selftest.npz: arrays `text` and, per method M, `M.tokens, M.parents, M.nodes, M.logits` and
+        `M.stream_nodes, M.stream_ids, M.stream_log_probs`, where it has them.
+
+        The walk is left out: megabytes of logits that would prove nothing more.
         """
         arrays: dict[str, Any] = {"text": np.array(self.text, np.int64)}
         for result in results:
             if result.method == WALK:
                 continue
-            tree, nodes = self.trees[result.method], sorted(result.logits)
-            arrays[f"{result.method}.tokens"] = tree.tokens
-            arrays[f"{result.method}.parents"] = tree.parents
+            nodes = sorted(result.logits or result.streams)
             arrays[f"{result.method}.nodes"] = np.array(nodes, np.int64)
-            arrays[f"{result.method}.logits"] = np.stack([result.logits[n] for n in nodes])
+            if result.method in self.trees:
+                arrays[f"{result.method}.tokens"] = self.trees[result.method].tokens
+                arrays[f"{result.method}.parents"] = self.trees[result.method].parents
+                arrays[f"{result.method}.logits"] = np.stack([result.logits[n] for n in nodes])
             if result.streams:
-                arrays[f"{result.method}.stream_ids"] = np.stack([result.streams[n][0] for n in nodes])
-                arrays[f"{result.method}.stream_log_probs"] = np.stack([result.streams[n][1] for n in nodes])
+                carriers = sorted(result.streams)
+                arrays[f"{result.method}.stream_nodes"] = np.array(carriers, np.int64)
+                arrays[f"{result.method}.stream_ids"] = np.stack([result.streams[n][0] for n in carriers])
+                arrays[f"{result.method}.stream_log_probs"] = np.stack([result.streams[n][1] for n in carriers])
         return arrays
 
 
@@ -123,48 +142,58 @@ def _run_chain(backend: Backend, method: str, tokens: list[int]) -> Logits:
     """Run tokens in a row after what is committed, and commit them; logits [n, V], none for prefill."""
     positions = np.arange(backend.length, backend.length + len(tokens))
     causal = np.tril(np.ones((len(tokens), len(tokens)), np.bool_))
-    out = backend.run(method, np.array(tokens), positions, causal)
-    logits = np.zeros((0, 0), np.float32) if out.logits is None else np.array(out.logits)
+    out = backend.run(method, np.array(tokens), positions, causal, want_logits=True)
+    logits = np.zeros((0, 0), np.float32) if out.logits is None else np.zeros((len(tokens), out.logits.shape[1]))
+    if out.logits is not None:
+        logits[out.kept] = out.logits
     backend.commit(range(len(tokens)))
-    return logits
+    return logits.astype(np.float32)
 
 
 def _run_tree(backend: Backend, method: str, tree: Tree, length: int) -> PassResult:
     backend.truncate(length)
-    out = backend.run(method, tree.tokens, length + tree.depths, tree.ancestors())
+    out = backend.run(method, tree.tokens, length + tree.depths, tree.ancestors(), want_logits=True)
     result = PassResult(method, {})
     for i, node in enumerate(out.kept.tolist()):
         if out.logits is not None:
             result.logits[node] = np.array(out.logits[i])
-        if method != DECODE:
+        if i < len(out.stream_ids) and method != DECODE:
             result.streams[node] = np.array(out.stream_ids[i]), np.array(out.stream_log_probs[i])
     return result
 
 
 def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str, dict[str, float]]:
-    """Per method: SNR of centred logits in dB, greatest difference, agreement of the best token and of streams' best.
+    """Per method: SNR in dB of centred logits (of log-probabilities for `streams`), greatest difference, agreement of
+    the best token and of streams' best.
 
     A pruner may keep other nodes where scores are close; nodes kept by both sides are compared.
     """
     figures = {}
     for ours, theirs in zip(results, reference, strict=True):
-        nodes = sorted(set(ours.logits) & set(theirs.logits))
-        a = np.stack([ours.logits[n] for n in nodes]).astype(np.float64)
-        b = np.stack([theirs.logits[n] for n in nodes]).astype(np.float64)
-        a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
-        noise = float(((a - b) ** 2).sum())
-        row = {
-            "snr_db": round(min(10 * float(np.log10((b**2).sum() / noise)), 200.0), 1) if noise else 200.0,
-            "max_abs_difference": float(np.abs(a - b).max()),
-            "top1_agreement": float((a.argmax(1) == b.argmax(1)).mean()),
-            "nodes": float(len(nodes)),
-            "kept_agreement": len(nodes) / len(theirs.logits),
-        }
-        if ours.streams and theirs.streams:
-            same = [ours.streams[n][0][:, 0] == theirs.streams[n][0][:, 0] for n in nodes]
+        carriers = sorted(set(ours.streams) & set(theirs.streams))
+        if ours.method == STREAMS:
+            row = _signal([ours.streams[n][1] for n in carriers], [theirs.streams[n][1] for n in carriers])
+        else:
+            nodes = sorted(set(ours.logits) & set(theirs.logits))
+            row = _signal([ours.logits[n] for n in nodes], [theirs.logits[n] for n in nodes])
+            row["nodes"], row["kept_agreement"] = float(len(nodes)), len(nodes) / len(theirs.logits)
+        if carriers:
+            same = [ours.streams[n][0][:, 0] == theirs.streams[n][0][:, 0] for n in carriers]
             row["stream_top1_agreement"] = float(np.mean(same))
         figures[ours.method] = row
     return figures
+
+
+def _signal(ours: list[Logits], theirs: list[Logits]) -> dict[str, float]:
+    """Figures for rows [..., V], each centred by its mean."""
+    a, b = (np.stack(rows).astype(np.float64) for rows in (ours, theirs))
+    a, b = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
+    noise = float(((a - b) ** 2).sum())
+    return {
+        "snr_db": round(min(10 * float(np.log10((b**2).sum() / noise)), 200.0), 1) if noise else 200.0,
+        "max_abs_difference": float(np.abs(a - b).max()),
+        "top1_agreement": float((a.argmax(-1) == b.argmax(-1)).mean()),
+    }
 
 
 def check(figures: dict[str, dict[str, float]], floor: Floor) -> None:

@@ -2,85 +2,182 @@
 
 from __future__ import annotations
 
-import copy
-from itertools import pairwise
-from typing import cast
+from collections.abc import Sequence
+from typing import Protocol, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamAdapters, StreamFused
-from streamfuse.model.transformer import rotary_table
+from streamfuse.model.transformer import Block, RMSNorm, rotary_table
 
-from .blocks import Chain, FusedBlock, Heads, Norm, Segment
+from . import stock
 from .plan import GraphShapes
+from .pruning import Survivors
+
+
+class Form(Protocol):
+    """Makes the parts of the graphs: of the kernels' operators (native.Form) or of stock ones (stock.Form)."""
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        """ids int64 [R] -> float32 [R, h]."""
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        """x [R, h], cos, sin [R, D], first adapted row -> query [R, Hq, D], key, value [R, Hkv, D]."""
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        """x [R, h], attended [R, Hq * D], first adapted row -> x [R, h]."""
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        """x [R, h], want_logits bool [1] -> logits [R, V], best int64 [R]."""
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        """x [R, h] -> ids int64 [R, k], log-probabilities [R, k]."""
+
+    def attention(self, capacity: int, scale: float) -> nn.Module:
+        """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
+
+
+class Rotary(nn.Module):
+    """position_ids int64 [R] -> cos and sin [R, D]."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig, length: int) -> None:
+        super().__init__()
+        cos, sin = rotary_table(config, length)
+        self.register_buffer("cos", cos)
+        self.register_buffer("sin", sin)
+
+    def forward(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        return F.embedding(position_ids, self.cos), F.embedding(position_ids, self.sin)
+
+
+class Insert(nn.Module):
+    """Eq. 3: states [R, h] below the top layers -> stream rows [R, G, h]. StreamFused.insert, without its model."""
+
+    def __init__(self, model: StreamFused) -> None:
+        super().__init__()
+        config = model.streams_config
+        self.num_streams = config.num_streams
+        self.eta = model.eta if config.eta_rank else None
+        self.names = None if config.value_rotation else nn.Parameter(model.stream_embeddings.detach(), False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        start = hidden if self.eta is None else hidden + self.eta(hidden)
+        rows = start.unsqueeze(1)
+        return rows.expand(-1, self.num_streams, -1) if self.names is None else rows + self.names
+
+
+class Turn(nn.Module):
+    """Value rotation by stream distance, for the rows from `first` on, in turns of G: v [R, Hkv, D]."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, step: float, first: int, rows: int, num_streams: int) -> None:
+        super().__init__()
+        distance = torch.arange(rows - first) % num_streams + 1
+        angles = torch.cat([torch.zeros(first), step * distance])[:, None, None]
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, v: Tensor) -> Tensor:
+        half = v.shape[2] // 2
+        a, b = v[..., :half], v[..., half:]
+        return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos], dim=2)
+
+
+class Span(nn.Module):
+    """Consecutive layers over R rows, those from `first` on with the streams' adapters."""
+
+    def __init__(
+        self,
+        openings: Sequence[nn.Module],
+        closings: Sequence[nn.Module],
+        attention: nn.Module,
+        rows: int,
+        first: int,
+        turn: Turn | None,
+    ) -> None:
+        super().__init__()
+        self.openings, self.closings = nn.ModuleList(openings), nn.ModuleList(closings)
+        self.attention, self.rows, self.first, self.turn = attention, rows, first, turn
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        cache_length: Tensor,
+        visible: Tensor,
+        caches: tuple[Tensor, ...],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """x [R, h] after the layers, and their new keys and values [R, Hkv, D], interleaved.
+
+        Without the last closing x is that before the last layer: keys and values are all that is wanted then.
+        """
+        new: list[Tensor] = []
+        for i, opening in enumerate(self.openings):
+            q, k, v = opening(x, *rotary, self.first)
+            v = v if self.turn is None else self.turn(v)
+            new += [k, v]
+            if i < len(self.closings):
+                attended = self.attention(q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible)
+                x = self.closings[i](x, attended, self.first)
+        return x, new
 
 
 class Weights(nn.Module):
-    """The weights that all methods of a bundle share, in the graphs' own form.
+    """The weights that all methods of a bundle share. `form` None: stock operators in float32.
 
     Raises:
-        ValueError: a width keeps fewer nodes than it verifies, and the model has no pruner.
+        ValueError: a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, and the model
+            has no pruner.
     """
 
-    stream_vocab: Tensor  # int64 [S]
-    cos: Tensor  # [positions, D]
-    sin: Tensor
-
-    def __init__(self, model: StreamFused, shapes: GraphShapes) -> None:
+    def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
         super().__init__()
         base, config = model.base, model.streams_config
+        form = form or stock.Form()
         self.config, self.streams_config, self.shapes = base.config, config, shapes
-        self.embedding: nn.Module = base.embed_tokens
-        self.blocks = nn.ModuleList(map(FusedBlock, base.blocks, _stream_adapters(model)))
-        self.norm = Norm(base.norm)
-        # The head is a matrix of its own here, also where it is tied: both are quantized, each in its own way.
-        self.head: nn.Module = _head(base.lm_head.weight)
-        self.stream_head: nn.Module = _head(model.head_rows())
-        self.register_buffer("stream_vocab", model.stream_vocab)
-        cos, sin = rotary_table(base.config, shapes.capacity + config.num_streams + 1)
-        self.register_buffer("cos", cos)
-        self.register_buffer("sin", sin)
-        self.insert, self.rotate_value = model.insert, model.rotate_value
-        self.pruner = model.pruner if config.pruner_rank else None
-        # Head rows of drafted tokens, for the pruner; a tied head's are the embedding rows, which are there already.
+        self.embedding = form.embedding(base.embed_tokens.weight)
+        adapters = _stream_adapters(model)
+        self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
+        self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
+        self.head = form.head(base.norm, base.lm_head.weight)
+        self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
+        self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
+        self.rotary, self.insert = Rotary(base.config, shapes.capacity + config.num_streams + 1), Insert(model)
+        self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
         tied = base.config.tie_word_embeddings or self.pruner is None
-        self.candidate_embedding: nn.Module | None = None if tied else nn.Embedding.from_pretrained(base.lm_head.weight)
-        if self.pruner is None and any(keep < rows for rows, keep in shapes.widths):
+        self.candidates = None if tied else form.embedding(base.lm_head.weight)
+        if self.pruner is None and any(keep < rows or 0 < carrying < keep for rows, keep, carrying in shapes.verify):
             raise ValueError(
-                "a width keeps fewer nodes than it verifies, but the adapter has no pruner (pruner_rank 0)"
+                "a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, but the adapter "
+                "has no pruner (pruner_rank 0)"
             )
 
     @property
     def num_lower_layers(self) -> int:
         return self.config.num_layers - self.streams_config.num_msa_layers
 
-    @property
-    def fused_blocks(self) -> list[FusedBlock]:
-        """The layers, lowest first."""
-        return cast("list[FusedBlock]", list(self.blocks))
+    def span(self, first: int, last: int, rows: int, adapted_from: int | None = None, close_last: bool = True) -> Span:
+        """Layers [first, last) over `rows` rows; those from `adapted_from` on are streams, None: no row is."""
+        start = rows if adapted_from is None else adapted_from
+        step = self.streams_config.value_rotation if start < rows else 0.0
+        turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
+        openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
+        return Span(openings, closings if close_last else closings[:-1], self.attention, rows, start, turn)
 
-    def without_layers(self) -> Weights:
-        """A shallow copy without what the segments hold: exporting a method would carry unused buffers along."""
-        light = copy.copy(self)
-        held = ("blocks", "head", "stream_head")
-        light._modules = {name: module for name, module in self._modules.items() if name not in held}
-        return light
-
-    def rotary(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [R, 1, D]."""
-        return F.embedding(position_ids, self.cos).unsqueeze(1), F.embedding(position_ids, self.sin).unsqueeze(1)
-
-    def chain(self, first: int, last: int, tail: Heads | None = None, streams: bool = False, end: bool = True) -> Chain:
-        """The segments of layers [first, last): one before each attention and, where `end`, one after the last.
-
-        The last one ends in `tail`. No layers, no segments.
-        """
-        if first == last:
-            return Chain([])
-        blocks: list[FusedBlock | None] = [None, *self.fused_blocks[first:last], None]
-        pairs = list(pairwise(blocks))[: None if end else -1]
-        return Chain([Segment(a, b, tail if b is None else None, streams) for a, b in pairs])
+    def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
+        """The pruner of one method; None where nothing is left out and the order does not matter."""
+        ordered = 0 < carrying < keep
+        if self.pruner is None or (keep == rows and not ordered):
+            return None
+        return Survivors(self.pruner, self.norm, rows, keep, ordered)
 
 
 def _stream_adapters(model: StreamFused) -> list[StreamAdapters | None]:
@@ -89,10 +186,3 @@ def _stream_adapters(model: StreamFused) -> list[StreamAdapters | None]:
     if not model.streams_config.adapter_rank:
         return [None] * model.base.config.num_layers
     return [None] * model.num_lower_layers + [cast("StreamAdapters", model.adapters[i]) for i in range(count)]
-
-
-def _head(rows: Tensor) -> nn.Linear:
-    """A vocabulary head with its own copy of `rows` [n, h]."""
-    head = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
-    head.weight = nn.Parameter(rows.clone(), requires_grad=False)
-    return head

@@ -38,6 +38,7 @@ def manifest_fields() -> dict[str, Any]:
         return {
             "rows": rows,
             "keep": keep,
+            "stream_nodes": keep,
             "inputs": [{"name": "input_ids", "dtype": "int64", "shape": [rows]}],
             "outputs": [{"name": "logits", "dtype": "float32", "shape": [keep or rows, VOCAB_SIZE]}],
         }
@@ -48,7 +49,8 @@ def manifest_fields() -> dict[str, Any]:
             "exporter_version": "0.1.0",
             "target": "executorch",
             "backend": "xnnpack",
-            "operators": ["streamfuse::tree_attention"],
+            "kernels": True,
+            "required_operators": ["streamfuse::tree_attention.out"],
             "model": {
                 "name": "test/bytes",
                 "architecture": "LlamaForCausalLM",
@@ -80,6 +82,7 @@ def manifest_fields() -> dict[str, Any]:
                 "adapter": None,
                 "extra_parameters": 99,
                 "default_width": 8,
+                "schedule": "fused",
             },
             "cache": {"layout": "position_head_dim", "capacity": CAPACITY, "dtype": "float32"},
             "quantization": dict.fromkeys(("embedding", "attention", "mlp", "head", "streams"), plain),

@@ -75,7 +75,7 @@ class ReferenceBackend:
             self._remember(outputs, range(count))
             return PassOutput.of_prefill()
         if self.spec.deferred:
-            *outputs, self._hidden = outputs
+            outputs, self._hidden = outputs[:-1], outputs[-1]
         logits, best = (tensor.numpy() for tensor in outputs[:2])
         if method == DECODE:
             self._remember(outputs[2:], range(1))

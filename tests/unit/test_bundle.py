@@ -114,7 +114,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "manifest of something else": (_write('{"name": "app", "version": "1"}'), ["format_version", "missing"]),
     "manifest is a list": (_write("[1, 2]"), ["format_version", "missing"]),
     "manifest with NaN": (_write('{"format_version": NaN}'), ["NaN"]),
-    "format newer": (_set("format_version", 2), ["format_version", "newer", "upgrade"]),
+    "format newer": (_set("format_version", 3), ["format_version", "newer", "upgrade"]),
     "format is text": (_set("format_version", "1"), ["format_version", "integer"]),
     "format zero": (_set("format_version", 0), ["format_version"]),
     "unknown field": (_set("model", "heads", 3), ["model.heads"]),

@@ -1,4 +1,4 @@
-"""The schema of `manifest.json`, format version 1: the contract between exporters and every runtime.
+"""The schema of `manifest.json`, format version 2: the contract between exporters and every runtime.
 
 Unknown fields are refused, so a typing error or a foreign file is found when the bundle is opened and not by a wrong
 answer. A change that an older runtime would misread raises FORMAT_VERSION.
@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from .errors import BundleError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 
-PREFILL, DECODE, VERIFY_PREFIX = "prefill", "decode", "verify_"
+PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -61,7 +61,10 @@ class Method(_Strict):
     """One static graph. Tensors are in call order."""
 
     rows: Positive = Field(description="token rows R of the pass")
-    keep: Positive | None = Field(description="nodes that survive the pruner; null where nothing is pruned")
+    keep: Positive | None = Field(description="nodes that survive the pass; null where nothing is verified")
+    stream_nodes: Count | None = Field(
+        description="survivors that carry streams, the first ones; null where nothing is verified"
+    )
     inputs: tuple[TensorFacts, ...]
     outputs: tuple[TensorFacts, ...]
 
@@ -78,6 +81,9 @@ class Speculation(_Strict):
     adapter: str | None = Field(description="name of the trained adapter; null: untrained streams")
     extra_parameters: Count = Field(description="parameters on top of the base model")
     default_width: Positive | None = Field(description="rows of the verify method to use where nobody measures")
+    schedule: Literal["fused", "deferred", "both"] = Field(
+        description="streams in the verifying pass, in a second pass (method `streams`) for the accepted node, or both"
+    )
 
 
 class CacheFacts(_Strict):
@@ -137,12 +143,13 @@ class FileFacts(_Strict):
 class Manifest(_Strict):
     """All that a runtime must know about a bundle."""
 
-    format_version: Literal[1]
+    format_version: Literal[2]
     exporter_version: Annotated[str, Field(min_length=1)]
     target: Literal["executorch", "coreml", "onnx"]
     backend: Annotated[str, Field(min_length=1)] = Field(description="delegate inside the target, for example xnnpack")
-    operators: tuple[str, ...] = Field(
-        description="custom operators of the graphs, for example streamfuse::tree_attention"
+    kernels: bool = Field(description="whether the graphs use the operators of streamfuse's kernels")
+    required_operators: tuple[str, ...] = Field(
+        description="custom operators that the engine must carry, for example streamfuse::tree_attention.out"
     )
     model: ModelFacts
     methods: dict[str, Method]
@@ -167,8 +174,13 @@ class Manifest(_Strict):
         _require(self.methods[DECODE].rows == 1, f"methods.{DECODE}.rows: must be 1")
         for name, method in self.methods.items():
             verifies = name.startswith(VERIFY_PREFIX) and name == f"{VERIFY_PREFIX}{method.rows}"
-            _require(name in (PREFILL, DECODE) or verifies, f"methods.{name}: not prefill, decode or verify_<rows>")
+            known = name in (PREFILL, DECODE, STREAMS)
+            _require(known or verifies, f"methods.{name}: not prefill, decode, streams or verify_<rows>")
             _require(method.keep is None or method.keep <= method.rows, f"methods.{name}.keep: above its rows")
+            _require(
+                method.stream_nodes is None or method.stream_nodes <= (method.keep or 0),
+                f"methods.{name}.stream_nodes: above its keep",
+            )
             _require(method.rows <= self.cache.capacity, f"methods.{name}.rows: above cache.capacity")
         model, speculation = self.model, self.speculation
         _require(model.num_heads % model.num_kv_heads == 0, "model.num_kv_heads: does not divide num_heads")
@@ -186,6 +198,11 @@ class Manifest(_Strict):
             f"speculation.default_width: not one of {widths}",
         )
         _require(speculation.num_streams == 0 or bool(widths), "methods: streams without a verify method")
+        _require(
+            (speculation.schedule == "fused") == (STREAMS not in self.methods),
+            f"speculation.schedule: {speculation.schedule} does not fit the methods",
+        )
+        _require(self.kernels == bool(self.required_operators), "required_operators: does not fit kernels")
         _require(set(self.parity) <= set(self.methods), "parity: names a method that is not there")
         for name in self.files:
             check_file_name(name)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import BundleError
-from .manifest import MANIFEST_NAME, PREFILL, Manifest, parse_manifest
+from .manifest import MANIFEST_NAME, PREFILL, STREAMS, Manifest, parse_manifest
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import ModelSpec
@@ -70,6 +70,8 @@ class Bundle:
             widths={name: (m.rows, m.keep or m.rows) for name, m in manifest.verify_methods.items()},
             eos_token_ids=manifest.model.eos_token_ids,
             default_width=manifest.speculation.default_width,
+            stream_nodes={n: m.stream_nodes for n, m in manifest.verify_methods.items() if m.stream_nodes is not None},
+            deferred=STREAMS in manifest.methods,
         )
 
 

@@ -87,7 +87,7 @@ def _facts(manifest: Manifest) -> Table:
         ("default width", str(speculation.default_width or "none")),
         ("context", f"{cache.capacity} tokens, cache {cache.dtype}"),
         ("target", f"{manifest.target}, {manifest.backend}"),
-        ("operators", ", ".join(manifest.operators) or "none"),
+        ("operators", ", ".join(manifest.required_operators) or "stock ones only"),
         ("sampling defaults", defaults),
         ("exporter", manifest.exporter_version),
         ("format version", str(manifest.format_version)),

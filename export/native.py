@@ -1,0 +1,203 @@
+"""The parts of a graph on the kernels' operators: few, large, with packed weights. docs/contracts.md, section 7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse.*
+from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0
+from streamfuse.model.streams import LowRank, StreamAdapters
+from streamfuse.model.transformer import Block, RMSNorm
+
+from .grid import GridReport, to_q4_1, to_q8_0
+from .plan import Part, Schemes
+
+_ops = torch.ops.streamfuse
+
+
+class Form:
+    """Packs weights by `schemes`; `report` says how well each part lies on its grid."""
+
+    def __init__(self, schemes: Schemes) -> None:
+        self.schemes = schemes
+        self.report: dict[str, GridReport] = {}
+        self._tables: dict[tuple[int, str], Tensor] = {}  # of the model, which outlives this object
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        return Embedding(self._table(weight, "embedding", "q8_0"))
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        return Opening(block, adapters, lambda weight: self._pack(weight, "attention"))
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        return Closing(block, adapters, lambda weight, part: self._pack(weight, part))
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        return Head(norm, self._table(weight, "head", self.schemes.head), weight.shape[0])
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        return StreamHead(norm, self._pack(weight, "streams"), ids, top_k)
+
+    def attention(self, capacity: int, scale: float) -> nn.Module:
+        return Attention(scale)
+
+    def _table(self, weight: Tensor, part: Part, scheme: str) -> Tensor:
+        """A table of the whole vocabulary; a tied head's is the embedding's own where their schemes are the same."""
+        key = (weight.data_ptr(), scheme)
+        if key not in self._tables:
+            self._tables[key] = self._pack(weight, part, scheme)
+        return self._tables[key]
+
+    def _pack(self, weight: Tensor, part: Part, scheme: str | None = None) -> Tensor:
+        if (scheme or self.schemes.of(part)) == "q4_1":
+            fine = to_q4_1(weight)
+            packed, exact = pack_q4_1(fine.q, fine.d, fine.m), fine.exact
+        else:
+            coarse = to_q8_0(weight)
+            packed, exact = pack_q8_0(coarse.q, coarse.d), coarse.exact
+        self.report.setdefault(part, GridReport()).add(exact)
+        return packed
+
+
+class _Adapter(nn.Module):
+    """Low-rank adapters of projections that share an input: down [r, K], up [r, N]; absent where there are none."""
+
+    down: Tensor | None
+    up: Tensor | None
+
+    def __init__(
+        self, adapters: StreamAdapters | None, *names: str, arrange: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        down = up = None
+        if adapters is not None:
+            parts = [cast("LowRank", adapters[name]) for name in names]
+            down = torch.cat([part.down for part in parts]).detach()
+            up = torch.block_diag(*(part.up * part.scale for part in parts)).detach()
+            up = (up if arrange is None else arrange(up)).T.contiguous()
+        self.register_buffer("down", down)
+        self.register_buffer("up", up)
+
+    def of(self, rows: int, first: int) -> tuple[Tensor | None, Tensor | None]:
+        """Both matrices, or neither where no row is adapted."""
+        return (self.down, self.up) if first < rows else (None, None)
+
+
+class Embedding(nn.Module):
+    weight: Tensor
+
+    def __init__(self, packed: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", packed)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows: Tensor = _ops.embedding_q8(self.weight, ids)
+        return rows
+
+
+class Opening(nn.Module):
+    """Norm, q, k and v in one product, head norms, rotary embedding."""
+
+    weight: Tensor
+
+    def __init__(self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        a = block.self_attn
+        self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
+        self.norm, self.eps = block.input_layernorm.weight, block.input_layernorm.eps
+        self.q_norm = a.q_norm.weight if a.qk_norm else None
+        self.k_norm = a.k_norm.weight if a.qk_norm else None
+        self.register_buffer("weight", pack(torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight])))
+        self.adapter = _Adapter(adapters, "q_proj", "k_proj", "v_proj")
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        down, up = self.adapter.of(x.shape[0], first)
+        rotated: tuple[Tensor, Tensor, Tensor] = _ops.qkv(
+            x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
+            down, up, first,
+        )  # fmt: skip
+        return rotated
+
+
+class Closing(nn.Module):
+    """Output projection and gated MLP with their residual additions."""
+
+    o_weight: Tensor
+    gate_up: Tensor
+    down_proj: Tensor
+
+    def __init__(self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor, Part], Tensor]) -> None:
+        super().__init__()
+        mlp = block.mlp
+        self.size, self.intermediate = mlp.down_proj.out_features, mlp.up_proj.out_features
+        self.norm, self.eps = block.post_attention_layernorm.weight, block.post_attention_layernorm.eps
+        self.register_buffer("o_weight", pack(block.self_attn.o_proj.weight, "attention"))
+        self.register_buffer("gate_up", pack(interleave_gate_up(mlp.gate_proj.weight, mlp.up_proj.weight), "mlp"))
+        self.register_buffer("down_proj", pack(mlp.down_proj.weight, "mlp"))
+        self.o_adapter = _Adapter(adapters, "o_proj")
+        self.gate_up_adapter = _Adapter(
+            adapters, "gate_proj", "up_proj", arrange=lambda up: interleave_gate_up(*up.chunk(2))
+        )
+        self.down_adapter = _Adapter(adapters, "down_proj")
+
+    def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
+        rows = x.shape[0]
+        x = _ops.linear(attended, None, self.eps, self.o_weight, self.size, x, *self.o_adapter.of(rows, first), first)
+        closed: Tensor = _ops.gated_mlp(
+            x, self.norm, self.eps, self.gate_up, self.down_proj, self.intermediate,
+            *self.gate_up_adapter.of(rows, first), *self.down_adapter.of(rows, first), first,
+        )  # fmt: skip
+        return closed
+
+
+class Head(nn.Module):
+    weight: Tensor
+
+    def __init__(self, norm: RMSNorm, packed: Tensor, vocab_size: int) -> None:
+        super().__init__()
+        self.norm, self.eps, self.vocab_size = norm.weight, norm.eps, vocab_size
+        self.register_buffer("weight", packed)
+
+    def forward(self, x: Tensor, want_logits: Tensor) -> tuple[Tensor, Tensor]:
+        out: tuple[Tensor, Tensor] = _ops.head(x, self.norm, self.eps, self.weight, self.vocab_size, want_logits)
+        return out
+
+
+class StreamHead(nn.Module):
+    weight: Tensor
+    ids: Tensor  # int64 [S]
+
+    def __init__(self, norm: RMSNorm, packed: Tensor, ids: Tensor, top_k: int) -> None:
+        super().__init__()
+        self.norm, self.eps, self.top_k = norm.weight, norm.eps, top_k
+        self.register_buffer("weight", packed)
+        self.register_buffer("ids", ids)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out: tuple[Tensor, Tensor] = _ops.stream_top_k(x, self.norm, self.eps, self.weight, self.ids, self.top_k)
+        return out
+
+
+class Attention(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        cache_length: Tensor,
+        visible: Tensor,
+    ) -> Tensor:
+        attended: Tensor = _ops.tree_attention(
+            query, key, value, key_cache, value_cache, cache_length, visible, self.scale
+        )
+        return attended

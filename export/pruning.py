@@ -1,0 +1,73 @@
+"""Which nodes of a tree go on to the top layers, and which of them carry streams. Few operators, finite numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from streamfuse.model.streams import Pruner
+from streamfuse.model.transformer import RMSNorm
+
+_PADDING = 1e4
+_LEAST_PROBABILITY = 1e-20
+_DEPTH_COST = 1e-3  # makes a path score fall strictly, so that equal edges never put a child before its parent
+
+
+class Survivors(nn.Module):
+    """The pruner's choice: `keep` of `rows` nodes by path score; and, where fewer carry streams, their order.
+
+    A path score is the sum of log sigmoid over its edges, scored by the early exit (model/parts.py, Pruner). It is
+    never positive, so the kept set is closed under ancestors, and best first is path order.
+    """
+
+    weight: Tensor  # [h]: the final norm's weight, times the pruner's slope
+    down: Tensor  # [r, h]
+    up: Tensor  # [h, r]
+    offset: Tensor  # []
+    root: Tensor  # [K]: puts the first row before all others
+
+    def __init__(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> None:
+        super().__init__()
+        self.rows, self.keep, self.ordered, self.eps = rows, keep, ordered, norm.eps
+        low = pruner.low_rank
+        self.register_buffer("weight", norm.weight * pruner.slope)
+        self.register_buffer("down", low.down.detach().clone())
+        self.register_buffer("up", low.up * low.scale)
+        self.register_buffer("offset", pruner.offset.detach().clone())
+        self.register_buffer("root", F.one_hot(torch.tensor(0), keep) * _PADDING)
+
+    def forward(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """x [T, h] states below the top layers, candidates [T, h] head rows of the nodes' tokens, ancestors [T, T].
+
+        Returns kept int64 [K], rows in path order, padding last (None: all are kept); ancestors bool [K, K] of the
+        kept; and, where it was asked for, order int64 [K]: places among the kept, the root first, then by the
+        probability of being the last accepted node, which is that of its path less those of its children's.
+        """
+        seen, parent, depth = _relations(ancestors)
+        normed = x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps) * self.weight
+        exits = normed + F.linear(F.linear(normed, self.down), self.up)
+        probability = torch.sigmoid(torch.matmul(candidates, exits.transpose(0, 1)) + self.offset)  # [child, parent]
+        edge = (parent * probability.clamp(min=_LEAST_PROBABILITY).log()).sum(1)
+        path = (seen * edge).sum(1) - depth * _DEPTH_COST - torch.relu(1.0 - depth) * _PADDING
+        kept = None
+        if self.keep < self.rows:
+            path, kept = torch.topk(path, self.keep)
+            ancestors = ancestors.index_select(0, kept).index_select(1, kept)
+            if self.ordered:
+                _, parent, depth = _relations(ancestors)
+        if not self.ordered:
+            return kept, ancestors, None
+        reached = path.exp()
+        last = reached - (reached.unsqueeze(1) * parent).sum(0) - torch.relu(1.0 - depth) * _PADDING
+        return kept, ancestors, torch.topk(last + self.root, self.keep)[1]
+
+
+def _relations(ancestors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """ancestors bool [T, T] -> the same as numbers, which row is whose parent [child, parent], and depths [T].
+
+    The root's depth is 1, a padding row's 0.
+    """
+    seen = ancestors.to(torch.float32)
+    depth = seen.sum(1)
+    return seen, seen * (depth.unsqueeze(1) - 1.0 == depth).to(torch.float32), depth
