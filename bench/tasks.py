@@ -5,6 +5,7 @@ The law is checked on the way: plain and speculative must give the same tokens, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, Request
 
 _WARM_UP_TOKENS = 8
 _TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
+_SETTLE_S = 0.01  # between two systems: threads that spin for their next job go to sleep meanwhile
 
 Progress = Callable[[str], None]
 
@@ -184,6 +186,7 @@ def compare(
         for number, prompt_ids in enumerate(prompts):
             progress(f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}")
             for system in _turn(systems, repetition + number):
+                time.sleep(_SETTLE_S)
                 answers[system.name][number].append(system.answer(settings.request(number, prompt_ids)))
     results = {name: SystemResult(own) for name, own in answers.items()}
     return TaskResult(settings, results, Spread.of(bandwidth), weight_bytes, facts or {})
@@ -194,6 +197,7 @@ def trial(candidates: Mapping[str, System], prompt_ids: Sequence[int], settings:
     ms: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(-1, _TRIAL_ROUNDS):
         for name, system in candidates.items():
+            time.sleep(_SETTLE_S)
             answer = system.answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
             if turn >= 0:
                 ms[name].append(answer.decode_ms / max(1, len(answer.token_ids)))
