@@ -6,10 +6,11 @@ The arithmetic is that of docs/contracts.md, section 4. It decides what is tried
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
 from streamfuse.runtime.tree import Tree
 
 Float64Array = npt.NDArray[np.float64]
+# (root token, stream_ids [G, k], stream_log_probs [G, k], width, depth) -> tree
+Grower: TypeAlias = Callable[[int, IntArray, FloatArray, int, int], Tree]
 
 
 class Drafter(Protocol):
@@ -178,10 +181,14 @@ def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: i
 
 
 class StreamDrafter:
-    """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node."""
+    """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node.
 
-    def __init__(self, tables: DraftTables | None = None) -> None:
+    `grower` is a faster `grow` for these tables (runtime/native_grow.py); None: the one above.
+    """
+
+    def __init__(self, tables: DraftTables | None = None, grower: Grower | None = None) -> None:
         self.tables = tables
+        self._grow: Grower = grower if grower is not None else partial(grow, tables=tables)
         self._streams: tuple[IntArray, FloatArray] | None = None
 
     @property
@@ -204,4 +211,4 @@ class StreamDrafter:
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         if self._streams is None:
             return Tree.root(tokens[-1])
-        return grow(tokens[-1], *self._streams, width, depth, self.tables)
+        return self._grow(tokens[-1], *self._streams, width, depth)

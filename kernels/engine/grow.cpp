@@ -1,0 +1,141 @@
+#include "grow.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+struct Candidate {
+  double log_prob;
+  int64_t depth, parent, rank, token;
+};
+
+// Best first; equal ones by depth, by the parent's row, by rank.
+bool before(const Candidate& a, const Candidate& b) {
+  if (a.log_prob != b.log_prob) return a.log_prob > b.log_prob;
+  if (a.depth != b.depth) return a.depth < b.depth;
+  if (a.parent != b.parent) return a.parent < b.parent;
+  return a.rank < b.rank;
+}
+
+float from_half(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
+  if (exponent == 0) {  // zero and subnormal: a multiple of 2^-24
+    const float value = static_cast<float>(fraction) * 5.9604644775390625e-8f;
+    return sign ? -value : value;
+  }
+  const uint32_t wide = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | (fraction << 13);
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+class Growth {
+ public:
+  explicit Growth(sf_growth& growth) : g_(growth), gated_(static_cast<size_t>(has_term() ? growth.rank : 0)) {
+    scores_.resize(static_cast<size_t>(g_.top_k));
+    open_.reserve(static_cast<size_t>(g_.width));
+  }
+
+  int run() {
+    const int64_t levels = std::min(g_.depth, g_.streams);
+    g_.tokens[0] = g_.root;
+    g_.parents[0] = -1;
+    g_.depths[0] = 0;
+    g_.log_probs[0] = 0.0;
+    int64_t rows = 1;
+    if (rows < g_.width && levels > 0 && !offer(0, levels, g_.width - rows)) return -1;
+    while (rows < g_.width && !open_.empty()) {
+      const Candidate best = open_.front();
+      open_.erase(open_.begin());
+      g_.tokens[rows] = best.token;
+      g_.parents[rows] = best.parent;
+      g_.depths[rows] = best.depth;
+      g_.log_probs[rows] = best.log_prob;
+      const int64_t row = rows++;
+      if (rows < g_.width && best.depth < levels && !offer(row, levels, g_.width - rows)) return -1;
+    }
+    mark_ancestors(rows);
+    return static_cast<int>(rows);
+  }
+
+ private:
+  bool has_term() const { return g_.parent_left != nullptr && g_.rank > 0; }
+
+  // The children of a row that have a place among the best `room` candidates that are still open.
+  bool offer(int64_t row, int64_t levels, int64_t room) {
+    const int64_t level = g_.depths[row];
+    if (level >= levels) return true;
+    const int64_t* ids = g_.stream_ids + level * g_.top_k;
+    if (!score(level, g_.tokens[row], ids)) return false;
+    for (int64_t rank = 0; rank < g_.top_k; ++rank) {
+      const double conditional = std::min(scores_[static_cast<size_t>(rank)], 0.0);
+      const Candidate child{g_.log_probs[row] + conditional, level + 1, row, rank, ids[rank]};
+      if (!(child.log_prob > -HUGE_VAL)) continue;
+      if (static_cast<int64_t>(open_.size()) >= room) {
+        open_.resize(static_cast<size_t>(room));
+        if (!before(child, open_.back())) continue;
+        open_.pop_back();
+      }
+      open_.insert(std::upper_bound(open_.begin(), open_.end(), child, before), child);
+    }
+    return true;
+  }
+
+  // scores_[rank]: log-probability of each candidate of a stream under this parent.
+  bool score(int64_t level, int64_t parent, const int64_t* ids) {
+    const float* own = g_.stream_log_probs + level * g_.top_k;
+    if (!has_term()) {
+      for (int64_t rank = 0; rank < g_.top_k; ++rank) scores_[static_cast<size_t>(rank)] = own[rank];
+      return true;
+    }
+    const uint16_t* left = g_.parent_left + parent * g_.rank;
+    const float* gate = g_.gate + level * g_.rank;
+    for (int64_t i = 0; i < g_.rank; ++i) gated_[static_cast<size_t>(i)] = from_half(left[i]) * gate[i];
+    double mass = 0.0, stated = 0.0;
+    for (int64_t rank = 0; rank < g_.top_k; ++rank) {
+      const int64_t id = ids[rank];
+      const int32_t slot = id >= 0 && id < g_.vocab_size ? g_.slot_of[id] : -1;
+      if (slot < 0) return false;
+      const float* right = g_.parent_right + slot * g_.rank;
+      float term[8] = {0, 0, 0, 0, 0, 0, 0, 0};  // eight sums at once: a compiler makes one vector of them
+      int64_t i = 0;
+      for (; i + 8 <= g_.rank; i += 8) {
+        for (int64_t lane = 0; lane < 8; ++lane) term[lane] += gated_[static_cast<size_t>(i + lane)] * right[i + lane];
+      }
+      for (; i < g_.rank; ++i) term[0] += gated_[static_cast<size_t>(i)] * right[i];
+      const float sum = ((term[0] + term[4]) + (term[1] + term[5])) + ((term[2] + term[6]) + (term[3] + term[7]));
+      const double score = static_cast<double>(own[rank]) + static_cast<double>(sum);
+      scores_[static_cast<size_t>(rank)] = score;
+      mass += std::exp(score);
+      stated += std::exp(static_cast<double>(own[rank]));
+    }
+    const double norm = std::log(mass + std::max(0.0, 1.0 - stated));
+    for (double& score : scores_) score -= norm;
+    return true;
+  }
+
+  void mark_ancestors(int64_t rows) {
+    std::memset(g_.ancestors, 0, static_cast<size_t>(rows * rows));
+    for (int64_t row = 0; row < rows; ++row) {
+      uint8_t* own = g_.ancestors + row * rows;
+      if (row > 0) std::memcpy(own, g_.ancestors + g_.parents[row] * rows, static_cast<size_t>(rows));
+      own[row] = 1;
+    }
+  }
+
+  sf_growth& g_;
+  std::vector<float> gated_;
+  std::vector<double> scores_;
+  std::vector<Candidate> open_;
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int sf_grow(sf_growth* growth) {
+  if (growth->width < 1 || growth->streams < 0 || growth->top_k < 0) return -2;
+  return Growth(*growth).run();
+}

@@ -1,0 +1,44 @@
+// Drafting on the host: the most probable tree under the streams of one node, sharpened by the parent term
+// (docs/contracts.md, section 4). Standalone C++17, without ExecuTorch; runtime/draft.py holds the same in numpy and is
+// the reference. Built into libstreamfuse_engine by listing engine/grow.cpp among its sources; runtime/native_grow.py
+// uses it where the library has it.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// All memory belongs to the caller. float16 values are passed as their bits.
+typedef struct sf_growth {
+  // The parent term; parent_left is NULL, or rank 0, where it is off.
+  const uint16_t* parent_left;  // float16 [vocab_size, rank]
+  const float* parent_right;    // [slots, rank]
+  const float* gate;            // [streams or more, rank]
+  const int32_t* slot_of;       // [vocab_size]: row of parent_right, -1 where the token is not in the stream vocabulary
+  int64_t vocab_size;
+  int64_t rank;
+  // The streams of the node that was accepted last.
+  const int64_t* stream_ids;      // [streams, top_k]
+  const float* stream_log_probs;  // [streams, top_k], natural log
+  int64_t streams;
+  int64_t top_k;
+  // What to grow.
+  int64_t root;   // token
+  int64_t width;  // nodes at most, the root counted
+  int64_t depth;  // levels below the root at most
+  // The tree, room for `width` rows: as in runtime/tree.py, best first.
+  int64_t* tokens;
+  int64_t* parents;
+  int64_t* depths;
+  double* log_probs;
+  uint8_t* ancestors;  // [n, n] for the n rows that were grown
+} sf_growth;
+
+// The number of rows n >= 1; -1 where a stream proposes a token outside the stream vocabulary, -2 for sizes below 1.
+int sf_grow(sf_growth* growth);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,86 @@
+"""Tree growth by the engine's library (kernels/engine/grow.h), where there is one; `draft.grow` is the reference.
+
+The library computes the parent term's sums in another order than numpy, so path probabilities agree to about 1e-6.
+They decide what is tried, never what is said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from streamfuse.kernels.library import LibraryError, load_library
+from streamfuse.runtime.backend import FloatArray, IntArray
+from streamfuse.runtime.draft import DraftTables
+from streamfuse.runtime.tree import Tree
+
+
+class _Growth(ctypes.Structure):
+    """sf_growth."""
+
+    _fields_ = [  # noqa: RUF012  (ctypes wants a plain list)
+        *((name, ctypes.c_void_p) for name in ("parent_left", "parent_right", "gate", "slot_of")),
+        *((name, ctypes.c_int64) for name in ("vocab_size", "rank")),
+        *((name, ctypes.c_void_p) for name in ("stream_ids", "stream_log_probs")),
+        *((name, ctypes.c_int64) for name in ("streams", "top_k", "root", "width", "depth")),
+        *((name, ctypes.c_void_p) for name in ("tokens", "parents", "depths", "log_probs", "ancestors")),
+    ]
+
+
+def library_with_grow() -> ctypes.CDLL | None:
+    """The engine's library if it is built and grows trees."""
+    try:
+        library = load_library()
+    except LibraryError:
+        return None
+    return library if hasattr(library, "sf_grow") else None
+
+
+def native_grower(tables: DraftTables | None) -> NativeGrower | None:
+    """A grower for these tables; None where the library cannot grow trees."""
+    library = library_with_grow()
+    return None if library is None else NativeGrower(library, tables)
+
+
+class NativeGrower:
+    """Grows trees for one set of tables. Not thread-safe; a tree's arrays are its own."""
+
+    def __init__(self, library: ctypes.CDLL, tables: DraftTables | None) -> None:
+        self._grow = library.sf_grow
+        self._grow.restype = ctypes.c_int
+        self._grow.argtypes = [ctypes.c_void_p]
+        self._growth = growth = _Growth()
+        self._address = ctypes.addressof(growth)
+        self._held: list[np.ndarray[Any, Any]] = []  # what the structure points to
+        if tables is not None and tables.rank:
+            growth.parent_left = self._hold(tables.parent_left, np.float16)
+            growth.parent_right = self._hold(tables.parent_right, np.float32)
+            growth.gate = self._hold(tables.gate, np.float32)
+            growth.slot_of = self._hold(tables.slot_of, np.int32)
+            growth.vocab_size, growth.rank = len(tables.slot_of), tables.rank
+
+    def __call__(self, root: int, stream_ids: IntArray, stream_log_probs: FloatArray, width: int, depth: int) -> Tree:
+        """As `draft.grow`. ValueError for a candidate outside the stream vocabulary."""
+        growth = self._growth
+        ids = np.ascontiguousarray(stream_ids, np.int64)
+        log_probs = np.ascontiguousarray(stream_log_probs, np.float32)
+        width = max(width, 1)
+        whole = np.empty((3, width), np.int64)  # tokens, parents, depths
+        probs, visible = np.empty(width), np.empty(width * width, np.bool_)
+        growth.stream_ids, growth.stream_log_probs = ids.ctypes.data, log_probs.ctypes.data
+        growth.streams, growth.top_k = ids.shape
+        growth.root, growth.width, growth.depth = root, width, depth
+        first = whole.ctypes.data
+        growth.tokens, growth.parents, growth.depths = first, first + 8 * width, first + 16 * width
+        growth.log_probs, growth.ancestors = probs.ctypes.data, visible.ctypes.data
+        rows = self._grow(self._address)
+        if rows < 1:
+            raise ValueError("a stream proposed a token outside the stream vocabulary of draft.npz")
+        tokens, parents, depths = whole[:, :rows]
+        return Tree(tokens, parents, depths, probs[:rows], visible[: rows * rows].reshape(rows, rows))
+
+    def _hold(self, array: np.ndarray[Any, Any], dtype: Any) -> int:
+        self._held.append(np.ascontiguousarray(array, dtype))
+        return int(self._held[-1].ctypes.data)
