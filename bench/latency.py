@@ -7,15 +7,16 @@ Times of single operators come from the engine's own profile, in passes of their
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from streamfuse.bundle.manifest import DECODE, PREFILL, Manifest
-from streamfuse.runtime.backend import Backend, BoolArray, IntArray
+from streamfuse.bundle.manifest import DECODE, STREAMS, Manifest
+from streamfuse.runtime.backend import Backend
 
+from .passes import Pass, fill, passes_of
 from .statistics import Spread
 from .work import ATTENTION, EMBEDDING, HEAD, MLP, TOP_K, Work, weight_bytes, work_of
 
@@ -65,8 +66,12 @@ class LatencySettings:
 class Profiler(Protocol):
     """Times of the operators of single passes, from the engine."""
 
-    def operators(self, run: Callable[[], object]) -> Mapping[str, float]:
-        """Run one pass; milliseconds per operator name, calls added up."""
+    def start(self) -> None:
+        """Record every pass from now on."""
+        ...
+
+    def stop(self) -> Sequence[Mapping[str, float]]:
+        """End of recording. Per recorded pass, in order: milliseconds per operator name, calls added up."""
         ...
 
 
@@ -90,6 +95,7 @@ class MethodLatency:
     pass_ms: Spread
     parts: Mapping[str, Part]
     work: Work
+    carries_streams: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         whole = Part(self.pass_ms.median, self.work).to_dict()
@@ -118,9 +124,17 @@ class Latency:
 
     @property
     def verify_8_cost(self) -> float | None:
-        """A pass of eight nodes with its streams, in passes of `decode`. None where the bundle has no verify_8."""
+        """A pass of eight nodes with its streams, in passes of `decode`. None where the bundle has no verify_8.
+
+        Where the pass itself carries no streams, those of the accepted node come on top.
+        """
         verify = self.methods.get("verify_8")
-        return None if verify is None else verify.pass_ms.median / self.methods[DECODE].pass_ms.median
+        if verify is None:
+            return None
+        ms = verify.pass_ms.median
+        if STREAMS in self.methods and not verify.carries_streams:
+            ms += self.methods[STREAMS].pass_ms.median
+        return ms / self.methods[DECODE].pass_ms.median
 
     def to_dict(self) -> dict[str, Any]:
         bandwidth = self.read_bandwidth_gb_s
@@ -138,28 +152,13 @@ class Latency:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """The inputs of one full pass behind the context."""
-
-    method: str
-    ids: IntArray
-    positions: IntArray
-    ancestors: BoolArray
-
-    def run(self, backend: Backend) -> list[int]:
-        """Run it; rows that could be committed: all of a chunk, a path of a tree."""
-        kept = backend.run(self.method, self.ids, self.positions, self.ancestors).kept
-        if self.method == PREFILL:
-            return list(range(len(self.ids)))
-        return [int(row) for row in np.flatnonzero(self.ancestors[kept[min(1, len(kept) - 1)]])]
-
-
 @dataclass(slots=True)
 class _Samples:
+    """Milliseconds."""
+
     passes: list[float] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
-    profiled: list[Mapping[str, float]] = field(default_factory=list)  # ms per part
+    profiled: list[dict[str, float]] = field(default_factory=list)  # per pass, by part
 
 
 def measure(
@@ -183,8 +182,8 @@ def measure(
     """
     settings.check(manifest)
     random = np.random.default_rng(settings.seed)
-    _fill(backend, random.integers(manifest.model.vocab_size, size=settings.context))
-    passes = [_pass(name, method.rows, manifest, settings, random) for name, method in manifest.methods.items()]
+    fill(backend, random.integers(manifest.model.vocab_size, size=settings.context))
+    passes = passes_of(manifest, settings.context, random)
     samples = {one.method: _Samples() for one in passes}
     bandwidth = []
     every = max(1, settings.repetitions // _BANDWIDTH_TIMES)
@@ -194,7 +193,11 @@ def measure(
             bandwidth.append(read_bandwidth())
         turn = repetition % len(passes)
         for one in passes[turn:] + passes[:turn]:
-            _sample(backend, one, samples[one.method] if repetition >= 0 else _Samples(), profiler, clock)
+            _sample(backend, one, samples[one.method] if repetition >= 0 else _Samples(), clock)
+    if profiler is not None:
+        for one in passes:
+            progress(f"operators of {one.method}")
+            samples[one.method].profiled = _profile(backend, one, settings.repetitions, profiler, clock)
     methods = {
         name: _method(found, work_of(manifest, name, settings.context), loop_ms.get(name))
         for name, found in samples.items()
@@ -202,20 +205,34 @@ def measure(
     return Latency(settings, Spread.of(bandwidth), weight_bytes(manifest), methods, engine or {})
 
 
-def _sample(backend: Backend, one: _Pass, samples: _Samples, profiler: Profiler | None, clock: Clock) -> None:
-    """One timed pass, one timed commit, one profiled pass; the cache is left as it was."""
+def _sample(backend: Backend, one: Pass, samples: _Samples, clock: Clock) -> None:
+    """One timed pass and one timed commit; the cache is left as it was."""
     length = backend.length
+    one.prepare(backend)
     start = clock()
     rows = one.run(backend)
     ran = clock()
-    backend.commit(rows)
-    samples.commits.append(1000 * (clock() - ran))
     samples.passes.append(1000 * (ran - start))
+    if rows:
+        backend.commit(rows)
+        samples.commits.append(1000 * (clock() - ran))
     backend.truncate(length)
-    if profiler is not None:
+
+
+def _profile(backend: Backend, one: Pass, times: int, profiler: Profiler, clock: Clock) -> list[dict[str, float]]:
+    """Milliseconds per part of each of some passes."""
+    length = backend.length
+    spent = []
+    profiler.start()
+    for _ in range(times):
+        one.prepare(backend)
         start = clock()
-        operators = profiler.operators(lambda: one.run(backend))
-        samples.profiled.append(_by_part(operators, 1000 * (clock() - start)))
+        one.run(backend)
+        spent.append(1000 * (clock() - start))
+        backend.truncate(length)
+    recorded = profiler.stop()
+    every = len(recorded) // times  # what prepares a pass is recorded too, before it
+    return [_by_part(operators, ms) for operators, ms in zip(recorded[every - 1 :: every], spent, strict=True)]
 
 
 def _by_part(operators: Mapping[str, float], pass_ms: float) -> dict[str, float]:
@@ -234,28 +251,9 @@ def _method(samples: _Samples, work: Mapping[str, Work], loop_ms: float | None) 
         name: Part(float(np.median([one[name] for one in samples.profiled])), work.get(name))
         for name in (samples.profiled[0] if samples.profiled else ())
     }
-    parts[COMMIT] = Part(Spread.of(samples.commits).median)
+    if samples.commits:
+        parts[COMMIT] = Part(Spread.of(samples.commits).median)
     if loop_ms is not None:
         parts[LOOP] = Part(loop_ms)
     whole = Work(sum(part.bytes for part in work.values()), sum(part.macs for part in work.values()))
-    return MethodLatency(Spread.of(samples.passes), parts, whole)
-
-
-def _fill(backend: Backend, ids: IntArray) -> None:
-    """Commit the context."""
-    for start in range(0, len(ids), backend.spec.prefill_rows):
-        chunk = ids[start : start + backend.spec.prefill_rows]
-        positions = np.arange(start, start + len(chunk))
-        backend.run(PREFILL, chunk, positions, np.tri(len(chunk), dtype=np.bool_))
-        backend.commit(range(len(chunk)))
-
-
-def _pass(name: str, rows: int, manifest: Manifest, settings: LatencySettings, random: np.random.Generator) -> _Pass:
-    """Random tokens; a chunk for `prefill`, else a binary tree in row order."""
-    ids = random.integers(manifest.model.vocab_size, size=rows)
-    if name == PREFILL:
-        return _Pass(name, ids, np.arange(settings.context, settings.context + rows), np.tri(rows, dtype=np.bool_))
-    ancestors = np.eye(rows, dtype=np.bool_)
-    for row in range(1, rows):
-        ancestors[row] |= ancestors[(row - 1) // 2]
-    return _Pass(name, ids, settings.context - 1 + ancestors.sum(axis=1), ancestors)
+    return MethodLatency(Spread.of(samples.passes), parts, whole, work[TOP_K].macs > 0)

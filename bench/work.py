@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamfuse.bundle.manifest import DECODE, PREFILL, Manifest
+from streamfuse.bundle.manifest import DECODE, PREFILL, STREAMS, Manifest
 
 EMBEDDING, ATTENTION, MLP, HEAD, TOP_K = "embedding", "attention", "mlp", "head", "top_k"
 PARTS = (EMBEDDING, ATTENTION, MLP, HEAD, TOP_K)
 _FLOAT_BYTES = 4
+_GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight
 
 
 class WorkError(ValueError):
@@ -29,12 +30,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Token rows of one method, by where they go: layer rows (rows times layers), head rows, stream rows."""
+    """Rows of one method, by where they go: looked up, through layers (rows times layers), to the head, to top-k."""
 
     tokens: int
     layers: int
     head: int
     streams: int
+    depth: int  # layers that are read
 
 
 def weight_bytes(manifest: Manifest) -> int:
@@ -51,43 +53,40 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     model, rows = manifest.model, _rows(manifest, method)
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
-    cache = 2 * _FLOAT_BYTES * model.num_layers * model.num_kv_heads * model.head_dim * context
+    share = rows.depth / model.num_layers
+    cache = 2 * _FLOAT_BYTES * rows.depth * model.num_kv_heads * model.head_dim * context
     seen = 2 * model.num_heads * model.head_dim * context  # one row's scores and weighted values in one layer
-    head_rows = 1 if rows.head else 0
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
         # Adapters go with the products that they sit beside, in proportion to those products' sizes.
         ATTENTION: Work(
-            _bytes(manifest, ATTENTION) + cache + adapters * attention / (attention + mlp),
+            share * _bytes(manifest, ATTENTION) + cache + adapters * attention / (attention + mlp),
             rows.layers * (attention / model.num_layers + seen),
         ),
         MLP: Work(
-            _bytes(manifest, MLP) + adapters * mlp / (attention + mlp),
-            rows.layers * mlp / model.num_layers,
+            share * _bytes(manifest, MLP) + adapters * mlp / (attention + mlp), rows.layers * mlp / model.num_layers
         ),
-        HEAD: Work(head_rows * _bytes(manifest, HEAD), rows.head * model.vocab_size * model.hidden_size),
+        HEAD: Work(_bytes(manifest, HEAD) if rows.head else 0.0, rows.head * model.vocab_size * model.hidden_size),
         TOP_K: Work(stream_head, rows.streams * manifest.speculation.stream_vocab_size * model.hidden_size),
     }
-
-
-def carriers(manifest: Manifest, method: str) -> int:
-    """M: the surviving nodes of a verify method that carry streams."""
-    shapes = {tensor.name: tensor.shape for tensor in manifest.methods[method].outputs}
-    return shapes.get("stream_ids", (0,))[0]
 
 
 def _rows(manifest: Manifest, method: str) -> _Rows:
     facts, layers, top = manifest.methods[method], manifest.model.num_layers, manifest.speculation.num_msa_layers
     if method in (PREFILL, DECODE):
-        return _Rows(facts.rows, facts.rows * layers, int(method == DECODE), 0)
-    kept, streams = facts.keep or facts.rows, carriers(manifest, method) * manifest.speculation.num_streams
-    return _Rows(facts.rows, facts.rows * (layers - top) + (kept + streams) * top, kept, streams)
+        return _Rows(facts.rows, facts.rows * layers, int(method == DECODE), 0, layers)
+    if method == STREAMS:
+        streams = manifest.speculation.num_streams
+        return _Rows(0, streams * top, 0, streams, top)
+    kept, streams = facts.keep or facts.rows, (facts.stream_nodes or 0) * manifest.speculation.num_streams
+    return _Rows(facts.rows, facts.rows * (layers - top) + (kept + streams) * top, kept, streams, layers)
 
 
 def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
     """Adapters, and the rows of the head that streams may propose."""
-    facts = manifest.model
-    head = _bytes(manifest, HEAD) * manifest.speculation.stream_vocab_size / facts.vocab_size
+    weights = manifest.speculation.stream_vocab_size * manifest.model.hidden_size
+    per_weight = _bytes(manifest, HEAD) / (manifest.model.vocab_size * manifest.model.hidden_size)
+    head = weights * _GRID_BYTES.get(manifest.quantization.streams.scheme, per_weight)
     return max(0.0, _bytes(manifest, "streams") - head), head
 
 
