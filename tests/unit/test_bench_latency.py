@@ -24,6 +24,7 @@ from streamfuse.cli import app, engine
 from streamfuse.runtime.backend import PassOutput
 
 PASS_MS = {"prefill": 40.0, "decode": 4.0, "verify_4": 5.0, "verify_8": 6.0}
+STREAMS_MS = 1.5
 COMMIT_MS = 0.25
 SIZES = {"embedding": 1000, "attention": 40_000, "mlp": 120_000, "head": 8_000, "streams": 9_000}
 
@@ -36,6 +37,12 @@ class TimedBackend(fakes.ArithmeticBackend):
     def run(self, method: str, *inputs: Any) -> PassOutput:
         self.now += PASS_MS[method] / 1000
         return super().run(method, *inputs)
+
+    def streams(self, index: int) -> PassOutput:
+        assert self.calls[-1] == ("decode", 1), "of a node that was just committed"
+        assert self.length == 17
+        self.now += STREAMS_MS / 1000
+        return PassOutput.of_prefill()
 
     def commit(self, rows: Sequence[int]) -> None:
         self.now += COMMIT_MS / 1000
@@ -120,6 +127,19 @@ def test_the_roofline_is_the_weights_over_the_median_bandwidth(manifest: Manifes
     assert found.roofline_ms == pytest.approx(168_000 / 20e9 * 1000)
     assert found.decode_roofline_fraction == pytest.approx(found.roofline_ms / 4.0)
     assert found.verify_8_cost == pytest.approx(1.5)
+
+
+def test_deferred_streams_are_a_method_and_part_of_what_verifying_costs(bundle: Path) -> None:
+    def defer(manifest: dict[str, Any]) -> None:
+        for width in ("verify_4", "verify_8"):
+            manifest["methods"][width]["stream_nodes"] = 0
+        manifest["methods"]["streams"] = {**manifest["methods"]["decode"], "keep": None}
+        manifest["speculation"]["schedule"] = "deferred"
+
+    edit_manifest(bundle, defer)
+    found, _ = run(open_bundle(bundle).manifest, bundle, profiled=False)
+    assert found.methods["streams"].pass_ms.median == pytest.approx(STREAMS_MS)
+    assert found.verify_8_cost == pytest.approx((6.0 + STREAMS_MS) / 4.0)
 
 
 def test_the_json_has_the_keys_that_are_promised(manifest: Manifest, bundle: Path) -> None:
