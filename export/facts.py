@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bundle.manifest import FORMAT_VERSION
+from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
@@ -80,7 +81,7 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.base.parameters()),
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
-        "chat_template": tokenizer.get("chat_template"),
+        "chat_template": read_adapter(plan.adapter)[2].get("chat_template") or tokenizer.get("chat_template"),
     }
 
 

@@ -68,13 +68,18 @@ def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transf
 
 def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = None) -> None:
     """Write the trained part of a stream-fused model, atomically. `facts` (data, steps, ...) go into the metadata."""
-    state = {name: value.detach().cpu().contiguous() for name, value in model.extra_state().items()}
+    state = {name: _stored(name, value.detach().cpu()) for name, value in model.extra_state().items()}
     own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": json.dumps(_base_facts(model.base))}
     metadata = {**(facts or {}), **own}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     save_file(state, temporary, metadata=metadata)
     os.replace(temporary, path)
+
+
+def _stored(name: str, value: Tensor) -> Tensor:
+    """The base's adapters are most of a file and end in weights that are rounded further: float16 is enough."""
+    return (value.half() if name.startswith("base_adapters.") else value).contiguous()
 
 
 def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str, str]]:
@@ -100,8 +105,11 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
         raise CheckpointError(f"{path}: metadata field 'streams' cannot be read ({error})") from None
 
 
-def load_stream_fused(base: Transformer, path: Path) -> StreamFused:
+def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> StreamFused:
     """The base model with the streams of an adapter file, in eval mode.
+
+    Where the file tunes the base (shared mode), its low-rank adapters are added to the weights, in a copy of the
+    matrices that they change; `merge=False` keeps them apart, to train on.
 
     Raises:
         CheckpointError: as `read_adapter`, and where the adapter was trained on a base of another shape.
@@ -119,7 +127,7 @@ def load_stream_fused(base: Transformer, path: Path) -> StreamFused:
         if name not in own or name not in state or own[name].shape != state[name].shape:
             raise CheckpointError(f"{path}: tensor {name!r} does not fit, {_misfit(base)}")
     model.load_state_dict(state, strict=False)  # the base's tensors are not in it
-    return model.eval()
+    return (model.merged() if merge else model).eval()
 
 
 def _base_facts(base: Transformer) -> dict[str, int | str]:

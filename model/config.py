@@ -124,6 +124,10 @@ class StreamConfig:
         value_rotation: radians per stream distance; 0 uses identifier embeddings instead (the paper's default).
         adapter_rank: rank of the row-masked low-rank adapters of stream rows; 0 has none.
         adapter_alpha: scale of the adapters is adapter_alpha / adapter_rank.
+        base_rank: rank of adapters on all rows of the top `base_layers` layers (shared mode, or a tuned base under a
+            lossless adapter); they are merged into the base's weights when an adapter is loaded to run. 0 has none.
+        base_layers: how many top layers have them.
+        base_alpha: their scale is base_alpha / base_rank.
         parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
         pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
@@ -138,15 +142,23 @@ class StreamConfig:
     parent_rank: int = 32
     pruner_rank: int = 8
     stream_vocab_size: int = 0
+    base_rank: int = 0
+    base_layers: int = 0
+    base_alpha: float = 48.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_streams <= 8:
             raise ValueError(f"num_streams must be 1 to 8, not {self.num_streams}")
         if self.num_msa_layers < 1:
             raise ValueError(f"num_msa_layers must be at least 1, not {self.num_msa_layers}")
-        for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size"):
+        for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size", "base_rank"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, it is {getattr(self, name)}")
+        if bool(self.base_rank) != bool(self.base_layers) or self.base_layers < 0:
+            raise ValueError(
+                f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "
+                f"{self.base_layers}"
+            )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -3,94 +3,33 @@
 A token at position t carries `num_streams` extra rows in the top `num_msa_layers` layers. Row j (1-based) starts from
 the token's own hidden state below those layers (eq. 3), attends to the main rows up to t and to rows 1..j of the same
 token (eq. 2), and predicts the token at t + 1 + j. Its rotary position is t + j. Main rows never see stream rows, so
-the base's outputs are unchanged. docs/model.md has the formulas and their sources.
+the base's outputs do not depend on them. docs/model.md has the formulas and their sources.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+import copy
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .config import StreamConfig
-from .transformer import Adapter, Block, Transformer, attend, no_adapter
+from .parts import LowRank, ParentTerm, Pruner, StreamAdapters
+from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class LowRank(nn.Module):
-    """x [..., n_in] -> scale * up(down(x)) [..., n_out]; zero at the start."""
-
-    def __init__(self, n_in: int, n_out: int, rank: int, scale: float = 1.0) -> None:
-        super().__init__()
-        self.down = nn.Parameter(torch.randn(rank, n_in) / math.sqrt(n_in))
-        self.up = nn.Parameter(torch.zeros(n_out, rank))
-        self.scale = scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.linear(x, self.down), self.up) * self.scale
+__all__ = ["LowRank", "ParentTerm", "Pruner", "StreamAdapters", "StreamFused", "StreamStates"]
 
 
-class StreamAdapters(nn.ModuleDict):
-    """Row-masked low-rank adapters of one layer: they act on stream rows only (paper, lossless mode)."""
+@dataclass(frozen=True, slots=True)
+class StreamStates:
+    """What a pass over the top layers gives: streams [B, P, G, h] and main rows [B, T, h], both after the final norm,
+    and the main rows below the streams, [B, T, h]."""
 
-    def __init__(self, block: Block, rank: int, alpha: float) -> None:
-        owners = {name: block.self_attn if hasattr(block.self_attn, name) else block.mlp for name in PROJECTIONS}
-        shapes = {name: getattr(owner, name) for name, owner in owners.items()}
-        super().__init__({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
-
-    def adapt(self, name: str, x: Tensor) -> Tensor:
-        """What is added to the output of projection `name` for its input x."""
-        added: Tensor = self[name](x)
-        return added
-
-
-class ParentTerm(nn.Module):
-    """What the parent token says about its child, beyond the paper: score += ((Ê_u U) * g_j) . (V E_c).
-
-    A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a
-    particular parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
-    """
-
-    def __init__(self, hidden_size: int, num_streams: int, rank: int) -> None:
-        super().__init__()
-        self.left = nn.Parameter(torch.randn(hidden_size, rank))  # U
-        self.right = nn.Parameter(torch.zeros(rank, hidden_size))  # V
-        self.gate = nn.Parameter(torch.ones(num_streams, rank))  # g
-
-    def left_rows(self, embedding: Tensor) -> Tensor:
-        """[n, hidden_size] embedding rows of parents -> [n, rank]."""
-        return F.normalize(embedding.float(), dim=-1) @ self.left
-
-    def right_rows(self, head: Tensor) -> Tensor:
-        """[S, hidden_size] head rows of candidates -> [S, rank]."""
-        return head.float() @ self.right.T
-
-
-class Pruner(nn.Module):
-    """Early exit before the streams are inserted (paper, tree pruning): scores the edge parent -> child.
-
-    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map; the score is log sigmoid(a z + b).
-    It needs the drafted tokens' head rows only, and it is never positive, so a path never scores above its parent's.
-    """
-
-    def __init__(self, hidden_size: int, rank: int) -> None:
-        super().__init__()
-        self.low_rank = LowRank(hidden_size, hidden_size, rank)
-        self.slope = nn.Parameter(torch.tensor(0.3))
-        self.offset = nn.Parameter(torch.tensor(-3.0))
-
-    def early_exit(self, normed: Tensor) -> Tensor:
-        """o_theta of main states [..., h] after the final norm -> [..., h]."""
-        return normed + self.low_rank(normed)
-
-    def edge_logit(self, z: Tensor) -> Tensor:
-        """a z + b, whose log sigmoid is the edge's score; z is the product of `early_exit` and a child's head row."""
-        return self.slope * z + self.offset
+    streams: Tensor
+    main: Tensor
+    below: Tensor
 
 
 class StreamFused(nn.Module):
@@ -105,6 +44,7 @@ class StreamFused(nn.Module):
         ValueError: the settings do not fit the base model.
     """
 
+    base_adapters: nn.ModuleList  # of StreamAdapters, one per layer of the top base_layers; absent where base_rank is 0
     adapters: nn.ModuleList  # of StreamAdapters, one per top layer; absent where adapter_rank is 0
     eta: LowRank  # absent where eta_rank is 0
     parent: ParentTerm  # absent where parent_rank is 0
@@ -116,12 +56,19 @@ class StreamFused(nn.Module):
         h, n = base.config.hidden_size, base.config.num_layers
         if config.num_msa_layers > n:
             raise ValueError(f"num_msa_layers is {config.num_msa_layers}, the base model has {n} layers")
+        if config.base_layers > n:
+            raise ValueError(f"base_layers is {config.base_layers}, the base model has {n} layers")
         self.base = base
         self.streams_config = config
         if not config.value_rotation:
             self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
         if config.eta_rank:
             self.eta = LowRank(h, h, config.eta_rank)
+        if config.base_rank:
+            self.base_adapters = nn.ModuleList(
+                StreamAdapters(block, config.base_rank, config.base_alpha)
+                for block in base.blocks[n - config.base_layers :]
+            )
         if config.adapter_rank:
             self.adapters = nn.ModuleList(
                 StreamAdapters(block, config.adapter_rank, config.adapter_alpha) for block in self.top_blocks
@@ -138,6 +85,17 @@ class StreamFused(nn.Module):
     def num_lower_layers(self) -> int:
         """Layers without streams, N - Ns."""
         return self.base.config.num_layers - self.streams_config.num_msa_layers
+
+    @property
+    def tunes_base(self) -> bool:
+        """Whether the base's adapters are trained (shared mode); frozen ones belong to a base that was tuned before."""
+        return bool(self.streams_config.base_rank) and next(self.base_adapters.parameters()).requires_grad
+
+    @property
+    def num_frozen_layers(self) -> int:
+        """Layers whose outputs training does not change; they can be computed once."""
+        tuned = self.streams_config.base_layers if self.tunes_base else 0
+        return min(self.num_lower_layers, self.base.config.num_layers - tuned)
 
     @property
     def top_blocks(self) -> list[Block]:
@@ -166,11 +124,52 @@ class StreamFused(nn.Module):
         if self.streams_config.parent_rank:
             self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
 
-    def adapter(self, layer: int) -> Adapter:
-        """The adapter of stream rows in top layer `layer` (0 = the lowest that carries streams)."""
+    def base_adapter(self, layer: int) -> Adapter:
+        """What is added for all rows in layer `layer` (0 = the lowest of the model)."""
+        first = self.base.config.num_layers - self.streams_config.base_layers
+        return cast("StreamAdapters", self.base_adapters[layer - first]).adapt if layer >= first else no_adapter
+
+    def stream_adapter(self, layer: int) -> Adapter:
+        """What is added for stream rows in layer `layer` (0 = the lowest of the model)."""
+        for_all = self.base_adapter(layer)
         if not self.streams_config.adapter_rank:
-            return no_adapter
-        return cast("StreamAdapters", self.adapters[layer]).adapt
+            return for_all
+        own = cast("StreamAdapters", self.adapters[layer - self.num_lower_layers]).adapt
+        if for_all is no_adapter:
+            return own
+        return lambda name, x: own(name, x) + cast("Tensor", for_all(name, x))
+
+    def merged(self) -> StreamFused:
+        """This model with the base's adapters added to the base's weights; all other tensors are shared, not copied."""
+        if not self.streams_config.base_rank:
+            return self
+        base = copy.deepcopy(self.base, {id(parameter): parameter for parameter in self.base.parameters()})
+        blocks = base.blocks[base.config.num_layers - self.streams_config.base_layers :]
+        for block, adapters in zip(blocks, self.base_adapters, strict=True):
+            cast("StreamAdapters", adapters).merge_into(block)
+        with torch.device("meta"):  # every tensor is assigned below
+            model = StreamFused(base, replace(self.streams_config, base_rank=0, base_layers=0), self.stream_vocab)
+        own = {name: value for name, value in self.extra_state().items() if not name.startswith("base_adapters.")}
+        model.load_state_dict(own, strict=False, assign=True)
+        return model.eval()
+
+    def run_main(self, x: Tensor, first: int, last: int) -> Tensor:
+        """Main rows [B, T, h] through layers `first` to `last` - 1, causal."""
+        cos, sin = self.base.rotary(torch.arange(x.shape[1], device=x.device))
+        for i in range(first, last):
+            block, adapt = self.base.blocks[i], self.base_adapter(i)
+            q, k, v = block.qkv(x, cos, sin, adapt)
+            x = block.finish(x, attend_causal(q, k, v), adapt)
+        return x
+
+    def frozen_states(self, ids: Tensor) -> Tensor:
+        """Hidden states [B, T, h] of tokens [B, T] after the layers that training does not change."""
+        return self.run_main(self.base.embed_tokens(ids), 0, self.num_frozen_layers)
+
+    def main_states(self, frozen: Tensor) -> Tensor:
+        """Main rows [B, T, h] after the final norm, without streams."""
+        states: Tensor = self.base.norm(self.run_main(frozen, self.num_frozen_layers, self.base.config.num_layers))
+        return states
 
     def insert(self, hidden: Tensor) -> Tensor:
         """Eq. 3: main rows [..., h] below the top layers -> stream rows [..., num_streams, h]."""
@@ -191,36 +190,38 @@ class StreamFused(nn.Module):
         """Head rows [S, h] of the stream vocabulary."""
         return self.base.lm_head.weight[self.stream_vocab]
 
-    def stream_states(self, lower: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Final-norm states of streams and of main rows, for training and measuring.
+    def stream_states(self, frozen: Tensor, at: Tensor) -> StreamStates:
+        """Final states of streams and of main rows, for training and measuring.
 
-        Gradients flow through the streams only.
+        Gradients reach the main rows in shared mode only.
 
         Args:
-            lower: hidden states [B, T, h] below the top layers (`base.lower(ids, num_lower_layers)`), right-padded.
+            frozen: hidden states [B, T, h] after `num_frozen_layers` layers (`frozen_states`), right-padded.
             at: positions [B, P] of the tokens that carry streams.
-
-        Returns:
-            streams [B, P, G, h] and main [B, T, h].
         """
         base, config = self.base, self.streams_config
-        batch, length, _ = lower.shape
-        cos, sin = base.rotary(torch.arange(length, device=lower.device))
-        steps = torch.arange(1, config.num_streams + 1, device=lower.device)
+        batch, length, _ = frozen.shape
+        device = frozen.device
+        cos, sin = base.rotary(torch.arange(length, device=device))
+        steps = torch.arange(1, config.num_streams + 1, device=device)
         stream_cos, stream_sin = base.rotary(at[..., None] + steps)
-        rows = torch.arange(batch, device=lower.device)[:, None]
-        main, streams = lower, self.insert(lower[rows, at])
-        unseen = torch.arange(length, device=lower.device) > at[..., None]  # [B, P, T]
-        for i, block in enumerate(self.top_blocks):
-            with torch.no_grad():
-                q, k, v = block.qkv(main, cos, sin)
-                main = block.finish(main, attend(q, k, v, None, causal=True))
-            adapt = self.adapter(i)
+        rows = torch.arange(batch, device=device)[:, None]
+        unseen = torch.arange(length, device=device) > at[..., None]  # [B, P, T]
+        main_gradients = self.tunes_base and torch.is_grad_enabled()
+        with torch.set_grad_enabled(main_gradients):
+            below = main = self.run_main(frozen, self.num_frozen_layers, self.num_lower_layers)
+        streams = self.insert(below[rows, at])
+        for i, block in enumerate(self.top_blocks, self.num_lower_layers):
+            adapt = self.base_adapter(i)
+            with torch.set_grad_enabled(main_gradients):
+                q, k, v = block.qkv(main, cos, sin, adapt)
+                main = block.finish(main, attend_causal(q, k, v), adapt)
+            adapt = self.stream_adapter(i)
             sq, sk, sv = block.qkv(streams, stream_cos, stream_sin, adapt)
             streams = block.finish(streams, _stream_attention(sq, sk, self.rotate_value(sv), k, v, unseen), adapt)
-        with torch.no_grad():
+        with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)
-        return base.norm(streams), main
+        return StreamStates(base.norm(streams), main, below)
 
 
 def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, unseen: Tensor) -> Tensor:

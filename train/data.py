@@ -1,15 +1,13 @@
-"""One way in for training data: JSON lines -> `Example`s -> padded batches over cached lower hidden states.
+"""Examples -> padded batches over cached hidden states.
 
-In lossless mode the layers below the streams are frozen, so their outputs are computed once per example and stored
-(`LowerStates`); a step then runs the top layers only.
+The layers below the lowest trained one are frozen, so their outputs are computed once per example and stored
+(`FrozenStates`); a step then runs the layers above only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,70 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from streamfuse.model.streams import StreamFused
 
-_MIN_COMPLETION_TOKENS = 4  # shorter answers have nothing for the streams to learn
+from .formats import DataError, Example
+
+_FROZEN_BATCH = 8  # examples of similar lengths that run through the frozen layers together
 _FLOAT16_SAFE = 32_768.0  # half of float16's range
-
-
-class DataError(ValueError):
-    """A data file cannot be used; the message names the file and the line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Token ids of prompt and completion together; tokens from `start` (at least 1) on are the completion."""
-
-    input_ids: list[int]
-    start: int
-
-
-def read_examples(path: Path, max_tokens: int, vocab_size: int | None = None) -> list[Example]:
-    """Read a distilled file (`input_ids` of the prompt, `completion_ids`, per line); examples are cut at `max_tokens`.
-
-    Examples whose completion has fewer than four tokens (after the cut) are left out, and so is a last line that a
-    stopped writer has not finished.
-
-    Raises:
-        DataError: the file is missing, a line is not such an object, a token is not below `vocab_size` (where given),
-            or no example is left.
-    """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; `streamfuse distill` writes one")
-    examples = []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                break
-            prompt, completion = _token_ids(line, vocab_size, f"{path}, line {number}")
-            ids = (prompt + completion)[:max_tokens]
-            if len(ids) - len(prompt) >= _MIN_COMPLETION_TOKENS:
-                examples.append(Example(ids, len(prompt)))
-    if not examples:
-        raise DataError(
-            f"{path}: no example has {_MIN_COMPLETION_TOKENS} completion tokens or more within {max_tokens} tokens"
-        )
-    return examples
-
-
-def _token_ids(line: str, vocab_size: int | None, place: str) -> tuple[list[int], list[int]]:
-    try:
-        row = json.loads(line)
-        lists = (row["input_ids"], row["completion_ids"])
-    except (ValueError, KeyError, TypeError, IndexError):
-        raise DataError(
-            f"{place}: expected an object with input_ids and completion_ids, as `streamfuse distill` writes"
-        ) from None
-    for name, ids in zip(("input_ids", "completion_ids"), lists, strict=True):
-        if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-            raise DataError(f"{place}: {name} is not a list of token ids")
-        if vocab_size is not None and max(ids, default=0) >= vocab_size:
-            raise DataError(f"{place}: {name} holds token {max(ids)}, the model's vocabulary has {vocab_size} tokens")
-    if not lists[0]:
-        raise DataError(f"{place}: input_ids is empty; a completion needs a token before it")
-    return lists
 
 
 def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int) -> Tensor:
@@ -96,6 +39,12 @@ def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int) -> 
     return torch.from_numpy(np.sort(order[:size]).astype(np.int64))
 
 
+def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], list[Example]]:
+    """Examples to train on and `count` held-out ones, spread evenly (writers sort their chunks by length)."""
+    held = {round((i + 0.5) * len(examples) / count - 0.5) for i in range(count)}
+    return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
+
+
 def digest_of(examples: list[Example]) -> str:
     """A short name of the examples' tokens, the same in every process."""
     digest = hashlib.sha256()
@@ -104,10 +53,10 @@ def digest_of(examples: list[Example]) -> str:
     return digest.hexdigest()[:16]
 
 
-class LowerStates:
-    """Hidden states below the streams for every token of the examples, [tokens, hidden_size], in a file that is reused.
+class FrozenStates:
+    """Hidden states after the frozen layers for every token of the examples, [tokens, hidden_size], in a reused file.
 
-    The file's name holds a digest of the examples and of the lower layers' weights, so other data or another model
+    The file's name holds a digest of the examples and of those layers' weights, so other data or another model
     never reads a stale one. Rows are float16 where the states fit (some models have rows beyond its range), else
     float32. A file that a stopped run left unfinished (`.tmp.npy`) is continued.
     """
@@ -129,13 +78,15 @@ class LowerStates:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp.npy")
         states = self._open(temporary, model, examples[0])
-        for i, example in enumerate(examples):
-            start, end = self.offsets[i], self.offsets[i + 1]
-            if not states[end - 1].any():  # else written by a run that was stopped
-                states[start:end] = _lower(model, example)
-                if not np.isfinite(states[start:end]).all():
-                    raise DataError(f"example {i + 1}: hidden states below the streams exceed {states.dtype}")
-            progress(len(example.input_ids))
+        by_length = sorted(range(len(examples)), key=lambda i: len(examples[i].input_ids))
+        for first in range(0, len(by_length), _FROZEN_BATCH):
+            batch = by_length[first : first + _FROZEN_BATCH]
+            if not all(states[self.offsets[i + 1] - 1].any() for i in batch):  # else written by a stopped run
+                for i, rows in zip(batch, _frozen(model, [examples[i] for i in batch]), strict=True):
+                    states[self.offsets[i] : self.offsets[i + 1]] = rows
+                    if not np.isfinite(states[self.offsets[i] : self.offsets[i + 1]]).all():
+                        raise DataError(f"example {i + 1}: hidden states of the frozen layers exceed {states.dtype}")
+            progress(sum(len(examples[i].input_ids) for i in batch))
         states.flush()
         temporary.rename(self.path)
 
@@ -143,7 +94,7 @@ class LowerStates:
         """The unfinished file, writable (a numpy memmap)."""
         if temporary.exists():
             return np.lib.format.open_memmap(temporary, "r+")
-        dtype = np.float16 if np.abs(_lower(model, first)).max() < _FLOAT16_SAFE else np.float32
+        dtype = np.float16 if np.abs(_frozen(model, [first])[0]).max() < _FLOAT16_SAFE else np.float32
         shape = (int(self.offsets[-1]), model.base.config.hidden_size)
         return np.lib.format.open_memmap(temporary, "w+", dtype, shape)
 
@@ -153,50 +104,53 @@ class LowerStates:
 
 
 @torch.inference_mode()
-def _lower(model: StreamFused, example: Example) -> npt.NDArray[np.float32]:
-    device = model.stream_vocab.device
-    lower = model.base.lower(torch.tensor([example.input_ids], device=device), model.num_lower_layers)
-    states: npt.NDArray[np.float32] = lower[0].float().cpu().numpy()
-    return states
+def _frozen(model: StreamFused, examples: list[Example]) -> list[npt.NDArray[np.float32]]:
+    """Per example float32 [tokens, hidden_size]; right-padded together, which causal attention does not see."""
+    ids = pad_sequence([torch.tensor(example.input_ids) for example in examples], batch_first=True)
+    states = model.frozen_states(ids.to(model.stream_vocab.device)).float().cpu().numpy()
+    return [rows[: len(example.input_ids)] for rows, example in zip(states, examples, strict=True)]
 
 
 def _digest_below(model: StreamFused) -> str:
     digest = hashlib.blake2b(digest_size=4)
-    for module in (model.base.embed_tokens, *model.base.blocks[: model.num_lower_layers]):
+    frozen = model.num_frozen_layers
+    below = max(0, frozen - (model.base.config.num_layers - model.streams_config.base_layers))
+    adapters = [model.base_adapters[i] for i in range(below)]  # of a base that was tuned before
+    for module in (model.base.embed_tokens, *model.base.blocks[:frozen], *adapters):
         for parameter in module.parameters():
             digest.update(parameter.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
 class StreamDataset(Dataset[dict[str, Any]]):
-    """Examples `first` to `last` with their lower states, as dicts (`ids` [T], `lower` [T, h], `start`)."""
+    """Examples with their frozen states, as dicts (`ids` [T], `frozen` [T, h], `start`)."""
 
-    def __init__(self, examples: list[Example], lower: LowerStates, first: int, last: int) -> None:
-        self.examples, self.lower, self.first = examples[first:last], lower, first
+    def __init__(self, examples: list[Example], states: FrozenStates) -> None:
+        self.examples, self.states = examples, states
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def __getitem__(self, i: int) -> dict[str, Any]:
         example = self.examples[i]
-        return {"ids": torch.tensor(example.input_ids), "lower": self.lower[self.first + i], "start": example.start}
+        return {"ids": torch.tensor(example.input_ids), "frozen": self.states[i], "start": example.start}
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Right-pad a batch of `StreamDataset` rows.
 
-    Returns ids int64 [B, T] (-1 in the padding), lower float32 [B, T, h], at int64 [B, P] (tokens that carry streams)
+    Returns ids int64 [B, T] (-1 in the padding), frozen float32 [B, T, h], at int64 [B, P] (tokens that carry streams)
     and carried bool [B, P] (False in the padding of `at`). Streams stand on the last prompt token and on completion
     tokens only (segment attention, paper appendix C).
     """
     length = max(len(row["ids"]) for row in rows)
     positions = max(len(row["ids"]) - row["start"] for row in rows)
     ids = torch.full((len(rows), length), -1)
-    lower = torch.zeros(len(rows), length, rows[0]["lower"].shape[-1])
+    frozen = torch.zeros(len(rows), length, rows[0]["frozen"].shape[-1])
     at = torch.zeros(len(rows), positions, dtype=torch.int64)
     carried = torch.zeros(len(rows), positions, dtype=torch.bool)
     for i, row in enumerate(rows):
         n, count = len(row["ids"]), len(row["ids"]) - row["start"]
-        ids[i, :n], lower[i, :n] = row["ids"], row["lower"]
+        ids[i, :n], frozen[i, :n] = row["ids"], row["frozen"]
         at[i, :count], carried[i, :count] = torch.arange(row["start"] - 1, n - 1), True
-    return {"ids": ids, "lower": lower, "at": at, "carried": carried}
+    return {"ids": ids, "frozen": frozen, "at": at, "carried": carried}

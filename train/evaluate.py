@@ -1,4 +1,4 @@
-"""Held-out measures of a stream-fused model: call-reduction ratio and acceptance per depth, by exact replay.
+"""Held-out measures of a stream-fused model: call-reduction ratio, acceptance per depth and rank, by exact replay.
 
 The continuation is the model's own text, so the pass after position t accepts exactly the longest path of the tree
 that the text follows. No pass is simulated away: tree growth is the runtime's own (`streamfuse.runtime.draft`). Every
@@ -7,26 +7,34 @@ drafted node is verified; what in-graph pruning loses is measured on the exporte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.draft import DraftTables, grow
 from streamfuse.runtime.tree import Tree
 
-from .data import StreamDataset, collate
+from .data import Example
+from .generate import DistillConfig, generate_batch
+
+MAX_RANKS = 8  # ranks from here on are counted as one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replay:
-    """Counts over all examples; the prompt's pass and the first token that it leads to are not among them."""
+    """Counts over all examples; the prompt's pass and the first token that it leads to are not among them.
+
+    `accepted_by_rank` int64 [G, MAX_RANKS]: accepted nodes by depth and by place among their siblings, best first.
+    """
 
     tokens: int
     calls: int  # passes of the target
     proposed: tuple[int, ...]  # [j]: passes whose tree had a node of depth j + 1
-    accepted: tuple[int, ...]  # [j]: passes whose accepted path reached depth j + 1
+    accepted_by_rank: npt.NDArray[np.int64]
 
     @property
     def call_reduction_ratio(self) -> float:
@@ -34,8 +42,18 @@ class Replay:
         return self.tokens / max(self.calls, 1)
 
     @property
+    def accepted(self) -> tuple[int, ...]:
+        """[j]: passes whose accepted path reached depth j + 1."""
+        return tuple(self.accepted_by_rank.sum(axis=1).tolist())
+
+    @property
     def acceptance_per_depth(self) -> list[float]:
         return [a / max(p, 1) for a, p in zip(self.accepted, self.proposed, strict=True)]
+
+    @property
+    def acceptance_per_rank(self) -> list[list[float]]:
+        """[depth][rank]: share of the passes with a node of that depth that accepted the child of that rank."""
+        return (self.accepted_by_rank / np.maximum(self.proposed, 1)[:, None]).tolist()
 
 
 @torch.no_grad()
@@ -53,38 +71,74 @@ def draft_tables(model: StreamFused) -> DraftTables | None:
     )
 
 
+def own_text(model: StreamFused, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Example]:
+    """What the model itself writes greedily after the prompts, as examples to replay; empty answers are left out."""
+    merged = model.merged()
+    config = DistillConfig(max_new_tokens=max_new_tokens)
+    texts = generate_batch(merged.base, prompts, config)
+    return [Example([*prompt, *text], len(prompt)) for prompt, text in zip(prompts, texts, strict=True) if text]
+
+
 @torch.inference_mode()
-def replay(model: StreamFused, data: StreamDataset, width: int = 8, top_k: int = 16) -> Replay:
-    """Replay every example of `data` with trees of `width` nodes and `top_k` candidates per stream."""
+def replay(
+    model: StreamFused, examples: Sequence[Example], widths: Sequence[int] = (16,), top_k: int = 32
+) -> dict[int, Replay]:
+    """Replay the examples with trees of so many nodes (root counted) and `top_k` candidates per stream, per width."""
+    model = model.merged()
     tables, depth = draft_tables(model), model.streams_config.num_streams
     head, vocab, device = model.head_rows().float(), model.stream_vocab.cpu().numpy(), model.stream_vocab.device
-    tokens = calls = 0
-    proposed, accepted = np.zeros(depth, np.int64), np.zeros(depth, np.int64)
-    for i in range(len(data)):
-        batch = collate([data[i]])
-        states, _ = model.stream_states(batch["lower"].to(device), batch["at"].to(device))
-        log_probs, columns = torch.log_softmax(states[0].float() @ head.T, -1).topk(min(top_k, len(vocab)), dim=-1)
+    counts = {width: _Counts(depth) for width in widths}
+    for example in examples:
+        text, first = example.input_ids, example.start  # the first root is the completion's first token
+        frozen = model.frozen_states(torch.tensor([text], device=device))
+        states = model.stream_states(frozen, torch.arange(first - 1, len(text) - 1, device=device)[None])
+        log_probs, columns = torch.log_softmax(states.streams[0].float() @ head.T, -1).topk(min(top_k, len(vocab)), -1)
         stream_log_probs, stream_ids = log_probs.cpu().numpy(), vocab[columns.cpu().numpy()]
-        text, root = data.examples[i].input_ids, data.examples[i].start  # the first token of the completion
-        first = root
-        while root + 1 < len(text):
-            node = root - first  # the token before the root carries the streams; row 0 is the last prompt token's
-            tree = grow(text[root], stream_ids[node], stream_log_probs[node], width, depth, tables)
-            path = follow(tree, text[root + 1 :])
-            proposed[: int(tree.depths.max())] += 1
-            accepted[:path] += 1
-            # The pass that consumes the root and its accepted path emits one token more than it accepts.
-            emitted = min(path + 1, len(text) - 1 - root)
-            tokens, calls, root = tokens + emitted, calls + 1, root + emitted
-    return Replay(tokens, calls, tuple(proposed.tolist()), tuple(accepted.tolist()))
+        trees: dict[int, Tree] = {}
+        for width, count in counts.items():
+            root = first
+            while root + 1 < len(text):
+                if root not in trees:  # a narrower tree is a prefix of the widest one
+                    node = (
+                        root - first
+                    )  # the token before the root carries the streams; row 0 is the last prompt token's
+                    ids, log_probs_here = stream_ids[node], stream_log_probs[node]
+                    trees[root] = grow(text[root], ids, log_probs_here, max(widths), depth, tables)
+                root += count.add(trees[root], width, text[root + 1 :])
+    return {width: count.result() for width, count in counts.items()}
 
 
-def follow(tree: Tree, text: list[int]) -> int:
-    """Depth of the longest path of the tree that `text`, the tokens after the root, follows."""
-    row = depth = 0
+class _Counts:
+    def __init__(self, depth: int) -> None:
+        self.tokens = self.calls = 0
+        self.proposed = np.zeros(depth, np.int64)
+        self.accepted = np.zeros((depth, MAX_RANKS), np.int64)
+
+    def add(self, tree: Tree, width: int, text: list[int]) -> int:
+        """One pass over the tree's first `width` nodes where `text` follows its root; returns the tokens it emits."""
+        path = follow(tree, width, text)
+        self.proposed[: int(tree.depths[:width].max())] += 1
+        parent = 0
+        for depth, row in enumerate(path):
+            rank = int((tree.parents[:row] == parent).sum())
+            self.accepted[depth, min(rank, MAX_RANKS - 1)] += 1
+            parent = row
+        # The pass that consumes the root and its accepted path emits one token more than it accepts.
+        emitted = min(len(path) + 1, len(text))
+        self.tokens, self.calls = self.tokens + emitted, self.calls + 1
+        return emitted
+
+    def result(self) -> Replay:
+        return Replay(self.tokens, self.calls, tuple(self.proposed.tolist()), self.accepted)
+
+
+def follow(tree: Tree, width: int, text: list[int]) -> list[int]:
+    """Rows of the longest path, root left out, among the tree's first `width` rows that `text` follows."""
+    path: list[int] = []
     for token in text:
-        children = np.flatnonzero((tree.parents == row) & (tree.tokens == token))
+        parent = path[-1] if path else 0
+        children = np.flatnonzero((tree.parents[:width] == parent) & (tree.tokens[:width] == token))
         if not len(children):
             break
-        row, depth = int(children[0]), depth + 1
-    return depth
+        path.append(int(children[0]))
+    return path

@@ -1,12 +1,16 @@
-"""One training run: stream adapters on a frozen base (lossless mode), resumable at any checkpoint."""
+"""One training run, resumable at any checkpoint, in one of three modes.
+
+lossless: the base is frozen, streams learn to draft it. shared: low-rank adapters of the base serve main rows and
+streams, and are merged at export. base: those adapters alone, without streams (what shared mode is compared with).
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import threading
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,19 +21,28 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from streamfuse.model.checkpoint import load_base, load_stream_fused
-from streamfuse.model.config import StreamConfig
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.config import ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
-from .data import DataError, Example, LowerStates, StreamDataset, choose_stream_vocab, collate, digest_of, read_examples
+from .data import FrozenStates, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
+from .dtype import fastest_dtype
+from .evaluate import own_text
+from .formats import DataError, Example, Sample
 from .objective import NGramObjective
+from .prompts import open_text
+from .readers import merged, read_samples, spread, to_examples
 from .report import AdapterFile, MetricsFile, ProgressBar, StopAfterStep
 from .trainer import StreamTrainer
 
 # A run continues only with the settings it began with; paths, epochs and how often to log and save may change.
 _FIXED = (
+    "mode",
     "streams",
+    "alpha_main",
+    "alpha_streams",
+    "dtype",
     "batch_size",
     "learning_rate",
     "embedding_learning_rate",
@@ -40,43 +53,77 @@ _FIXED = (
 )
 
 
+MODES = ("lossless", "shared", "base")
+DTYPES: dict[str, torch.dtype | None] = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Defaults are those of the shipped chat adapter.
 
     Attributes:
         model: checkpoint folder of the base.
-        data: JSON lines that `streamfuse distill` wrote.
-        out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached lower states.
+        data: a file, a folder or a hub's data set (`readers.read_samples`). Lossless mode learns to draft the base's
+            own text, so it should be that (`streamfuse distill`).
+        format: of the data, one of `formats.NAMES`; None tells it from the first row.
+        limit: rows of the data to take; 0 takes all.
+        out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached frozen states.
         adapter: the adapter file, written at each evaluation.
+        mode: "lossless", "shared" or "base".
         streams: settings of the streams; ignored with init_adapter.
+        alpha_main: weight of the next-token loss (alpha_0); not in lossless mode.
+        alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
         learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
         embedding_learning_rate: the same of stream embeddings, parent term and pruner.
+        epochs: passes over the data; max_steps, where positive, is used instead.
         max_tokens: examples are cut there.
-        held_out: examples, the first of the file, that are measured and not trained on.
+        valid: held-out data in the same form; None takes every n-th example of `data`.
+        held_out: how many examples are measured and not trained on.
         log_every: in steps.
         evaluate_every: in steps; a checkpoint is saved with each evaluation.
         init_adapter: continue from the weights of this adapter instead of new ones.
+        base_adapter: begin with the tuned base of this adapter (of base or shared mode), and new streams.
+        dtype: of the frozen base and the activations: "float32", "bfloat16", or "auto", the faster on this machine.
+            What is trained is float32 in any case.
+        chat_template: goes into the adapter file, for the bundles made of it; None leaves the base's own.
     """
 
     model: Path
-    data: Path
+    data: str | Path
     out_dir: Path
     adapter: Path
+    mode: str = "lossless"
     streams: StreamConfig = field(default_factory=lambda: StreamConfig(stream_vocab_size=8192))
+    alpha_main: float = 1.0
+    alpha_streams: float = 0.3
     epochs: float = 3.0
+    max_steps: int = 0
     batch_size: int = 8
     learning_rate: float = 1e-3
     embedding_learning_rate: float = 1e-2
     max_tokens: int = 320
+    format: str | None = None
+    limit: int = 0
+    valid: str | Path | None = None
     held_out: int = 40
     log_every: int = 10
     evaluate_every: int = 60
     seed: int = 0
     init_adapter: Path | None = None
+    base_adapter: Path | None = None
+    chat_template: str | None = None
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "learning_rate", "embedding_learning_rate"):
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
+            raise ValueError(f"{self.mode} mode tunes the base, so base_rank and base_layers must be positive")
+        if self.init_adapter and self.base_adapter:
+            raise ValueError("init_adapter brings its own base, so base_adapter does not go with it")
+        for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")
         for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
@@ -119,39 +166,75 @@ def run(
     """
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
-    base = load_base(config.model)
-    examples = read_examples(config.data, config.max_tokens, base.config.vocab_size)
-    if len(examples) <= config.held_out:
-        raise DataError(f"{config.data}: {len(examples)} examples, but held_out takes {config.held_out} of them")
+    dtype = DTYPES[config.dtype] or fastest_dtype()
+    config = replace(config, dtype=str(dtype).removeprefix("torch."))
+    base = load_base(config.model, dtype)
+    examples, held_out = _examples(config, base.config)
     model = _model(config, base, examples)
     checkpoint = _prepare_folder(config, model, examples, resume)
-    lower = _lower_states(config, model, examples, console)
+    states = _frozen_states(config, model, examples, console)
     bar = ProgressBar(console)
+    objective = NGramObjective(
+        model,
+        0.0 if config.mode == "lossless" else config.alpha_main,
+        0.0 if config.mode == "base" else config.alpha_streams,
+    )
+    facts = {"mode": config.mode, "data": Path(config.data).name, "examples": str(len(examples))}
+    if config.chat_template:
+        facts["chat_template"] = config.chat_template
     trainer = StreamTrainer(
-        model=NGramObjective(model),
+        model=objective,
         args=_arguments(config),
-        train_dataset=StreamDataset(examples, lower, config.held_out, len(examples)),
-        eval_dataset=StreamDataset(examples, lower, 0, config.held_out),
+        train_dataset=StreamDataset(examples, states),
+        eval_dataset=held_out,
         data_collator=collate,
         callbacks=[
             MetricsFile(config.out_dir / "metrics.jsonl"),
-            AdapterFile(model, config.adapter, {"data": config.data.name, "examples": str(len(examples))}),
+            AdapterFile(model, config.adapter, facts),
             *([StopAfterStep(stop)] if stop else []),
             bar,
             *callbacks,
         ],
         embedding_learning_rate=config.embedding_learning_rate,
+        held_out_text=_held_out_text(model, held_out),
     )
     trainer.remove_callback(PrinterCallback)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
         step, max_steps = trainer.state.global_step, trainer.state.max_steps
-        return TrainResult(step, max_steps, _held_out(trainer) if step >= max_steps else {})
+        return TrainResult(step, max_steps, _last_metrics(trainer) if step >= max_steps else {})
     finally:
         bar.close()
 
 
-def _held_out(trainer: StreamTrainer) -> dict[str, float]:
+def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], list[Example]]:
+    """Examples to train on, and held-out ones."""
+    samples = read_samples(config.data, config.format, limit=config.limit or None)
+    if config.valid:
+        held_out = spread(merged(read_samples(config.valid, config.format)), config.held_out)
+        return _encoded(config, model, samples), _encoded(config, model, held_out)
+    examples = _encoded(config, model, samples)
+    if len(examples) <= config.held_out:
+        raise DataError(f"{config.data}: {len(examples)} examples, but held_out takes {config.held_out} of them")
+    return split_held_out(examples, config.held_out)
+
+
+def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample]) -> list[Example]:
+    """Distilled samples are token ids already; the others need the tokenizer."""
+    text = None if all(sample.ids for sample in samples) else open_text(config.model, config.chat_template)
+    return to_examples(samples, text, model.eos_token_ids[0], config.max_tokens, model.vocab_size)
+
+
+def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], list[Example]]:
+    """What is replayed: the held-out completions, or, while the base is tuned, what it writes itself by now."""
+    if not model.tunes_base:
+        return lambda: held_out
+    prompts = [example.input_ids[: example.start] for example in held_out]
+    longest = max(len(example.input_ids) - example.start for example in held_out)
+    return lambda: own_text(model, prompts, longest + longest // 4)
+
+
+def _last_metrics(trainer: StreamTrainer) -> dict[str, float]:
     """The metrics of the last step, measured now where the run did not end with an evaluation."""
     for row in trainer.state.log_history:
         if row.get("step") == trainer.state.global_step and "eval_call_reduction_ratio" in row:
@@ -161,10 +244,24 @@ def _held_out(trainer: StreamTrainer) -> dict[str, float]:
 
 def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> StreamFused:
     if config.init_adapter:
-        return load_stream_fused(base, config.init_adapter)
-    size = config.streams.stream_vocab_size
-    vocab = choose_stream_vocab(examples[config.held_out :], size, base.config.vocab_size) if size else None
-    return StreamFused(base, config.streams, vocab)
+        model = load_stream_fused(base, config.init_adapter, merge=False)
+    else:
+        streams, tuned = config.streams, {}
+        if config.base_adapter:
+            before, state, _ = read_adapter(config.base_adapter)
+            streams = replace(
+                streams, base_rank=before.base_rank, base_layers=before.base_layers, base_alpha=before.base_alpha
+            )
+            tuned = {name: value for name, value in state.items() if name.startswith("base_adapters.")}
+        size = streams.stream_vocab_size
+        vocab = choose_stream_vocab(examples, size, base.config.vocab_size) if size else None
+        model = StreamFused(base, streams, vocab)
+        model.load_state_dict(tuned, strict=False)
+    for name, parameter in model.named_parameters():
+        is_tuned = name.startswith("base_adapters.")
+        frozen = name.startswith("base.") or (config.mode == "lossless" and is_tuned)
+        parameter.requires_grad_(not (frozen or (config.mode == "base" and not is_tuned)))
+    return model
 
 
 def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Example], resume: bool) -> str | None:
@@ -192,18 +289,19 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
     return checkpoint
 
 
-def _lower_states(config: TrainConfig, model: StreamFused, examples: list[Example], console: Console) -> LowerStates:
-    columns = (TextColumn("Layers below the streams"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+def _frozen_states(config: TrainConfig, model: StreamFused, examples: list[Example], console: Console) -> FrozenStates:
+    columns = (TextColumn("Frozen layers"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
     total = sum(len(example.input_ids) for example in examples)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
-        return LowerStates(model, examples, config.out_dir / "lower", lambda n: progress.advance(task, n))
+        return FrozenStates(model, examples, config.out_dir / "frozen", lambda n: progress.advance(task, n))
 
 
 def _arguments(config: TrainConfig) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(config.out_dir),
         num_train_epochs=config.epochs,
+        max_steps=config.max_steps or -1,
         per_device_train_batch_size=config.batch_size,
         learning_rate=config.learning_rate,
         lr_scheduler_type="linear",

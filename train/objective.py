@@ -1,7 +1,10 @@
-"""The n-gram objective of the streams (paper, section 3, training), with the parent term and the pruner beside it.
+"""The n-gram objective (paper, section 3, training), with the parent term and the pruner beside it.
 
-Lossless mode: alpha_0 = 0, the base is frozen; streams, parent term and pruner are trained. Half of the weight is on
-the plain stream logits, so that the graph's top-k stays good, half on the logits with the true parent's term.
+    alpha_main * next-token loss of the main rows + alpha_streams * sum over j of the loss of stream j
+
+per completion token. In lossless mode alpha_main is 0 and the base is frozen; in shared mode the base's low-rank
+adapters serve main and stream rows. Half of a stream's weight is on its plain logits, so that the graph's top-k stays
+good, half on the logits with the true parent's term.
 """
 
 from __future__ import annotations
@@ -36,20 +39,26 @@ class _Targets:
 class NGramObjective(nn.Module):
     """The model to train. Its state is the adapter's: a checkpoint of a frozen base would be the base again.
 
-    `forward` returns `loss` (scalar) and `metrics` (float32 [3, G]: hits of the logits with the true parent's term,
-    hits of the plain stream logits, predictions; per stream).
+    `forward` returns `loss` (scalar; a sum divided by `tokens`), `tokens` (completion tokens of the batch), `main`
+    (float32 [2]: loss sum and hits of the main rows) and `streams` (float32 [3, G]: hits of the logits with the true
+    parent's term, hits of the plain stream logits, predictions).
+
+    Args:
+        model: the streams, and in shared mode the base's adapters.
+        alpha_main: weight of the next-token loss (alpha_0); 0 leaves it out.
+        alpha_streams: weight of each stream's loss (alpha_j); 0 leaves the streams out.
     """
 
     slots: Tensor  # int64 [V]: a token's column in the stream vocabulary, -1 outside it
-    head: Tensor  # float32 [S, h]: head rows of the stream vocabulary
+    head: Tensor  # [S, h] in the base's type: head rows of the stream vocabulary
 
-    def __init__(self, model: StreamFused) -> None:
+    def __init__(self, model: StreamFused, alpha_main: float = 0.0, alpha_streams: float = 0.3) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.alpha_main, self.alpha_streams = model, alpha_main, alpha_streams
         slots = torch.full((model.base.config.vocab_size,), -1)
         slots[model.stream_vocab] = torch.arange(len(model.stream_vocab))
         self.register_buffer("slots", slots, persistent=False)
-        self.register_buffer("head", model.head_rows().detach().float(), persistent=False)
+        self.register_buffer("head", model.head_rows().detach().clone(), persistent=False)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
         return self.model.extra_state()
@@ -64,21 +73,49 @@ class NGramObjective(nn.Module):
         result.missing_keys.clear()  # the base's
         return result
 
-    def forward(self, ids: Tensor, lower: Tensor, at: Tensor, carried: Tensor) -> dict[str, Tensor]:
+    def forward(self, ids: Tensor, frozen: Tensor, at: Tensor, carried: Tensor) -> dict[str, Tensor]:
         """Arguments as `data.collate` makes them."""
-        model = self.model
-        states, _ = model.stream_states(lower, at)
+        tokens, frozen = carried.sum(), frozen.to(self.head.dtype)
+        out = {
+            "tokens": tokens,
+            "main": torch.zeros(2, device=ids.device),
+            "streams": torch.zeros(3, self.model.streams_config.num_streams, device=ids.device),
+        }
+        total: Tensor | float = 0.0
+        if self.alpha_streams:
+            states = self.model.stream_states(frozen, at)
+            main = states.main
+            loss, out["streams"] = self._stream_loss(ids, at, carried, states.streams, states.below.detach())
+            total = total + self.alpha_streams * loss
+        else:
+            main = self.model.main_states(frozen)
+        if self.alpha_main:
+            loss, hits = self._main_loss(ids, at, carried, main)
+            out["main"] = torch.stack([loss.detach(), hits])
+            total = total + self.alpha_main * loss
+        return {**out, "loss": torch.as_tensor(total / tokens)}
+
+    def _main_loss(self, ids: Tensor, at: Tensor, carried: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
+        """Summed loss and hits of the next token, at completion tokens only."""
+        rows = torch.arange(len(at), device=at.device)[:, None].expand(at.shape)[carried]
+        target = ids[rows, at[carried] + 1]
+        logits = self.model.base.lm_head(main[rows, at[carried]]).float()
+        return F.cross_entropy(logits, target, reduction="sum"), (logits.argmax(-1) == target).sum().float()
+
+    def _stream_loss(
+        self, ids: Tensor, at: Tensor, carried: Tensor, streams: Tensor, below: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Summed loss of streams and pruner (per its edges' share of a token), and the streams' counts."""
         wanted = self._targets(ids, at, carried)
-        plain = states[wanted.valid].float() @ self.head.T
-        loss = F.cross_entropy(plain, wanted.target, reduction="none")
+        plain = (streams[wanted.valid] @ self.head.T).float()
+        loss = F.cross_entropy(plain, wanted.target, reduction="sum")
         logits = plain
-        if model.streams_config.parent_rank:
+        if self.model.streams_config.parent_rank:
             logits = plain + self._parent_term(wanted)
-            loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, wanted.target, reduction="none")
-        total = loss.sum() / max(len(loss), 1)
-        if model.streams_config.pruner_rank:
-            total = total + self._pruner_loss(lower, at, wanted, plain.detach())
-        return {"loss": total, "metrics": self._metrics(wanted, logits, plain)}
+            loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, wanted.target, reduction="sum")
+        if self.model.streams_config.pruner_rank:
+            loss = loss + self._pruner_loss(below, at, wanted, plain.detach())
+        return loss, self._counts(wanted, logits, plain)
 
     def _targets(self, ids: Tensor, at: Tensor, carried: Tensor) -> _Targets:
         streams = self.model.streams_config.num_streams
@@ -96,11 +133,11 @@ class NGramObjective(nn.Module):
         left = parent.left_rows(self.model.base.embed_tokens.weight[wanted.parent]) * parent.gate[wanted.stream]
         return left @ parent.right_rows(self.head).T
 
-    def _pruner_loss(self, lower: Tensor, at: Tensor, wanted: _Targets, plain: Tensor) -> Tensor:
+    def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, plain: Tensor) -> Tensor:
         """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""
         model, valid, first = self.model, wanted.valid[..., 0], wanted.first
         rows = torch.arange(len(at), device=at.device)[:, None].expand(at.shape)[valid]
-        hidden = model.base.norm(lower[rows, at[valid] + 1])
+        hidden = model.base.norm(below[rows, at[valid] + 1])
         truth = wanted.target[first][:, None]
         proposed = plain[first].topk(min(_NEGATIVES, plain.shape[1]), dim=-1).indices
         candidates = torch.cat([truth, proposed], dim=1)
@@ -109,10 +146,10 @@ class NGramObjective(nn.Module):
         weight = torch.ones_like(z)
         weight[:, 1:] = (~is_true[:, 1:]).float()  # the true token, met again among the proposed ones, counts once
         loss = F.binary_cross_entropy_with_logits(z, is_true.float(), weight=weight, reduction="sum")
-        return loss / weight.sum().clamp(min=1)
+        return loss / candidates.shape[1]
 
     @torch.no_grad()
-    def _metrics(self, wanted: _Targets, logits: Tensor, plain: Tensor) -> Tensor:
+    def _counts(self, wanted: _Targets, logits: Tensor, plain: Tensor) -> Tensor:
         hits, plain_hits = (scores.argmax(-1) == wanted.target for scores in (logits, plain))
         empty = torch.zeros(self.model.streams_config.num_streams, device=plain.device)
         columns = (hits, plain_hits, torch.ones_like(hits))

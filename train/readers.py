@@ -81,11 +81,11 @@ def encode_prompt(sample: Sample, text: TextIO, system: str | None = None) -> li
 
 
 def to_examples(
-    samples: Iterable[Sample], text: TextIO, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
+    samples: Iterable[Sample], text: TextIO | None, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
 ) -> list[Example]:
     """Prompts with each of their answers, end-of-sequence appended, cut at `max_tokens`.
 
-    Answers with fewer than four tokens (after the cut) are left out.
+    Answers with fewer than four tokens (after the cut) are left out. `text` may be None where all samples are ids.
 
     Raises:
         DataError: a distilled token is not below `vocab_size` (where given), or no example is left.
@@ -103,9 +103,11 @@ def to_examples(
     return examples
 
 
-def _examples(sample: Sample, text: TextIO, eos_token_id: int) -> list[Example]:
+def _examples(sample: Sample, text: TextIO | None, eos_token_id: int) -> list[Example]:
     if sample.ids is not None:
         return [sample.ids]
+    if text is None:
+        raise DataError("rows of text need the model's tokenizer")
     prompt = encode_prompt(sample, text)
     answers = ([*text.encode_rendered(answer), eos_token_id] for answer in sample.references)
     return [Example(prompt + answer, len(prompt)) for answer in answers]

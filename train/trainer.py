@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from .data import StreamDataset
+from .data import Example, StreamDataset
 from .evaluate import replay
 from .objective import NGramObjective
+
+EVALUATION_WIDTHS = (8, 16, 64)  # nodes, the root counted; the ratio of the second is the headline
 
 
 class LengthGrouped(Sampler[int]):
@@ -45,12 +47,14 @@ class StreamTrainer(Trainer):
 
     model: NGramObjective
     train_dataset: StreamDataset
-    eval_dataset: StreamDataset
 
-    def __init__(self, *args: Any, embedding_learning_rate: float, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, embedding_learning_rate: float, held_out_text: Callable[[], list[Example]], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.embedding_learning_rate = embedding_learning_rate
-        self._metrics: Tensor | None = None  # sums since the last log
+        self.held_out_text = held_out_text
+        self._sums: dict[str, Tensor] = {}  # since the last log
         self._since = time.perf_counter()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
@@ -64,36 +68,52 @@ class StreamTrainer(Trainer):
             fast: list[nn.Parameter] = []
             for name, parameter in self.model.model.named_parameters():
                 if parameter.requires_grad:
-                    (slow if name.startswith(("adapters.", "eta.")) else fast).append(parameter)
+                    (slow if name.startswith(("adapters.", "base_adapters.", "eta.")) else fast).append(parameter)
             rates = ((slow, self.args.learning_rate), (fast, self.embedding_learning_rate))
             groups = [{"params": parameters, "lr": rate} for parameters, rate in rates if parameters]
             self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99))
         return self.optimizer
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss per completion token of the global batch: processes with more of them weigh more."""
         out = model(**inputs)
-        self._metrics = out["metrics"] if self._metrics is None else self._metrics + out["metrics"]
-        return out["loss"]
+        # Accelerate averages the processes' gradients, so their sums are divided by the mean count.
+        mean_tokens = self.accelerator.reduce(out["tokens"].float(), "mean")
+        loss = out["loss"] * (out["tokens"] / mean_tokens)
+        sums = {name: out[name].float() for name in ("tokens", "main", "streams")}
+        self._sums = {name: value + self._sums.get(name, 0.0) for name, value in sums.items()}
+        return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if self._metrics is not None and "loss" in logs:
-            hits, plain_hits, count = self._metrics.tolist()
-            now = time.perf_counter()
-            for j, predictions in enumerate(count):
-                logs[f"accuracy_given_parent_stream_{j + 1}"] = round(hits[j] / max(predictions, 1), 4)
-                logs[f"accuracy_stream_{j + 1}"] = round(plain_hits[j] / max(predictions, 1), 4)
-            logs["trained_tokens_per_second"] = round(count[0] / (now - self._since), 1)
-            self._metrics, self._since = None, now
+        if self._sums and "loss" in logs:
+            sums = {name: self.accelerator.reduce(value, "sum") for name, value in self._sums.items()}
+            now, tokens = time.perf_counter(), float(sums["tokens"])
+            if self.model.alpha_main:
+                main_loss, main_hits = sums["main"].tolist()
+                logs["main_loss"], logs["main_accuracy"] = round(main_loss / tokens, 4), round(main_hits / tokens, 4)
+            if self.model.alpha_streams:
+                for j, (hits, plain_hits, count) in enumerate(zip(*sums["streams"].tolist(), strict=True), 1):
+                    logs[f"accuracy_given_parent_stream_{j}"] = round(hits / max(count, 1), 4)
+                    logs[f"accuracy_stream_{j}"] = round(plain_hits / max(count, 1), 4)
+            logs["trained_tokens_per_second"] = round(tokens / (now - self._since), 1)
+            self._sums, self._since = {}, now
         super().log(logs, *args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Held-out call-reduction ratio and acceptance per depth; trees of 8 nodes, 16 candidates per stream."""
+        """Held-out call-reduction ratio, acceptance per depth and per rank; 32 candidates per stream."""
         started = time.perf_counter()
-        result = replay(self.model.model, self.eval_dataset)
+        metrics: dict[str, float] = {}
+        if self.model.alpha_streams:
+            results = replay(self.model.model, self.held_out_text(), EVALUATION_WIDTHS)
+            result = results[EVALUATION_WIDTHS[1]]
+            metrics["eval_call_reduction_ratio"] = round(result.call_reduction_ratio, 4)
+            for width, other in results.items():
+                metrics[f"eval_call_reduction_ratio_{width}_nodes"] = round(other.call_reduction_ratio, 4)
+            for depth, rate in enumerate(result.acceptance_per_depth, 1):
+                metrics[f"eval_acceptance_depth_{depth}"] = round(rate, 4)
+            for rank, rate in enumerate(result.acceptance_per_rank[0], 1):
+                metrics[f"eval_acceptance_depth_1_rank_{rank}"] = round(rate, 4)
         self._since += time.perf_counter() - started
-        metrics = {"eval_call_reduction_ratio": round(result.call_reduction_ratio, 4)}
-        for depth, rate in enumerate(result.acceptance_per_depth, 1):
-            metrics[f"eval_acceptance_depth_{depth}"] = round(rate, 4)
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -26,6 +26,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "value rotation": {"value_rotation": 0.02},
     "eta rank": {"eta_rank": 3},
     "no adapters": {"adapter_rank": 0},
+    "tuned base": {"base_rank": 2, "base_layers": 3},
+    "tuned base, no adapters of its own": {"base_rank": 2, "base_layers": 2, "adapter_rank": 0},
     "three layers, one stream": {"num_msa_layers": 3, "num_streams": 1},
 }
 LENGTH = 9
@@ -33,7 +35,7 @@ AT = [2, 4, 8]
 
 
 def lower_of(model: StreamFused, ids: Tensor) -> Tensor:
-    return model.base.lower(ids, model.num_lower_layers)
+    return model.frozen_states(ids)
 
 
 class Oracle:
@@ -127,12 +129,12 @@ class Oracle:
 def test_streams_see_what_eq_2_says(name: str) -> None:
     model = tiny.fused(tiny.base(), **VARIANTS[name])
     ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH))
-    states, main = model.stream_states(lower_of(model, ids), torch.tensor([AT, AT]))
+    found = model.stream_states(lower_of(model, ids), torch.tensor([AT, AT]))
     for b in range(2):
-        oracle = Oracle(model, ids[b].tolist())
-        torch.testing.assert_close(main[b], model.base.norm(torch.stack(oracle.main)), atol=1e-4, rtol=1e-4)
+        oracle = Oracle(model.merged(), ids[b].tolist())
+        torch.testing.assert_close(found.main[b], model.base.norm(torch.stack(oracle.main)), atol=1e-4, rtol=1e-4)
         for p, t in enumerate(AT):
-            torch.testing.assert_close(states[b, p], torch.stack(oracle.streams(t)), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(found.streams[b, p], torch.stack(oracle.streams(t)), atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -141,7 +143,7 @@ def test_main_rows_do_not_depend_on_streams() -> None:
     ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH))
     one, two = tiny.fused(base), tiny.fused(base, num_streams=2, eta_rank=2)
     rows = torch.arange(LENGTH).expand(2, -1)
-    main = [model.stream_states(lower_of(model, ids), rows)[1] for model in (one, two)]
+    main = [model.stream_states(lower_of(model, ids), rows).main for model in (one, two)]
     assert torch.equal(main[0], main[1])
     torch.testing.assert_close(base.lm_head(main[0]), base(ids), atol=1e-5, rtol=1e-5)
 
@@ -154,10 +156,10 @@ def test_streams_depend_on_nothing_after_their_token_nor_on_the_padding() -> Non
     changed = lower.clone()
     changed[:, 5:] = 7.0
     at = torch.tensor([[1, 4]])
-    expected = model.stream_states(lower, at)[0]
-    torch.testing.assert_close(model.stream_states(changed, at)[0], expected, atol=1e-5, rtol=1e-5)
+    expected = model.stream_states(lower, at).streams
+    torch.testing.assert_close(model.stream_states(changed, at).streams, expected, atol=1e-5, rtol=1e-5)
     padded = torch.cat([lower, torch.zeros(1, 3, lower.shape[-1])], 1)
-    torch.testing.assert_close(model.stream_states(padded, at)[0], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.stream_states(padded, at).streams, expected, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -165,8 +167,8 @@ def test_streams_of_one_token_do_not_depend_on_which_others_carry_streams() -> N
     model = tiny.fused(tiny.base())
     lower = lower_of(model, torch.randint(1, tiny.VOCAB_SIZE, (1, LENGTH)))
     alone, together = (
-        model.stream_states(lower, torch.tensor([[4]]))[0],
-        model.stream_states(lower, torch.tensor([AT]))[0],
+        model.stream_states(lower, torch.tensor([[4]])).streams,
+        model.stream_states(lower, torch.tensor([AT])).streams,
     )
     torch.testing.assert_close(together[:, 1], alone[:, 0], atol=1e-5, rtol=1e-5)
 
@@ -179,7 +181,7 @@ def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) ->
     streams = model.streams_config.num_streams
     shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((8, 8),), top_k=5)
     spec = ModelSpec(40, tiny.VOCAB_SIZE, streams, 5, 8, {"verify_8": (8, 8)})
-    methods = build_methods(Weights(model, shapes))
+    methods = build_methods(Weights(model.merged(), shapes))
     backend = ReferenceBackend(methods, spec, 4, model.streams_config.num_msa_layers, kv_heads=2, head_dim=8)
     prefix, tree, parents = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5], [-1, 0, 0, 1, 1, 4]
     paths = [[] for _ in tree]
@@ -194,11 +196,11 @@ def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) ->
     assert output.kept.tolist() == list(range(6))
     for node, path in enumerate(paths):
         ids = torch.tensor([prefix + [tree[row] for row in path]])
-        states, main = model.stream_states(lower_of(model, ids), torch.tensor([[ids.shape[1] - 1]]))
-        expected, columns = torch.log_softmax(states[0, 0] @ model.head_rows().T, -1).topk(5)
+        found = model.stream_states(lower_of(model, ids), torch.tensor([[ids.shape[1] - 1]]))
+        expected, columns = torch.log_softmax(found.streams[0, 0] @ model.head_rows().T, -1).topk(5)
         assert output.stream_ids[node].tolist() == vocab[columns].tolist()
         torch.testing.assert_close(torch.tensor(output.stream_log_probs[node]), expected, atol=1e-4, rtol=1e-4)
-        logits = model.base.lm_head(main[0, -1])
+        logits = model.base.lm_head(found.main[0, -1])
         torch.testing.assert_close(torch.tensor(output.logits[node]), logits, atol=1e-4, rtol=1e-4)
 
 
@@ -211,7 +213,7 @@ def test_a_fresh_adapter_changes_nothing_but_the_start_of_the_streams() -> None:
     inserted = model.insert(lower)
     assert torch.equal(inserted[:, :, 0], lower)
     assert torch.equal(inserted[:, :, 1], lower)
-    assert not model.adapter(0)("q_proj", lower).any()
+    assert not model.stream_adapter(2)("q_proj", lower).any()
 
 
 def test_more_stream_layers_than_layers_are_refused() -> None:

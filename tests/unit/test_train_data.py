@@ -1,11 +1,10 @@
-"""Reading distilled files, the stream vocabulary, and the cached states below the streams.
+"""Held-out splits, the stream vocabulary, and the cached states of the frozen layers.
 
 Run: python -m pytest tests/unit/test_train_data.py
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,61 +17,14 @@ import torch
 import tiny
 from streamfuse.train import data
 from streamfuse.train.data import (
-    DataError,
     Example,
-    LowerStates,
+    FrozenStates,
     StreamDataset,
     choose_stream_vocab,
     collate,
     digest_of,
-    read_examples,
+    split_held_out,
 )
-
-
-def write(path: Path, *rows: object, tail: str = "") -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows) + tail)
-    return path
-
-
-def row(prompt: list[int], completion: list[int]) -> dict[str, list[int]]:
-    return {"input_ids": prompt, "completion_ids": completion}
-
-
-def test_examples_are_cut_and_short_completions_left_out(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "d.jsonl", row([1, 2], [3, 4, 5, 6, 7, 8]), row([1], [2, 3, 4]), row([1, 2, 3, 4], [5, 6, 7, 8])
-    )
-    assert read_examples(path, max_tokens=7) == [Example([1, 2, 3, 4, 5, 6, 7], 2)]
-
-
-def test_a_last_line_that_is_not_finished_is_left_out(tmp_path: Path) -> None:
-    path = write(tmp_path / "d.jsonl", row([1], [2, 3, 4, 5]), tail='{"input_ids": [1], "compl')
-    assert len(read_examples(path, 100)) == 1
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ("{", "line 2: expected an object with input_ids and completion_ids"),
-        ([1, 2], "line 2: expected an object"),
-        ({"input_ids": [1]}, "line 2: expected an object"),
-        (row([1], ["a"]), "line 2: completion_ids is not a list of token ids"),  # type: ignore[list-item]
-        (row([1], [-1]), "line 2: completion_ids is not a list of token ids"),
-        (row([1], [40]), "line 2: completion_ids holds token 40, the model's vocabulary has 40"),
-        (row([], [1, 2, 3, 4]), "line 2: input_ids is empty"),
-    ],
-)
-def test_a_wrong_line_is_named(bad: object, words: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "d.jsonl", row([1], [2, 3, 4, 5]), bad)
-    with pytest.raises(DataError, match=words):
-        read_examples(path, 100, tiny.VOCAB_SIZE)
-
-
-def test_a_missing_or_useless_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"d.jsonl: no such file"):
-        read_examples(tmp_path / "d.jsonl", 100)
-    with pytest.raises(DataError, match="no example has 4 completion tokens"):
-        read_examples(write(tmp_path / "d.jsonl", row([1], [2])), 100)
 
 
 def test_the_stream_vocabulary_is_what_the_model_writes_most() -> None:
@@ -87,31 +39,50 @@ def examples_of(count: int) -> list[Example]:
     return [Example(torch.randint(1, tiny.VOCAB_SIZE, (5 + i,)).tolist(), 2) for i in range(count)]
 
 
-def test_lower_states_are_those_of_the_base_and_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, examples = tiny.fused(tiny.base()), examples_of(4)
     seen: list[int] = []
-    states = LowerStates(model, examples, tmp_path / "lower", seen.append)
+    states = FrozenStates(model, examples, tmp_path / "frozen", seen.append)
     assert sum(seen) == sum(len(example.input_ids) for example in examples)
     for i, example in enumerate(examples):
         expected = model.base.lower(torch.tensor([example.input_ids]), 2)[0]
-        assert torch.equal(states[i], expected.to(torch.float16).float())
-    monkeypatch.setattr(data, "_lower", None)  # computing again would fail
-    assert LowerStates(model, examples, tmp_path / "lower").path == states.path
+        torch.testing.assert_close(states[i], expected, atol=2e-3, rtol=2e-3)  # float16
+    monkeypatch.setattr(data, "_frozen", None)  # computing again would fail
+    assert FrozenStates(model, examples, tmp_path / "frozen").path == states.path
 
 
-def test_lower_states_of_other_data_layers_or_weights_have_another_file(tmp_path: Path) -> None:
+def test_frozen_states_of_other_data_layers_or_weights_have_another_file(tmp_path: Path) -> None:
     base, examples = tiny.base(), examples_of(3)
-    paths = {LowerStates(tiny.fused(base), examples, tmp_path / "lower").path}
-    paths.add(LowerStates(tiny.fused(base), examples[:2], tmp_path / "lower").path)
-    paths.add(LowerStates(tiny.fused(base, num_msa_layers=1), examples, tmp_path / "lower").path)
-    paths.add(LowerStates(tiny.fused(tiny.base()), examples, tmp_path / "lower").path)
-    assert len(paths) == 4
+    paths = {FrozenStates(tiny.fused(base), examples, tmp_path / "frozen").path}
+    paths.add(FrozenStates(tiny.fused(base), examples[:2], tmp_path / "frozen").path)
+    paths.add(FrozenStates(tiny.fused(base, num_msa_layers=1), examples, tmp_path / "frozen").path)
+    paths.add(FrozenStates(tiny.fused(tiny.base()), examples, tmp_path / "frozen").path)
+    paths.add(FrozenStates(tiny.fused(base, base_rank=2, base_layers=3), examples, tmp_path / "frozen").path)
+    tuned_before = tiny.fused(base, base_rank=2, base_layers=3)
+    tuned_before.base_adapters.requires_grad_(False)
+    paths.add(FrozenStates(tuned_before, examples, tmp_path / "frozen").path)
+    assert len(paths) == 6
+
+
+def test_states_of_a_base_that_was_tuned_before_are_the_tuned_ones(tmp_path: Path) -> None:
+    model, examples = tiny.fused(tiny.base(), base_rank=2, base_layers=3), examples_of(2)
+    model.base_adapters.requires_grad_(False)
+    states = FrozenStates(model, examples, tmp_path / "frozen")
+    expected = model.merged().base.lower(torch.tensor([examples[1].input_ids]), 2)[0]
+    torch.testing.assert_close(states[1], expected, atol=4e-3, rtol=4e-3)
+
+
+def test_held_out_examples_are_spread_over_the_file() -> None:
+    examples = [Example([i, 1], 1) for i in range(10)]
+    train, held_out = split_held_out(examples, 3)
+    assert [example.input_ids[0] for example in held_out] == [1, 4, 8]
+    assert sorted(e.input_ids[0] for e in train + held_out) == list(range(10))
 
 
 def test_a_stopped_computation_continues(tmp_path: Path) -> None:
-    model, examples = tiny.fused(tiny.base()), examples_of(4)
-    whole = LowerStates(model, examples, tmp_path / "a" / "lower")
-    stop_after = iter([None, None])
+    model, examples = tiny.fused(tiny.base()), examples_of(24)  # three batches
+    whole = FrozenStates(model, examples, tmp_path / "a" / "frozen")
+    stop_after = iter([None])
 
     def progress(tokens: int) -> None:
         try:
@@ -120,9 +91,9 @@ def test_a_stopped_computation_continues(tmp_path: Path) -> None:
             raise KeyboardInterrupt from None
 
     with pytest.raises(KeyboardInterrupt):
-        LowerStates(model, examples, tmp_path / "b" / "lower", progress)
+        FrozenStates(model, examples, tmp_path / "b" / "frozen", progress)
     assert [file.suffixes for file in (tmp_path / "b").iterdir()] == [[".tmp", ".npy"]]
-    again = LowerStates(model, examples, tmp_path / "b" / "lower")
+    again = FrozenStates(model, examples, tmp_path / "b" / "frozen")
     assert np.array_equal(again.states, whole.states)
 
 
@@ -131,9 +102,9 @@ def test_states_beyond_float16_are_stored_in_float32(tmp_path: Path) -> None:
     with torch.no_grad():
         base.embed_tokens.weight[:, 0] = 1e5  # a massive activation, as Qwen2 has them
     model, examples = tiny.fused(base), examples_of(2)
-    states = LowerStates(model, examples, tmp_path / "lower")
+    states = FrozenStates(model, examples, tmp_path / "frozen")
     assert states.states.dtype == np.float32
-    assert torch.equal(states[1], model.base.lower(torch.tensor([examples[1].input_ids]), 2)[0])
+    torch.testing.assert_close(states[1], model.base.lower(torch.tensor([examples[1].input_ids]), 2)[0])
 
 
 def test_digests_are_the_same_in_every_process() -> None:
@@ -146,10 +117,10 @@ def test_digests_are_the_same_in_every_process() -> None:
 
 def test_a_batch_carries_streams_from_the_last_prompt_token_on(tmp_path: Path) -> None:
     model, examples = tiny.fused(tiny.base()), [Example([1, 2, 3, 4, 5], 2), Example([6, 7, 8, 9], 3)]
-    dataset = StreamDataset(examples, LowerStates(model, examples, tmp_path / "lower"), 0, 2)
+    dataset = StreamDataset(examples, FrozenStates(model, examples, tmp_path / "frozen"))
     batch = collate([dataset[0], dataset[1]])
     assert batch["ids"].tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, -1]]
     assert batch["at"].tolist() == [[1, 2, 3], [2, 0, 0]]
     assert batch["carried"].tolist() == [[True, True, True], [True, False, False]]
-    assert batch["lower"].shape == (2, 5, 32)
-    assert not batch["lower"][1, 4].any()
+    assert batch["frozen"].shape == (2, 5, 32)
+    assert not batch["frozen"][1, 4].any()

@@ -13,23 +13,23 @@ from torch.nn import functional as F
 
 import tiny
 from streamfuse.model.streams import StreamFused
-from streamfuse.train.data import Example, LowerStates, StreamDataset, collate
+from streamfuse.train.data import Example, FrozenStates, StreamDataset, collate
 from streamfuse.train.objective import NGramObjective
 
 EXAMPLES = [Example([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], 4), Example([2, 7, 1, 8, 2, 8, 1, 8, 2], 3)]
 
 
 def batch_of(model: StreamFused, folder: Path) -> dict[str, torch.Tensor]:
-    dataset = StreamDataset(EXAMPLES, LowerStates(model, EXAMPLES, folder / "lower"), 0, len(EXAMPLES))
+    dataset = StreamDataset(EXAMPLES, FrozenStates(model, EXAMPLES, folder / "frozen"))
     return collate([dataset[i] for i in range(len(EXAMPLES))])
 
 
 @pytest.mark.parametrize("parent_rank", [0, 4])
-def test_the_loss_is_the_mean_over_predictions_that_a_slow_sum_gives(parent_rank: int, tmp_path: Path) -> None:
+def test_the_loss_per_token_is_what_a_slow_sum_gives(parent_rank: int, tmp_path: Path) -> None:
     vocab = torch.tensor([1, 2, 3, 5, 8])
     model = tiny.fused(tiny.base(), vocab, parent_rank=parent_rank, pruner_rank=0)
     batch = batch_of(model, tmp_path)
-    states, _ = model.stream_states(batch["lower"], batch["at"])
+    states = model.stream_states(batch["frozen"], batch["at"]).streams
     losses = []
     for b, example in enumerate(EXAMPLES):
         text = example.input_ids
@@ -45,18 +45,41 @@ def test_the_loss_is_the_mean_over_predictions_that_a_slow_sum_gives(parent_rank
                     term = (left * model.parent.gate[j - 1]) @ model.parent.right_rows(model.head_rows()).T
                     loss = 0.5 * loss + 0.5 * F.cross_entropy(plain + term, target)
                 losses.append(loss)
-    out = NGramObjective(model)(**batch)
-    torch.testing.assert_close(out["loss"], torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)
-    assert int(out["metrics"][2].sum()) == len(losses)
-    assert bool((out["metrics"][:2] <= out["metrics"][2]).all())
+    out = NGramObjective(model, alpha_streams=0.2)(**batch)
+    tokens = sum(len(example.input_ids) - example.start for example in EXAMPLES)
+    assert int(out["tokens"]) == tokens
+    torch.testing.assert_close(out["loss"], 0.2 * torch.stack(losses).sum() / tokens, atol=1e-5, rtol=1e-5)
+    assert int(out["streams"][2].sum()) == len(losses)
+    assert bool((out["streams"][:2] <= out["streams"][2]).all())
+
+
+def test_shared_mode_adds_the_next_token_loss_of_the_tuned_base(tmp_path: Path) -> None:
+    model = tiny.fused(tiny.base(), pruner_rank=0, base_rank=2, base_layers=3)
+    batch = batch_of(model, tmp_path)
+    merged = model.merged()
+    losses = []
+    for example in EXAMPLES:
+        logits = merged.base(torch.tensor([example.input_ids]))[0]
+        targets = torch.tensor(example.input_ids[example.start :])
+        losses.append(F.cross_entropy(logits[example.start - 1 : -1], targets, reduction="none"))
+    expected = torch.cat(losses)
+    alone = NGramObjective(model, alpha_main=2.0, alpha_streams=0.0)(**batch)
+    torch.testing.assert_close(alone["loss"], 2.0 * expected.mean(), atol=1e-3, rtol=1e-3)  # float16 states
+    streams = NGramObjective(model, alpha_main=0.0, alpha_streams=0.3)(**batch)
+    both = NGramObjective(model, alpha_main=2.0, alpha_streams=0.3)(**batch)
+    torch.testing.assert_close(both["loss"], alone["loss"] + streams["loss"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(both["main"][0], expected.sum(), atol=1e-2, rtol=1e-3)
+    both["loss"].backward()
+    untouched = [n for n, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+    assert untouched == []
 
 
 def test_padding_and_batching_change_no_prediction(tmp_path: Path) -> None:
     model = tiny.fused(tiny.base(), pruner_rank=0)
-    dataset = StreamDataset(EXAMPLES, LowerStates(model, EXAMPLES, tmp_path / "lower"), 0, 2)
+    dataset = StreamDataset(EXAMPLES, FrozenStates(model, EXAMPLES, tmp_path / "frozen"))
     objective = NGramObjective(model)
     both, *single = (objective(**collate(rows)) for rows in ([dataset[0], dataset[1]], [dataset[0]], [dataset[1]]))
-    counts = [out["metrics"][2].sum().item() for out in single]
+    counts = [out["tokens"].item() for out in single]
     mean = sum(out["loss"].item() * n for out, n in zip(single, counts, strict=True)) / sum(counts)
     assert both["loss"].item() == pytest.approx(mean, abs=1e-5)
 

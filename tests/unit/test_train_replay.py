@@ -5,7 +5,7 @@ Run: python -m pytest tests/unit/test_train_replay.py
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.draft import StreamDrafter
 from streamfuse.runtime.loop import Loop, Round
 from streamfuse.runtime.tree import Tree
-from streamfuse.train.data import Example, LowerStates, StreamDataset
-from streamfuse.train.evaluate import Replay, draft_tables, follow, replay
+from streamfuse.train.data import Example
+from streamfuse.train.evaluate import draft_tables, follow, own_text, replay
 
 WIDTH, TOP_K, NEW_TOKENS = 8, 6, 60
 
@@ -42,54 +42,64 @@ def rounds_of(model: StreamFused, prompt: list[int]) -> tuple[list[int], list[Ro
     return loop.tokens, rounds
 
 
-def counted(rounds: list[Round], start: int, end: int) -> Replay:
-    """What `replay` counts, from the loop's passes: from the second one (the first has no streams) up to `end`."""
-    tokens = calls = 0
-    proposed, accepted = [0, 0, 0], [0, 0, 0]
-    root = start
-    for one in rounds[1:]:
-        if root + 1 >= end:
-            break
-        emitted = min(len(one.walk.tokens), end - 1 - root)
-        for depth in range(int(one.tree.depths.max())):
-            proposed[depth] += 1
-        for depth in range(min(len(one.walk.tokens) - 1, emitted)):
-            accepted[depth] += 1
-        tokens, calls, root = tokens + emitted, calls + 1, root + emitted
-    return Replay(tokens, calls, tuple(proposed), tuple(accepted))
+@dataclass
+class Counted:
+    """What `replay` counts."""
+
+    tokens: int = 0
+    calls: int = 0
+    proposed: list[int] = field(default_factory=lambda: [0, 0, 0])
+    accepted: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    def add(self, rounds: list[Round], start: int, end: int) -> None:
+        """The loop's passes: from the second one (the first has no streams) up to `end`."""
+        root = start
+        for one in rounds[1:]:
+            if root + 1 >= end:
+                break
+            emitted = min(len(one.walk.tokens), end - 1 - root)
+            for depth in range(int(one.tree.depths.max())):
+                self.proposed[depth] += 1
+            for depth in range(min(len(one.walk.tokens) - 1, emitted)):
+                self.accepted[depth] += 1
+            self.tokens, self.calls, root = self.tokens + emitted, self.calls + 1, root + emitted
 
 
 @pytest.mark.parametrize("parent_rank", [0, 4])
 @pytest.mark.parametrize("vocab", [None, torch.arange(0, tiny.VOCAB_SIZE, 2)])
-def test_replay_counts_what_the_loop_accepts(parent_rank: int, vocab: torch.Tensor | None, tmp_path: Path) -> None:
+def test_replay_counts_what_the_loop_accepts(parent_rank: int, vocab: torch.Tensor | None) -> None:
     model = tiny.fused(tiny.base(eos_token_id=None), vocab, parent_rank=parent_rank)
-    expected = Replay(0, 0, (0, 0, 0), (0, 0, 0))
-    examples = []
+    expected, examples = Counted(), []
     for prompt in ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3]):
         text, rounds = rounds_of(model, prompt)
         end = len(prompt) + NEW_TOKENS
         examples.append(Example(text[:end], len(prompt)))
-        one = counted(rounds, len(prompt), end)
-        expected = Replay(
-            expected.tokens + one.tokens,
-            expected.calls + one.calls,
-            tuple(np.add(expected.proposed, one.proposed).tolist()),
-            tuple(np.add(expected.accepted, one.accepted).tolist()),
-        )
-    states = LowerStates(model, examples, tmp_path / "lower")
-    states.states = np.concatenate(  # not rounded to float16, so that no near tie turns
-        [model.base.lower(torch.tensor([e.input_ids]), 2)[0].numpy() for e in examples]
-    )
-    found = replay(model, StreamDataset(examples, states, 0, len(examples)), WIDTH, TOP_K)
-    assert found == expected
+        expected.add(rounds, len(prompt), end)
+    results = replay(model, examples, (WIDTH, 3), TOP_K)
+    found = results[WIDTH]
+    assert (found.tokens, found.calls) == (expected.tokens, expected.calls)
+    assert (list(found.proposed), list(found.accepted)) == (expected.proposed, expected.accepted)
     assert found.tokens == 3 * (NEW_TOKENS - 1)
     assert 1 < found.call_reduction_ratio < 4  # a random model repeats itself, so some drafts are right
     assert 0 < found.acceptance_per_depth[0] <= 1
+    assert sum(found.acceptance_per_rank[0]) == pytest.approx(found.acceptance_per_depth[0])
+    assert 1 <= results[3].call_reduction_ratio <= found.call_reduction_ratio
+
+
+def test_a_tuned_base_is_measured_on_what_it_writes_itself() -> None:
+    model = tiny.fused(tiny.base(), base_rank=2, base_layers=3)
+    prompts = [[3, 1, 4], [1, 5, 9, 2]]
+    texts = own_text(model, prompts, 10)
+    for example, prompt in zip(texts, prompts, strict=True):
+        assert example.input_ids[: example.start] == prompt
+        logits = model.merged().base(torch.tensor([example.input_ids]))[0]
+        assert example.input_ids[example.start :] == logits[example.start - 1 : -1].argmax(-1).tolist()
 
 
 def test_a_path_is_followed_as_far_as_the_text_goes() -> None:
     tree = Tree(np.array([7, 1, 2, 3, 1]), np.array([-1, 0, 0, 1, 3]), np.array([0, 1, 1, 2, 3]), np.zeros(5))
-    assert follow(tree, [1, 3, 1, 9]) == 3
-    assert follow(tree, [1, 3]) == 2
-    assert follow(tree, [2, 3]) == 1
-    assert follow(tree, [9]) == 0
+    assert follow(tree, 5, [1, 3, 1, 9]) == [1, 3, 4]
+    assert follow(tree, 4, [1, 3, 1, 9]) == [1, 3]
+    assert follow(tree, 5, [1, 3]) == [1, 3]
+    assert follow(tree, 5, [2, 3]) == [2]
+    assert follow(tree, 5, [9]) == []

@@ -17,7 +17,7 @@ import torch
 import tiny
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import StreamConfig
-from streamfuse.train.data import DataError
+from streamfuse.train.formats import DataError
 
 pytest.importorskip("transformers")
 
@@ -98,8 +98,13 @@ def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> No
     assert checkpoint.stat().st_size < 200_000
 
 
+@pytest.mark.parametrize("mode", ["lossless", "shared"])
 @pytest.mark.parametrize("kill_at", [6, 13])  # in the second and in the third epoch, beyond a checkpoint
-def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, config: TrainConfig, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_the_same_losses(
+    kill_at: int, mode: str, config: TrainConfig, tmp_path: Path
+) -> None:
+    if mode == "shared":
+        config = replace(config, mode=mode, streams=replace(config.streams, base_rank=2, base_layers=3))
     whole, expected = trained(config)
     other = replace(config, out_dir=tmp_path / "again", adapter=tmp_path / "again" / "adapter.safetensors")
     killed = Losses(kill_at)
@@ -169,6 +174,44 @@ def test_an_adapter_can_be_trained_further(config: TrainConfig, tmp_path: Path) 
     assert read_adapter(further.adapter)[0].num_streams == 2
 
 
+def shared(config: TrainConfig, **changes: Any) -> TrainConfig:
+    streams = replace(config.streams, adapter_rank=0, base_rank=2, base_layers=3)
+    return replace(config, mode="shared", streams=streams, **changes)
+
+
+def test_shared_mode_tunes_the_base_and_streams_together(config: TrainConfig) -> None:
+    config = shared(config, chat_template="{{ messages }}")
+    result, losses = trained(config)
+    assert losses[15] < losses[1]
+    assert {"main_loss", "main_accuracy", "accuracy_stream_1"} <= metrics_of(config.out_dir)[0].keys()
+    streams, state, facts = read_adapter(config.adapter)
+    assert (streams.base_rank, facts["mode"], facts["chat_template"]) == (2, "shared", "{{ messages }}")
+    assert {value.dtype for name, value in state.items() if name.startswith("base_adapters.")} == {torch.float16}
+    base = load_base(config.model)
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+    model = load_stream_fused(base, config.adapter)
+    assert model.streams_config.base_rank == 0
+    changed = {name for name, value in model.base.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if name.endswith("_proj.weight") and not name.startswith("layers.0.")}
+    assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())  # a copy was changed
+    assert 1 <= result.metrics["eval_call_reduction_ratio"] < 3
+
+
+def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: TrainConfig, tmp_path: Path) -> None:
+    tuned = replace(shared(config), mode="base")
+    result, _ = trained(tuned)
+    assert result.metrics == {}
+    assert "accuracy_stream_1" not in metrics_of(tuned.out_dir)[0]
+    before = read_adapter(tuned.adapter)[1]
+    for mode in ("lossless", "shared"):
+        path = tmp_path / mode / "adapter.safetensors"
+        further = replace(config, mode=mode, base_adapter=tuned.adapter, out_dir=path.parent, adapter=path, epochs=1.0)
+        assert trained(further)[0].finished
+        after = read_adapter(path)[1]
+        same = all(torch.equal(v, after[n]) for n, v in before.items() if n.startswith("base_adapters."))
+        assert same == (mode == "lossless")
+
+
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
     with pytest.raises(DataError, match=r"data.jsonl: 26 examples, but held_out takes 40"):
         run(replace(config, held_out=40))
@@ -176,6 +219,10 @@ def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfi
         replace(config, batch_size=0)
     with pytest.raises(ValueError, match="epochs must be positive"):
         replace(config, epochs=0.0)
+    with pytest.raises(ValueError, match="base_rank and base_layers must be positive"):
+        replace(config, mode="shared")
+    with pytest.raises(ValueError, match="mode must be one of lossless, shared, base"):
+        replace(config, mode="tuned")
 
 
 def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:

@@ -1,0 +1,99 @@
+"""The small trained modules beside a base model: low-rank adapters, the parent term, the pruner."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .transformer import Block
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def projection(block: Block, name: str) -> nn.Linear:
+    """One of the seven matrices of a layer."""
+    owner: nn.Module = block.self_attn if hasattr(block.self_attn, name) else block.mlp
+    layer: nn.Linear = getattr(owner, name)
+    return layer
+
+
+class LowRank(nn.Module):
+    """x [..., n_in] -> scale * up(down(x)) [..., n_out]; zero at the start."""
+
+    def __init__(self, n_in: int, n_out: int, rank: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(rank, n_in) / math.sqrt(n_in))
+        self.up = nn.Parameter(torch.zeros(n_out, rank))
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.linear(x, self.down.to(x.dtype)), self.up.to(x.dtype)) * self.scale
+
+
+class StreamAdapters(nn.ModuleDict):
+    """Low-rank adapters of one layer: of its stream rows (row-masked; paper, lossless mode) or of all rows (shared)."""
+
+    def __init__(self, block: Block, rank: int, alpha: float) -> None:
+        shapes = {name: projection(block, name) for name in PROJECTIONS}
+        super().__init__({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
+
+    def adapt(self, name: str, x: Tensor) -> Tensor:
+        """What is added to the output of projection `name` for its input x."""
+        added: Tensor = self[name](x)
+        return added
+
+    @torch.no_grad()
+    def merge_into(self, block: Block) -> None:
+        """Add the adapters to the block's own weights, in new tensors: other holders of the old ones see no change."""
+        for name in PROJECTIONS:
+            layer, low_rank = projection(block, name), cast("LowRank", self[name])
+            added = (low_rank.up.float() @ low_rank.down.float()) * low_rank.scale
+            layer.weight = nn.Parameter((layer.weight + added).to(layer.weight.dtype), requires_grad=False)
+
+
+class ParentTerm(nn.Module):
+    """What the parent token says about its child, beyond the paper: score += ((Ê_u U) * g_j) . (V E_c).
+
+    A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a
+    particular parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
+    """
+
+    def __init__(self, hidden_size: int, num_streams: int, rank: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(hidden_size, rank))  # U
+        self.right = nn.Parameter(torch.zeros(rank, hidden_size))  # V
+        self.gate = nn.Parameter(torch.ones(num_streams, rank))  # g
+
+    def left_rows(self, embedding: Tensor) -> Tensor:
+        """[n, hidden_size] embedding rows of parents -> [n, rank]."""
+        return F.normalize(embedding.float(), dim=-1) @ self.left
+
+    def right_rows(self, head: Tensor) -> Tensor:
+        """[S, hidden_size] head rows of candidates -> [S, rank]."""
+        return head.float() @ self.right.T
+
+
+class Pruner(nn.Module):
+    """Early exit before the streams are inserted (paper, tree pruning): scores the edge parent -> child.
+
+    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map; the score is log sigmoid(a z + b).
+    It needs the drafted tokens' head rows only, and it is never positive, so a path never scores above its parent's.
+    """
+
+    def __init__(self, hidden_size: int, rank: int) -> None:
+        super().__init__()
+        self.low_rank = LowRank(hidden_size, hidden_size, rank)
+        self.slope = nn.Parameter(torch.tensor(0.3))
+        self.offset = nn.Parameter(torch.tensor(-3.0))
+
+    def early_exit(self, normed: Tensor) -> Tensor:
+        """o_theta of main states [..., h] after the final norm -> [..., h]."""
+        return normed + self.low_rank(normed)
+
+    def edge_logit(self, z: Tensor) -> Tensor:
+        """a z + b, whose log sigmoid is the edge's score; z is the product of `early_exit` and a child's head row."""
+        return self.slope * z + self.offset
