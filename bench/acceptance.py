@@ -1,0 +1,187 @@
+"""How many tokens a pass brings: a bundle is run, an adapter that is not exported yet is replayed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.loop import Round
+from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.session import Session
+from streamfuse.text_io import Conversation, TextIO
+
+from .quality import quality
+
+if TYPE_CHECKING:
+    from streamfuse.model.streams import StreamFused
+    from streamfuse.train.evaluate import Replay
+    from streamfuse.train.formats import Example, Sample
+
+_MAX_DEPTH = 8  # streams of a model at most
+_MAX_RANKS = 8  # ranks from here on are counted as one
+_REPLAY_BATCH = 64  # answers written together, in sequences
+
+Progress = Callable[[int], None]  # called with the number of samples done since
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceSettings:
+    """`width` nodes per tree, root counted; temperature 0 is greedy; `plain` decodes everything plainly too."""
+
+    width: int
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 0
+    plain: bool = True
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over answers. An answer's first pass reads the last prompt token: nothing is drafted for it."""
+
+    answers: int = 0
+    tokens: int = 0  # delivered ones, and the stop tokens that ended texts
+    passes: int = 0  # of the target, prompt passes not counted
+    equal: int = 0  # answers whose plain text has the same tokens
+    proposed: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_MAX_DEPTH, np.int64))
+    accepted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((_MAX_DEPTH, _MAX_RANKS), np.int64))
+
+    def add_round(self, one: Round) -> None:
+        """A pass of the runtime: how deep its tree was, and which children of the accepted path were the right ones."""
+        tree = one.tree
+        self.proposed[: int(tree.depths.max())] += 1
+        for depth, row in enumerate(one.walk.rows[1 : one.delivered + 1]):
+            rank = int((tree.parents[:row] == tree.parents[row]).sum())
+            self.accepted[depth, min(rank, _MAX_RANKS - 1)] += 1
+
+    def add_replay(self, replay: Replay, answers: int) -> None:
+        """Replayed answers; `replay` leaves out the first token of each and the pass that it comes from."""
+        depth, ranks = replay.accepted_by_rank.shape
+        self.answers, self.tokens = self.answers + answers, self.tokens + replay.tokens + answers
+        self.passes += replay.calls + answers
+        self.proposed[:depth] += np.asarray(replay.proposed)
+        self.accepted[:depth, :ranks] += replay.accepted_by_rank
+
+    def add(self, other: Tally) -> None:
+        """Another tally's sums."""
+        self.answers, self.tokens = self.answers + other.answers, self.tokens + other.tokens
+        self.passes, self.equal = self.passes + other.passes, self.equal + other.equal
+        self.proposed += other.proposed
+        self.accepted += other.accepted
+
+    def figures(self) -> dict[str, Any]:
+        """The ratios, keys as in docs/bench.md."""
+        depths = int(np.count_nonzero(self.proposed))
+        shares = self.accepted[:depths] / np.maximum(self.proposed[:depths, None], 1)
+        return {
+            "answers": self.answers,
+            "tokens": self.tokens,
+            "target_forward_passes": self.passes,
+            "call_reduction_ratio": (self.tokens - self.answers) / max(self.passes - self.answers, 1),
+            "mean_accepted_tokens": self.tokens / max(self.passes, 1),
+            "acceptance_per_depth": shares.sum(axis=1).tolist(),
+            "acceptance_per_rank": shares.tolist(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What was measured; `skipped` samples are too long for the context."""
+
+    tallies: dict[str, Tally]  # by the samples' source
+    texts: list[tuple[Sample, str]]  # the last answer to each sample
+    skipped: int
+    plain: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of `--json`."""
+        total = Tally()
+        for tally in self.tallies.values():
+            total.add(tally)
+        by_source = {source: tally.figures() for source, tally in self.tallies.items()}
+        return {
+            "samples": len(self.texts),
+            "skipped": self.skipped,
+            **total.figures(),
+            "equal": total.equal / max(total.answers, 1) if self.plain else None,
+            "quality": quality([sample for sample, _ in self.texts], [text for _, text in self.texts]),
+            "sources": by_source if len(by_source) > 1 else {},
+        }
+
+
+def measure_bundle(
+    session: Session, text: TextIO, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
+) -> Acceptance:
+    """Answer every turn of the samples with trees of one width, and plainly, on one session."""
+    sampling = SamplingConfig(temperature=settings.temperature, seed=settings.seed)
+    config = GenerationConfig(settings.max_new_tokens, sampling, width=settings.width)
+    plainly = GenerationConfig(settings.max_new_tokens, sampling, speculative=False)
+    room = session.backend.spec.capacity - settings.max_new_tokens
+    tallies: dict[str, Tally] = defaultdict(Tally)
+    texts = []
+    for sample in samples:
+        last = None
+        for prompt_ids, answered in _turns(sample, text):
+            if len(prompt_ids) > room:
+                break
+            tally = tallies[sample.source]
+            session.reset()
+            generation = session.generate(prompt_ids, config, tally.add_round)
+            last = generation.finish()
+            tally.answers += 1
+            tally.tokens += generation.statistics.emitted_tokens
+            tally.passes += generation.statistics.target_forward_passes
+            if settings.plain:
+                session.reset()
+                plain = session.generate(prompt_ids, plainly)
+                plain.finish()
+                tally.equal += plain.token_ids == generation.token_ids
+            answered(last, generation.token_ids)
+        if last is not None:
+            texts.append((sample, last))
+        progress(1)
+    return Acceptance(dict(tallies), texts, len(samples) - len(texts), settings.plain)
+
+
+def _turns(sample: Sample, text: TextIO) -> Iterator[tuple[list[int], Callable[[str, list[int]], None]]]:
+    """The prompt of each turn, and what takes its answer before the next."""
+    from streamfuse.train.readers import encode_prompt
+
+    if sample.ids is not None or not text.can_chat:
+        yield encode_prompt(sample, text), lambda answer, token_ids: None
+        return
+    conversation = Conversation(text)
+    for turn in sample.turns:
+        yield conversation.ask(turn), conversation.answer
+
+
+def measure_adapter(
+    model: StreamFused, text: TextIO, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
+) -> Acceptance:
+    """Replay of the model's own greedy answers to the first turns, in PyTorch; every drafted node is verified."""
+    from streamfuse.train.evaluate import own_text, replay
+    from streamfuse.train.readers import encode_prompt
+
+    prompts = sorted(((encode_prompt(sample, text), sample) for sample in samples), key=lambda pair: len(pair[0]))
+    room = model.base.config.max_position_embeddings - settings.max_new_tokens
+    fitting = [pair for pair in prompts if len(pair[0]) <= room]
+    tallies: dict[str, Tally] = defaultdict(Tally)
+    texts = []
+    for start in range(0, len(fitting), _REPLAY_BATCH):
+        batch = fitting[start : start + _REPLAY_BATCH]
+        answers = own_text(model, [prompt for prompt, _ in batch], settings.max_new_tokens)
+        by_source: dict[str, list[Example]] = defaultdict(list)
+        for (_, sample), answer in zip(batch, answers, strict=True):
+            by_source[sample.source].append(answer)
+            texts.append((sample, text.decode(answer.input_ids[answer.start :])))
+        for source, examples in by_source.items():
+            result = replay(model, examples, (settings.width,))[settings.width]
+            tallies[source].add_replay(result, len(examples))
+            progress(len(examples))
+    return Acceptance(dict(tallies), texts, len(samples) - len(texts), plain=False)
