@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Group
 from rich.table import Table
 
 from . import options
@@ -135,10 +137,10 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def _table(found: dict[str, Any]) -> Table:
-    table = Table(box=None)
-    for name in ("", "samples", "tokens", "call-reduction ratio", "mean accepted tokens", "acceptance per depth"):
-        table.add_column(name, justify="left" if not name else "right")
+def _table(found: dict[str, Any]) -> Group:
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("", "answers", "tokens", "call reduction", "mean accepted", "per depth"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, figures in (*found["sources"].items(), ("all", found)):
         table.add_row(
             name,
@@ -148,11 +150,9 @@ def _table(found: dict[str, Any]) -> Table:
             f"{figures['mean_accepted_tokens']:.2f}",
             " ".join(f"{share:.2f}" for share in figures["acceptance_per_depth"]) or "-",
         )
-    facts = {name: f"{value:.2f}" for name, value in found["quality"].items()}
+    lines = [f"{name} {value:.2f}" for name, value in found["quality"].items()]
     if found["equal"] is not None:
-        facts["equal to plain text"] = f"{100 * found['equal']:.1f} %"
+        lines.append(f"{100 * found['equal']:.1f} % of the texts are equal to the plain ones")
     if found["skipped"]:
-        facts["too long, left out"] = str(found["skipped"])
-    for name, value in facts.items():
-        table.add_row(name, value)
-    return table
+        lines.append(f"{found['skipped']} samples were too long for the context")
+    return Group(table, *lines)
