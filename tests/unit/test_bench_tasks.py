@@ -21,7 +21,7 @@ from streamfuse.bench.rivals import llama_cpp as rival
 from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, OwnRuntime, Request
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
-from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.bundle import Bundle
 from streamfuse.cli import app, engine
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import TextIO
@@ -303,12 +303,15 @@ def test_adversarial_prompts_are_hot_and_repeatable(
     assert bench_prompts.random_words(text, 200, 3, 1) != bench_prompts.random_words(text, 200, 3, 2)
 
 
-def test_a_limit_is_spread_over_the_file(bundle: Path, tmp_path: Path) -> None:
-    data = questions(tmp_path / "q.jsonl", *(chr(97 + i) for i in range(10)))
-    manifest, text = open_bundle(bundle).manifest, TextIO(bundle / "tokenizer.json", None)
-    found, skipped = bench_prompts.read_prompts(str(data), text, manifest, 3, TaskSettings(max_new_tokens=4))
-    assert [text.decode(prompt) for prompt in found] == ["a", "d", "g"]
-    assert skipped == 0
+def test_a_limit_is_spread_over_the_file(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    # Only every fifth question fits into the context.
+    data = questions(tmp_path / "q.jsonl", *(str(i) * (1 if i % 5 == 0 else CAPACITY) for i in range(10)))
+    flags = ["--limit", 2, "--max-new-tokens", 4, "--repetitions", 1, "--systems", "plain", "--json"]
+    code, stdout, stderr = command(bundle, "--data", data, *flags)
+    assert code == 0, stderr
+    assert (json.loads(stdout)["prompts"], json.loads(stdout)["skipped"]) == (2, 0)
 
 
 def test_bad_use_is_one_line(bundle: Path, tmp_path: Path) -> None:

@@ -29,10 +29,7 @@ def register(bench: typer.Typer) -> None:
 
 def tasks(
     bundle: options.BundleFolder,
-    data: Annotated[
-        str,
-        typer.Option(metavar="FILE.jsonl", help=f"JSON lines, Spec-Bench's too; `{ADVERSARIAL}`: random words, hot."),
-    ],
+    data: Annotated[str, typer.Option(metavar="DATA", help=f"{options.DATA_HELP} `{ADVERSARIAL}`: random words, hot.")],
     limit: Annotated[
         int | None, typer.Option(min=1, help="Prompts, evenly spread over the file.", show_default="all")
     ] = None,
@@ -55,6 +52,9 @@ def tasks(
     ] = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    format_: options.DataFormat = None,
+    template: options.DataTemplate = None,
+    split: options.DataSplit = "test",
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
     ] = None,
@@ -74,18 +74,29 @@ def tasks(
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.prompts import ADVERSARIAL_TEMPERATURE, read_prompts
+    from streamfuse.bench.prompts import (
+        ADVERSARIAL_PROMPTS,
+        ADVERSARIAL_TEMPERATURE,
+        fitting,
+        random_words,
+    )
     from streamfuse.bench.tasks import TaskSettings, compare
     from streamfuse.bench.tasks_report import tasks_report
     from streamfuse.bench.work import weight_bytes
+    from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
     opened = open_for_text(bundle)
     manifest = opened.bundle.manifest
-    prompts, skipped = read_prompts(data, opened.text, manifest, limit, settings)
-    if skipped:
+    if data == ADVERSARIAL:
+        asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
+    else:
+        samples = merged(read_samples(data, format_, options.data_template(template), split=split))
+        asked = [encode_prompt(sample, opened.text) for sample in spread(samples, limit)]
+    prompts = fitting(asked, manifest, max_new_tokens)
+    if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     rival = _rival(names, gguf, adapter, opened, asked_for=systems is not None)
     with opened.session(threads) as session, ExitStack() as stack, err.status("warming up") as status:
