@@ -15,6 +15,7 @@ _RUNTIME_LIBRARIES = (
     "executorch_threadpool",
     "executorch_kernels_optimized",
     "executorch_backend_xnnpack",
+    "executorch_etdump",
 )
 
 
@@ -64,23 +65,31 @@ def load_library() -> ctypes.CDLL:
         raise LibraryError(
             f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.kernels.build"
         ) from error
-    engine, text = ctypes.c_void_p, ctypes.c_char_p
+    program = session = ctypes.c_void_p
+    text, pointer = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
     int64_p, int32_p = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+    rows = ctypes.c_void_p
     signatures: dict[str, list[object]] = {
-        "sf_open": [text, ctypes.c_int, ctypes.POINTER(engine)],
-        "sf_describe": [engine, ctypes.POINTER(text)],
-        "sf_run": [engine, text, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
-        "sf_output": [engine, text, ctypes.POINTER(ctypes.c_void_p), int64_p, int32_p, int32_p],
-        "sf_commit": [engine, ctypes.c_void_p, ctypes.c_int],
-        "sf_truncate": [engine, ctypes.c_int64],
-        "sf_length": [engine, int64_p],
-        "sf_last_error": [engine],
-        "sf_close": [engine],
+        "sf_open": [text, ctypes.c_int, pointer],
+        "sf_describe": [program, ctypes.POINTER(text)],
+        "sf_new_session": [program, pointer],
+        "sf_run": [session, text, ctypes.c_int, rows, rows, rows, ctypes.c_int],
+        "sf_streams": [session, ctypes.c_int],
+        "sf_output": [session, text, pointer, int64_p, int32_p, int32_p],
+        "sf_commit": [session, rows, ctypes.c_int],
+        "sf_truncate": [session, ctypes.c_int64],
+        "sf_length": [session, int64_p],
+        "sf_profile": [session, ctypes.c_int],
+        "sf_profile_data": [session, pointer, ctypes.POINTER(ctypes.c_size_t)],
+        "sf_read_bandwidth": [ctypes.c_int, ctypes.POINTER(ctypes.c_double)],
+        "sf_last_error": [],
+        "sf_close": [program],
+        "sf_free_session": [session],
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes = arguments
         function.restype = ctypes.c_int
     library.sf_last_error.restype = text
-    library.sf_close.restype = None
+    library.sf_close.restype = library.sf_free_session.restype = None
     return library

@@ -1,20 +1,23 @@
-/* The native engine: runs the methods of one .pte and owns the cache memory. C interface, the same for Python (ctypes),
+/* The native engine: runs the methods of a .pte and owns the cache memory. C interface, the same for Python (ctypes),
  * Kotlin (JNI) and Swift.
  *
+ * A program is a loaded file; a session is one sequence on it. Many sessions may run on one program, in any threads.
+ *
  * Rules
- *   - Every function but sf_last_error and sf_close returns SF_OK or an error code; sf_last_error says it in one sentence.
+ *   - Functions that return int return SF_OK or an error code; sf_last_error says it in one sentence.
  *   - Nothing aborts the process because of its input: arguments are checked before ExecuTorch sees them, and an ExecuTorch
  *     check that still fails becomes SF_BROKEN.
- *   - Pointers handed out (describe, output, last_error) belong to the engine. An output stays valid until the next sf_run
- *     or sf_close; the text of sf_last_error until the next failing call.
- *   - One handle serves one sequence. Calls on one handle are serialised by a lock; different handles are independent and may
- *     be used from different threads. sf_close must not race with other calls on the same handle.
- *   - The ExecuTorch thread pool is shared by the process. The first open engine sets its size; later ones run on that pool
- *     whatever they ask for, until all are closed (sf_describe says the size in use).
+ *   - Pointers handed out belong to the library. A program's description lives as long as the program; an output until the
+ *     next sf_run on its session (stream_ids and stream_log_probs: or sf_streams); an error's text until the next failing
+ *     call on this thread.
+ *   - Calls on one session are serialised by a lock; different sessions are independent. sf_free_session and sf_close must
+ *     not race with other calls on the same handle. Sessions keep their program's memory alive.
+ *   - The library's threads are one team for the process; a session that finds it at work computes on its own thread alone.
  */
 #ifndef STREAMFUSE_ENGINE_H
 #define STREAMFUSE_ENGINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(__GNUC__)
@@ -27,53 +30,70 @@
 extern "C" {
 #endif
 
-typedef struct sf_engine sf_engine;
+typedef struct sf_program sf_program;
+typedef struct sf_session sf_session;
 
 enum {
   SF_OK = 0,
-  SF_BAD_ARGUMENT = 1,      /* the caller's numbers: ranges, lengths, a null pointer, an unknown name */
-  SF_BAD_PROGRAM = 2,       /* the file: missing, damaged, or not of the shape of docs/contracts.md */
-  SF_MISSING_OPERATOR = 3,  /* the program needs an operator or backend that this library does not carry */
-  SF_CONTEXT_FULL = 4,      /* the cache has no room for these rows */
-  SF_NOT_KEPT = 5,          /* a row to commit did not survive, or there is no run to commit from */
-  SF_EXECUTION = 6,         /* ExecuTorch reported an error while running */
+  SF_BAD_ARGUMENT = 1,     /* the caller's numbers: ranges, lengths, a null pointer, an unknown name */
+  SF_BAD_PROGRAM = 2,      /* the file: missing, damaged, or not of the shape of docs/contracts.md */
+  SF_MISSING_OPERATOR = 3, /* the program needs an operator or backend that this library does not carry */
+  SF_CONTEXT_FULL = 4,     /* the cache has no room for these rows */
+  SF_NOT_KEPT = 5,         /* a row to commit did not survive, or there is no run to read or commit from */
+  SF_EXECUTION = 6,        /* ExecuTorch reported an error while running */
   SF_OUT_OF_MEMORY = 7,
-  SF_BROKEN = 8             /* an internal check failed; close this engine */
+  SF_BROKEN = 8            /* an internal check failed; free this session */
 };
 
 /* Element types of sf_output, numbered as ExecuTorch's ScalarType. */
 enum { SF_INT64 = 4, SF_FLOAT32 = 6 };
 
-/* Loads all methods of the file. num_threads 0 leaves the pool as it is. On failure *out is NULL and the sentence is at
- * sf_last_error(NULL) of the same thread. */
-SF_EXPORT int sf_open(const char* pte_path, int num_threads, sf_engine** out);
+/* Maps the file and loads all methods once, so that whatever is wrong with them is said here. num_threads 0 chooses for this
+ * machine. On failure *out is NULL. */
+SF_EXPORT int sf_open(const char* pte_path, int num_threads, sf_program** out);
+SF_EXPORT void sf_close(sf_program*);
 
-/* {"methods": {name: {"rows", "keep", "logits", "streams"}}, "layers", "kv_heads", "head_dim", "capacity", "vocab_size",
- *  "num_streams", "top_k", "constants": {name: number or text}, "threads", "instruction_set", "cache_bytes"} */
-SF_EXPORT int sf_describe(sf_engine*, const char** json);
+/* {"methods": {name: {"rows", "keep", "logits", "streams", "carrying", "hidden"}}, "layers", "kv_heads", "head_dim",
+ *  "capacity", "vocab_size", "num_streams", "top_k", "constants": {name: number or text}, "threads", "instruction_set",
+ *  "cache_bytes"} */
+SF_EXPORT int sf_describe(sf_program*, const char** json);
+
+SF_EXPORT int sf_new_session(sf_program*, sf_session** out);
+SF_EXPORT void sf_free_session(sf_session*);
 
 /* One pass over n real rows, 1 <= n <= rows of the method; the engine pads. ancestors is n*n bytes, row-major, 0 or 1: its
- * diagonal is 1 and nothing lies above it. Changes no cache row. */
-SF_EXPORT int sf_run(sf_engine*, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
-                     const uint8_t* ancestors);
+ * diagonal is 1 and nothing lies above it. Changes no cache row. Without want_logits the contents of `logits` are undefined. */
+SF_EXPORT int sf_run(sf_session*, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
+                     const uint8_t* ancestors, int want_logits);
 
-/* An output of the last run, real nodes only (K' of them): logits [K', V], kept [K'], stream_ids [K', G, k],
- * stream_log_probs [K', G, k]. shape has room for 4 numbers. `kept` is known for every method. */
-SF_EXPORT int sf_output(sf_engine*, const char* name, const void** data, int64_t* shape, int* rank, int* dtype);
+/* The deferred schedule: streams of one survivor of the last pass, `index` among its survivors, all rows up to which are
+ * committed. Its stream_ids [1, G, k] and stream_log_probs take the place of the pass's own. */
+SF_EXPORT int sf_streams(sf_session*, int index);
+
+/* An output of the last run, real nodes only (K' of them): logits [K', V], best [K'], kept [K'], and for the first M' of
+ * them stream_ids [M', G, k], stream_log_probs [M', G, k]. shape has room for 4 numbers. `kept` is known for every method. */
+SF_EXPORT int sf_output(sf_session*, const char* name, const void** data, int64_t* shape, int* rank, int* dtype);
 
 /* Copies keys and values of these rows of the last run to cache positions length, length + 1, ... in the order given. All or
  * nothing. A second commit after one run continues. */
-SF_EXPORT int sf_commit(sf_engine*, const int32_t* rows, int n);
+SF_EXPORT int sf_commit(sf_session*, const int32_t* rows, int n);
 
 /* Forgets positions from `length` on. Rows of a run that saw forgotten positions can no longer be committed. */
-SF_EXPORT int sf_truncate(sf_engine*, int64_t length);
+SF_EXPORT int sf_truncate(sf_session*, int64_t length);
 
-SF_EXPORT int sf_length(sf_engine*, int64_t* length);
+SF_EXPORT int sf_length(sf_session*, int64_t* length);
 
-/* The sentence of the last failure on this engine, or of the last failing sf_open on this thread for NULL. Never NULL. */
-SF_EXPORT const char* sf_last_error(sf_engine*);
+/* Starts or ends a profile of every operator. The session's methods are loaded anew, which forgets the last run but no cache
+ * row. sf_profile_data gives what was recorded since the start or since it was last asked, as an ETDump for ExecuTorch's
+ * Inspector; the bytes stay valid until the next call. */
+SF_EXPORT int sf_profile(sf_session*, int on);
+SF_EXPORT int sf_profile_data(sf_session*, const void** data, size_t* size);
 
-SF_EXPORT void sf_close(sf_engine*);
+/* How fast this machine's memory gives bytes to so many threads of the team, in GB/s; takes about 100 ms. 0 chooses. */
+SF_EXPORT int sf_read_bandwidth(int num_threads, double* gb_per_s);
+
+/* The sentence of the last failure on this thread. Never NULL. */
+SF_EXPORT const char* sf_last_error(void);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include <executorch/runtime/core/event_tracer_hooks.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/log.h>
 
@@ -156,6 +157,8 @@ constexpr Operator kOperators[] = {
 template <size_t Index>
 void boxed(KernelRuntimeContext& context, Span<EValue*> stack) {
   constexpr Operator op = kOperators[Index];
+  // In a profile the operator stands under its own name, as generated kernels do.
+  const executorch::runtime::internal::EventTracerProfileOpScope scope(context.internal_event_tracer(), op.name);
   try {
     op.run(Arguments(stack, op.arguments));
   } catch (const Refused& refused) {

@@ -19,38 +19,100 @@ from streamfuse.kernels.library import LibraryError, load_library
 from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
 
 MODEL_FILE = "model.pte"
+STREAMS = "streams"
 _DTYPES: dict[int, tuple[Any, Any]] = {4: (ctypes.c_int64, np.int64), 6: (ctypes.c_float, np.float32)}
+_NOBODY: IntArray = np.zeros(0, np.int64)
+
+
+def _library() -> ctypes.CDLL:
+    try:
+        return load_library()
+    except LibraryError as error:
+        raise BackendError(str(error)) from error
+
+
+def _check(library: ctypes.CDLL, code: int) -> None:
+    if code != 0:
+        raise BackendError(library.sf_last_error().decode(errors="replace"))
+
+
+def read_bandwidth(num_threads: int | None = None) -> float:
+    """GB/s at which this machine's memory gives bytes to so many of the engine's threads (None: its own choice).
+
+    Takes about 100 ms. Raises BackendError.
+    """
+    library, result = _library(), ctypes.c_double()
+    _check(library, library.sf_read_bandwidth(num_threads or 0, ctypes.byref(result)))
+    return result.value
+
+
+class ExecuTorchProgram:
+    """A loaded .pte, for any number of backends in any threads; they share its weights and nothing else.
+
+    `path` is a bundle folder or a .pte file. `num_threads` None lets the engine choose. BackendError says what is wrong
+    with the file. Backends that were made from it stay usable after `close`.
+    """
+
+    def __init__(self, path: str | Path, num_threads: int | None = None) -> None:
+        self._handle: ctypes.c_void_p | None = None
+        self.library = _library()
+        pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
+        handle = ctypes.c_void_p()
+        _check(self.library, self.library.sf_open(str(pte).encode(), num_threads or 0, ctypes.byref(handle)))
+        self._handle = handle
+        text = ctypes.c_char_p()
+        _check(self.library, self.library.sf_describe(handle, ctypes.byref(text)))
+        self.description: dict[str, Any] = json.loads(text.value or b"{}")
+
+    def new_session(self) -> ctypes.c_void_p:
+        """The engine's handle of a new session, which its caller gives back."""
+        if self._handle is None:
+            raise BackendError("this program is closed")
+        session = ctypes.c_void_p()
+        _check(self.library, self.library.sf_new_session(self._handle, ctypes.byref(session)))
+        return session
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.library.sf_close(handle)
+
+    def __enter__(self) -> ExecuTorchProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
 
 
 class ExecuTorchBackend:
-    """One sequence on one .pte.
+    """One sequence on one program.
 
-    `path` is a bundle folder or a .pte file; `spec` None takes the facts from the program itself. `num_threads` sizes
-    the process's thread pool (None leaves it); the first open engine decides.
+    `source` is a loaded program, or the path of one to load; `spec` None takes the facts from the program itself.
+    `num_threads` counts for a path only.
     """
 
-    def __init__(self, path: str | Path, spec: ModelSpec | None = None, num_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        source: str | Path | ExecuTorchProgram,
+        spec: ModelSpec | None = None,
+        num_threads: int | None = None,
+    ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._views: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # (address, *shape) -> view; addresses do not move
         self._lock = threading.Lock()
+        program = source if isinstance(source, ExecuTorchProgram) else ExecuTorchProgram(source, num_threads)
+        self._library, self.description = program.library, program.description
         try:
-            self._library = load_library()
-        except LibraryError as error:
-            raise BackendError(str(error)) from error
-        pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
-        handle = ctypes.c_void_p()
-        if self._library.sf_open(str(pte).encode(), num_threads or 0, ctypes.byref(handle)) != 0:
-            raise BackendError(self._library.sf_last_error(None).decode(errors="replace"))
-        self._handle = handle
+            self._spec = _checked(spec, self.description) if spec else _spec_of(self.description)
+            self._handle = program.new_session()
+        finally:
+            if program is not source:
+                program.close()
         self._length = 0
-        text = ctypes.c_char_p()
-        self._check(self._library.sf_describe(handle, ctypes.byref(text)))
-        self.description: dict[str, Any] = json.loads(text.value or b"{}")
-        try:
-            self._spec = self._checked(spec) if spec else _spec_of(self.description)
-        except BackendError:
-            self.close()
-            raise
 
     @property
     def spec(self) -> ModelSpec:
@@ -77,21 +139,23 @@ class ExecuTorchBackend:
                 "run takes ids [n], positions [n] and ancestors [n, n], "
                 f"not {ids.shape}, {positions.shape}, {visible.shape}"
             )
-        self._check(
-            self._library.sf_run(
-                self._open(), method.encode(), n, ids.ctypes.data, positions.ctypes.data, visible.ctypes.data
-            )
-        )
-        if method == PREFILL:
+        inputs = (ids.ctypes.data, positions.ctypes.data, visible.ctypes.data)
+        self._check(self._library.sf_run(self._open(), method.encode(), n, *inputs, want_logits))
+        facts = self.description["methods"][method]
+        if not facts["logits"]:
             return PassOutput.of_prefill()
-        logits = self._output("logits")
-        best, kept = logits.argmax(axis=1), self._output("kept")
-        if not self.description["methods"][method]["streams"]:
+        logits = self._output("logits") if want_logits else None
+        best = self._output("best")
+        if method == DECODE:
+            return PassOutput.of_decode(logits, best)
+        kept = self._output("kept")
+        if not facts["streams"]:
             return PassOutput(logits, best, kept)
         return PassOutput(logits, best, kept, self._output("stream_ids"), self._output("stream_log_probs"))
 
     def streams(self, index: int) -> PassOutput:
-        raise BackendError("this engine has no deferred streams")
+        self._check(self._library.sf_streams(self._open(), index))
+        return PassOutput(None, _NOBODY, _NOBODY, self._output("stream_ids"), self._output("stream_log_probs"))
 
     def commit(self, rows: Sequence[int]) -> None:
         wanted = np.asarray(rows, np.int32).reshape(-1)
@@ -102,11 +166,22 @@ class ExecuTorchBackend:
         self._check(self._library.sf_truncate(self._open(), length))
         self._length = length
 
+    def profile(self, on: bool) -> None:
+        """Start or end a profile of every operator. Forgets the last run; the caches stay."""
+        self._views.clear()
+        self._check(self._library.sf_profile(self._open(), on))
+
+    def profile_data(self) -> bytes:
+        """What was recorded since it was last asked, as an ETDump for ExecuTorch's Inspector."""
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._check(self._library.sf_profile_data(self._open(), ctypes.byref(data), ctypes.byref(size)))
+        return ctypes.string_at(data, size.value)
+
     def close(self) -> None:
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:
-            self._library.sf_close(handle)
+            self._library.sf_free_session(handle)
 
     def __enter__(self) -> ExecuTorchBackend:
         return self
@@ -124,8 +199,7 @@ class ExecuTorchBackend:
         return self._handle
 
     def _check(self, code: int) -> None:
-        if code != 0:
-            raise BackendError(self._library.sf_last_error(self._handle).decode(errors="replace"))
+        _check(self._library, code)
 
     def _output(self, name: str) -> npt.NDArray[Any]:
         """A view of the engine's memory."""
@@ -146,19 +220,25 @@ class ExecuTorchBackend:
                 self._views[key] = np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(c_type)), shape=lengths)
         return self._views[key]
 
-    def _checked(self, spec: ModelSpec) -> ModelSpec:
-        """The manifest's facts, once they agree with the program's."""
-        found = _spec_of(self.description)
-        for name in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows"):
-            if getattr(spec, name) != getattr(found, name):
-                raise BackendError(
-                    f"the manifest says {name} {getattr(spec, name)}, but the program has {getattr(found, name)}"
-                )
-        for method, width in spec.widths.items():
-            real = found.widths.get(method)
-            if real != tuple(width):
-                raise BackendError(f"the manifest says {method} takes and keeps {width}, but the program has {real}")
-        return spec
+
+def _checked(spec: ModelSpec, description: dict[str, Any]) -> ModelSpec:
+    """The manifest's facts, once they agree with the program's."""
+    found = _spec_of(description)
+    for name in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows", "deferred"):
+        if getattr(spec, name) != getattr(found, name):
+            raise BackendError(
+                f"the manifest says {name} {getattr(spec, name)}, but the program has {getattr(found, name)}"
+            )
+    for method, width in spec.widths.items():
+        real = found.widths.get(method)
+        if real != tuple(width):
+            raise BackendError(f"the manifest says {method} takes and keeps {width}, but the program has {real}")
+        if spec.streams_of(method) != found.streams_of(method):
+            raise BackendError(
+                f"the manifest says that {spec.streams_of(method)} nodes of {method} carry streams, "
+                f"but the program has {found.streams_of(method)}"
+            )
+    return spec
 
 
 def _spec_of(description: dict[str, Any]) -> ModelSpec:
@@ -166,11 +246,14 @@ def _spec_of(description: dict[str, Any]) -> ModelSpec:
     for needed in (PREFILL, DECODE):
         if needed not in methods:
             raise BackendError(f"the program has no method {needed}; it has {', '.join(methods)}")
+    verify = {name: facts for name, facts in methods.items() if name not in (PREFILL, DECODE, STREAMS)}
     return ModelSpec(
         capacity=description["capacity"],
         vocab_size=description["vocab_size"],
         num_streams=description["num_streams"],
         top_k=description["top_k"],
         prefill_rows=methods[PREFILL]["rows"],
-        widths={name: (m["rows"], m["keep"]) for name, m in methods.items() if name not in (PREFILL, DECODE)},
+        widths={name: (facts["rows"], facts["keep"]) for name, facts in verify.items()},
+        stream_nodes={name: facts["carrying"] for name, facts in verify.items()},
+        deferred=STREAMS in methods,
     )

@@ -1,0 +1,33 @@
+// Zeroed memory at a multiple of 64 bytes, given back at the end. Large blocks cost no pages until they are written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace streamfuse {
+
+class Block {
+ public:
+  Block() = default;
+  // Throws std::bad_alloc.
+  explicit Block(size_t bytes) : memory_(std::calloc(bytes + 64, 1), std::free), bytes_(bytes) {
+    if (memory_ == nullptr) throw std::bad_alloc();
+    data_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t{63});
+  }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::unique_ptr<void, void (*)(void*)> memory_{nullptr, nullptr};
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace streamfuse

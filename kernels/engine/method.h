@@ -1,0 +1,60 @@
+// One method of a program, loaded for one session: every input and output bound to memory that stays where it is.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/runtime/core/event_tracer.h>
+#include <executorch/runtime/executor/memory_manager.h>
+#include <executorch/runtime/executor/method.h>
+
+#include "block.h"
+#include "program.h"
+
+namespace streamfuse {
+
+class GraphMethod {
+ public:
+  // `arena` holds the activations, program.arena_bytes() of them; `caches` are all of the session's, lowest layer first.
+  // `tracer` may be null. Throws Failure.
+  GraphMethod(const Program& program, const Signature& signature, const Block& arena, const std::vector<Block>& caches,
+              executorch::runtime::EventTracer* tracer);
+  GraphMethod(const GraphMethod&) = delete;
+  GraphMethod& operator=(const GraphMethod&) = delete;
+
+  const Signature& signature() const { return signature_; }
+  // The memory of an input that is no cache, by its place.
+  template <typename T>
+  T* input(size_t index) const {
+    return static_cast<T*>(inputs_[index]->mutable_data());
+  }
+  // The last execution's output.
+  template <typename T>
+  const T* output(size_t index) const {
+    return static_cast<const T*>(outputs_[index]);
+  }
+
+  void execute();
+
+ private:
+  void load(const Program& program, executorch::runtime::EventTracer* tracer);
+  void bind_inputs(const std::vector<Block>& caches);
+  void bind_outputs();
+  void set_input(size_t index);
+
+  const Signature& signature_;
+  // Declared in the order of dependence: the method goes first at destruction.
+  executorch::extension::MallocMemoryAllocator method_allocator_, temp_allocator_;
+  std::vector<Block> blocks_;
+  std::vector<executorch::runtime::Span<uint8_t>> spans_;
+  std::unique_ptr<executorch::runtime::HierarchicalAllocator> planned_;
+  std::unique_ptr<executorch::runtime::MemoryManager> memory_;
+  std::vector<std::vector<int32_t>> sizes_;
+  std::vector<std::vector<uint8_t>> orders_;
+  std::vector<std::unique_ptr<executorch::aten::TensorImpl>> inputs_;
+  std::vector<const void*> outputs_;
+  std::unique_ptr<executorch::runtime::Method> method_;
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,156 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/executor/method.h>
+
+#include "block.h"
+#include "error.h"
+#include "ops/lane_kernels.h"
+#include "ops/register.h"
+#include "ops/team.h"
+#include "streamfuse_engine.h"
+
+namespace streamfuse {
+namespace {
+
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+using executorch::runtime::MethodMeta;
+using executorch::runtime::Result;
+using executorch::runtime::Span;
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string field(const char* name, int64_t value) { return quoted(name) + ": " + std::to_string(value); }
+std::string flag(const char* name, bool value) { return quoted(name) + (value ? ": true" : ": false"); }
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string all;
+  for (const std::string& part : parts) all += (all.empty() ? "" : ", ") + part;
+  return all;
+}
+
+}  // namespace
+
+Program::Program(const std::string& path, int num_threads) : threads_(reserve_team(num_threads)) {
+  register_operators();
+  PlatformScope scope;
+  using executorch::extension::MmapDataLoader;
+  Result<MmapDataLoader> loader = MmapDataLoader::from(path.c_str(), MmapDataLoader::MlockConfig::NoMlock);
+  if (!loader.ok()) throw Failure(SF_BAD_PROGRAM, "cannot read " + path + ": " + scope.errors());
+  loader_ = std::make_unique<MmapDataLoader>(std::move(loader.get()));
+  using ExecuTorchProgram = executorch::runtime::Program;
+  Result<ExecuTorchProgram> program =
+      ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);
+  if (!program.ok()) throw Failure(SF_BAD_PROGRAM, path + " is not an ExecuTorch program, or is damaged: " + scope.errors());
+  program_ = std::make_unique<ExecuTorchProgram>(std::move(program.get()));
+
+  std::vector<std::string> passes, constants;
+  for (size_t i = 0; i < program_->num_methods(); ++i) {
+    const Result<const char*> name = program_->get_method_name(i);
+    if (!name.ok()) continue;
+    const Result<MethodMeta> meta = program_->method_meta(*name);
+    if (!meta.ok()) throw Failure(SF_BAD_PROGRAM, path + ": method " + *name + " cannot be read: " + scope.errors());
+    if (meta->num_inputs() == 0) {
+      constants.emplace_back(*name);
+      continue;
+    }
+    passes.emplace_back(*name);
+    check_backends(passes.back());
+    if (passes.back() != kStreams) read_cache_shapes(passes.back(), *meta, shapes_);
+    if (meta->num_memory_planned_buffers() > 0)
+      arena_bytes_ = std::max(arena_bytes_, static_cast<size_t>(meta->memory_planned_buffer_size(0).get()));
+  }
+  if (shapes_.layers == 0) throw Failure(SF_BAD_PROGRAM, path + " has no method with key and value caches");
+  for (const std::string& name : passes)
+    signatures_.emplace(name, read_signature(name, program_->method_meta(name.c_str()).get(), shapes_));
+  for (const std::string& name : constants) load_constant(name);
+  if (const auto found = constants_.find("get_n_msa_layers"); found != constants_.end())
+    num_msa_layers_ = std::atoll(found->second.c_str());
+  else if (const auto streams = signatures_.find(kStreams); streams != signatures_.end())
+    num_msa_layers_ = shapes_.layers - static_cast<int64_t>(streams->second.skipped_caches) / 2;
+  for (const std::string& name : passes)
+    if (pool_ == nullptr && program_->method_meta(name.c_str())->num_backends() > 0)
+      pool_ = std::make_unique<PoolLease>(threads_);
+}
+
+void Program::check_backends(const std::string& name) const {
+  const MethodMeta meta = program_->method_meta(name.c_str()).get();
+  for (size_t i = 0; i < meta.num_backends(); ++i) {
+    const Result<const char*> backend = meta.get_backend_name(i);
+    if (backend.ok() && executorch::runtime::get_backend_class(*backend) == nullptr)
+      throw Failure(SF_MISSING_OPERATOR,
+                    "method " + name + " needs the backend " + *backend + ", which this library does not carry");
+  }
+}
+
+void Program::load_constant(const std::string& name) {
+  PlatformScope scope;
+  const MethodMeta meta = program_->method_meta(name.c_str()).get();
+  executorch::extension::MallocMemoryAllocator method_allocator, temp_allocator;
+  std::vector<Block> blocks;
+  std::vector<Span<uint8_t>> spans;
+  for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
+    blocks.emplace_back(static_cast<size_t>(meta.memory_planned_buffer_size(i).get()));
+    spans.emplace_back(blocks.back().as<uint8_t>(), blocks.back().bytes());
+  }
+  executorch::runtime::HierarchicalAllocator planned({spans.data(), spans.size()});
+  executorch::runtime::MemoryManager memory(&method_allocator, &planned, &temp_allocator);
+  Result<executorch::runtime::Method> method = program_->load_method(name.c_str(), &memory);
+  if (!method.ok() || method->execute() != Error::Ok || method->outputs_size() == 0) return;
+  const EValue& value = method->get_output(0);
+  if (value.isInt())
+    constants_[name] = std::to_string(value.toInt());
+  else if (value.isBool())
+    constants_[name] = value.toBool() ? "true" : "false";
+  else if (value.isDouble())
+    constants_[name] = std::to_string(value.toDouble());
+  else if (value.isString())
+    constants_[name] = quoted(std::string(value.toString().data(), value.toString().size()));
+}
+
+const Signature& Program::signature(const std::string& name) const {
+  const auto found = signatures_.find(name);
+  if (found != signatures_.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [method, signature] : signatures_) known.push_back(method);
+  throw Failure(SF_BAD_ARGUMENT, "there is no method " + name + "; this program has " + joined(known));
+}
+
+std::string Program::describe() const {
+  std::vector<std::string> methods, constants;
+  for (const auto& [name, s] : signatures_)
+    methods.push_back(quoted(name) + ": {" + joined({field("rows", s.rows), field("keep", s.keep), flag("logits", s.logits.has_value()),
+                                                     flag("streams", s.stream_ids.has_value()), field("carrying", s.carrying),
+                                                     flag("hidden", s.hidden.has_value())}) + "}");
+  for (const auto& [name, value] : constants_) constants.push_back(quoted(name) + ": " + value);
+  return "{" +
+         joined({"\"methods\": {" + joined(methods) + "}", field("layers", shapes_.layers), field("kv_heads", shapes_.kv_heads),
+                 field("head_dim", shapes_.head_dim), field("capacity", shapes_.capacity), field("vocab_size", shapes_.vocab_size),
+                 field("num_streams", shapes_.num_streams), field("top_k", shapes_.top_k),
+                 "\"constants\": {" + joined(constants) + "}", field("threads", threads_),
+                 quoted("instruction_set") + ": " + quoted(lane_kernels().name),
+                 field("cache_bytes", 2 * shapes_.layers * shapes_.capacity * shapes_.cache_row() * 4)}) +
+         "}";
+}
+
+}  // namespace streamfuse

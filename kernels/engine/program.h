@@ -1,0 +1,49 @@
+// A loaded .pte: its methods' signatures, its constants, and the weights, read in place from the mapped file. Never changes
+// after loading, so any number of sessions may use it at once.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include <executorch/extension/data_loader/mmap_data_loader.h>
+#include <executorch/runtime/executor/program.h>
+
+#include "platform.h"
+#include "signature.h"
+
+namespace streamfuse {
+
+class Program {
+ public:
+  // Throws Failure.
+  Program(const std::string& path, int num_threads);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const executorch::runtime::Program& executorch() const { return *program_; }
+  const std::map<std::string, Signature>& signatures() const { return signatures_; }
+  const Signature& signature(const std::string& name) const;  // Failure names the methods that there are
+  const Shapes& shapes() const { return shapes_; }
+  int threads() const { return threads_; }
+  size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
+  // Layers from the top whose rows come in the order of `kept`; -1 where the program does not say.
+  int64_t num_msa_layers() const { return num_msa_layers_; }
+  std::string describe() const;
+
+ private:
+  void load_constant(const std::string& name);
+  void check_backends(const std::string& name) const;
+
+  int threads_;
+  std::unique_ptr<PoolLease> pool_;  // only where a delegate wants ExecuTorch's own threads
+  std::unique_ptr<executorch::extension::MmapDataLoader> loader_;
+  std::unique_ptr<executorch::runtime::Program> program_;
+  Shapes shapes_;
+  int64_t num_msa_layers_ = -1;
+  size_t arena_bytes_ = 0;
+  std::map<std::string, Signature> signatures_;
+  std::map<std::string, std::string> constants_;  // as JSON
+};
+
+}  // namespace streamfuse

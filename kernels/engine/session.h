@@ -1,0 +1,58 @@
+// One sequence on a program: its caches, its own instances of the methods, and what the last pass left.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <executorch/devtools/etdump/etdump_flatcc.h>
+
+#include "method.h"
+
+namespace streamfuse {
+
+struct OutputView {
+  const void* data;
+  std::vector<int64_t> shape;
+  executorch::aten::ScalarType dtype;
+};
+
+class Session {
+ public:
+  explicit Session(std::shared_ptr<const Program> program);
+
+  const Program& program() const { return *program_; }
+  int64_t length() const { return length_; }
+
+  // See streamfuse_engine.h; all throw Failure.
+  void run(const std::string& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors, bool want_logits);
+  void streams(int index);
+  OutputView output(const std::string& name) const;
+  void commit(const int32_t* rows, int n);
+  void truncate(int64_t length);
+  void profile(bool on);
+  const std::vector<uint8_t>& profile_data();
+
+ private:
+  void load_methods();
+  void read_survivors(const GraphMethod& method, int n);
+  const float* new_rows(size_t cache, bool& by_place) const;
+
+  std::shared_ptr<const Program> program_;
+  Block arena_;          // activations, shared by the passes: one runs at a time
+  Block streams_arena_;  // so that `streams` leaves the outputs of the pass before it alone
+  std::vector<Block> caches_;
+  std::unique_ptr<executorch::etdump::ETDumpGen> tracer_;  // while profiling
+  std::map<std::string, std::unique_ptr<GraphMethod>> methods_;
+  std::vector<uint8_t> profile_data_;
+  int64_t length_ = 0;
+
+  GraphMethod* ran_ = nullptr;      // the last pass; null where there is none to read from
+  GraphMethod* streamed_ = nullptr;  // where stream_ids and stream_log_probs come from
+  int64_t ran_at_length_ = 0;
+  bool can_commit_ = false;
+  std::vector<int64_t> kept_;  // real surviving rows; its memory does not move
+};
+
+}  // namespace streamfuse

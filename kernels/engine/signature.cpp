@@ -1,0 +1,180 @@
+#include "signature.h"
+
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+
+#include "error.h"
+#include "streamfuse_engine.h"
+
+namespace streamfuse {
+namespace {
+
+using executorch::aten::ScalarType;
+using executorch::runtime::MethodMeta;
+using executorch::runtime::Result;
+using executorch::runtime::TensorInfo;
+
+constexpr size_t kPassInputs = 5;     // input_ids, position_ids, ancestors, cache_length, want_logits
+constexpr size_t kStreamsInputs = 3;  // hidden, position_ids, cache_length
+
+std::string text_of(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
+  return text + "]";
+}
+
+TensorFacts facts_of(const std::string& method, const std::string& what, const Result<TensorInfo>& info) {
+  if (!info.ok()) bad_program(method, what + " is not a tensor");
+  const auto order = info->dim_order();
+  for (size_t i = 0; i < order.size(); ++i)
+    if (order[i] != i) bad_program(method, what + " must have the default dimension order");
+  return {info->scalar_type(), {info->sizes().begin(), info->sizes().end()}, info->nbytes(), info->is_memory_planned()};
+}
+
+void require(const std::string& method, const std::string& what, const TensorFacts& found, ScalarType dtype,
+             const std::vector<int64_t>& shape) {
+  if (found.dtype == dtype && found.shape == shape) return;
+  bad_program(method, what + " must be " + executorch::runtime::toString(dtype) + " " + text_of(shape) + ", but is " +
+                          executorch::runtime::toString(found.dtype) + " " + text_of(found.shape));
+}
+
+// Walks the outputs in their order.
+class Outputs {
+ public:
+  explicit Outputs(const Signature& signature) : signature_(signature) {}
+
+  bool next_is(ScalarType dtype, size_t rank) const {
+    return at_ < signature_.outputs.size() && signature_.outputs[at_].dtype == dtype &&
+           signature_.outputs[at_].shape.size() == rank;
+  }
+  // Takes the next output, which must be of this type; `shape` may hold -1 for any length.
+  size_t take(const char* what, ScalarType dtype, std::vector<int64_t> shape) {
+    if (at_ == signature_.outputs.size()) bad_program(signature_.name, std::string("it has no output ") + what);
+    const TensorFacts& found = signature_.outputs[at_];
+    for (size_t i = 0; i < shape.size() && i < found.shape.size(); ++i)
+      if (shape[i] < 0) shape[i] = found.shape[i];
+    require(signature_.name, what, found, dtype, shape);
+    return at_++;
+  }
+  int64_t length(size_t index, size_t dimension) const { return signature_.outputs[index].shape[dimension]; }
+  void expect_end() const {
+    if (at_ != signature_.outputs.size())
+      bad_program(signature_.name, "it has " + std::to_string(signature_.outputs.size()) + " outputs, not " + std::to_string(at_));
+  }
+
+ private:
+  const Signature& signature_;
+  size_t at_ = 0;
+};
+
+void agree(const std::string& method, const char* what, int64_t& known, int64_t found) {
+  if (known != 0 && known != found)
+    bad_program(method, std::string(what) + " is " + std::to_string(found) + ", in other methods " + std::to_string(known));
+  known = found;
+}
+
+void take_streams(Signature& s, Outputs& outputs, Shapes& shapes) {
+  s.stream_ids = outputs.take("stream_ids", ScalarType::Long, {-1, -1, -1});
+  const std::vector<int64_t> shape = s.outputs[*s.stream_ids].shape;
+  s.stream_log_probs = outputs.take("stream_log_probs", ScalarType::Float, shape);
+  s.carrying = shape[0];
+  if (s.carrying > s.keep) bad_program(s.name, "it has streams for more nodes than it keeps");
+  agree(s.name, "the number of streams", shapes.num_streams, shape[1]);
+  agree(s.name, "top_k", shapes.top_k, shape[2]);
+}
+
+void take_hidden(Signature& s, Outputs& outputs, Shapes& shapes) {
+  s.hidden = outputs.take("hidden", ScalarType::Float, {s.keep, -1});
+  agree(s.name, "the hidden size", shapes.hidden_size, outputs.length(*s.hidden, 1));
+}
+
+void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorFacts>>& wanted, const Shapes& shapes) {
+  for (size_t i = 0; i < wanted.size(); ++i)
+    require(s.name, wanted[i].first, s.inputs[i], wanted[i].second.dtype, wanted[i].second.shape);
+  for (size_t i = s.first_cache; i < s.inputs.size(); ++i)
+    require(s.name, "cache input " + std::to_string(i), s.inputs[i], ScalarType::Float,
+            {shapes.capacity, shapes.kv_heads, shapes.head_dim});
+}
+
+void read_pass(Signature& s, Shapes& shapes) {
+  s.rows = s.keep = s.inputs[0].shape.size() == 1 ? s.inputs[0].shape[0] : 0;
+  const auto facts = [](ScalarType dtype, std::vector<int64_t> shape) { return TensorFacts{dtype, shape, 0, false}; };
+  check_inputs(s,
+               {{"input_ids", facts(ScalarType::Long, {s.rows})},
+                {"position_ids", facts(ScalarType::Long, {s.rows})},
+                {"ancestors", facts(ScalarType::Bool, {s.rows, s.rows})},
+                {"cache_length", facts(ScalarType::Long, {1})},
+                {"want_logits", facts(ScalarType::Bool, {1})}},
+               shapes);
+  Outputs outputs(s);
+  if (outputs.next_is(ScalarType::Float, 2)) {
+    s.logits = outputs.take("logits", ScalarType::Float, {-1, -1});
+    s.keep = outputs.length(*s.logits, 0);
+    agree(s.name, "the vocabulary", shapes.vocab_size, outputs.length(*s.logits, 1));
+    s.best = outputs.take("best", ScalarType::Long, {s.keep});
+  }
+  if (outputs.next_is(ScalarType::Long, 1)) s.kept = outputs.take("kept", ScalarType::Long, {s.keep});
+  if (s.keep > s.rows || (!s.kept && s.keep != s.rows))
+    bad_program(s.name, "it keeps " + std::to_string(s.keep) + " of " + std::to_string(s.rows) + " rows without naming them");
+  if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);
+  for (int64_t i = 0; i < 2 * shapes.layers; ++i) {
+    const std::string what = (i % 2 == 0 ? "new_key_" : "new_value_") + std::to_string(i / 2);
+    const size_t at = outputs.take(what.c_str(), ScalarType::Float, {-1, shapes.kv_heads, shapes.head_dim});
+    if (i == 0) s.new_rows = at;
+    const int64_t n = outputs.length(at, 0);
+    if (n != s.rows && n != s.keep) bad_program(s.name, what + " has " + std::to_string(n) + " rows");
+  }
+  if (outputs.next_is(ScalarType::Float, 2)) take_hidden(s, outputs, shapes);
+  outputs.expect_end();
+}
+
+void read_streams(Signature& s, Shapes& shapes) {
+  s.rows = s.keep = 1;
+  check_inputs(s,
+               {{"hidden", {ScalarType::Float, {1, s.inputs[0].shape.size() == 2 ? s.inputs[0].shape[1] : 0}, 0, false}},
+                {"position_ids", {ScalarType::Long, {1}, 0, false}},
+                {"cache_length", {ScalarType::Long, {1}, 0, false}}},
+               shapes);
+  agree(s.name, "the hidden size", shapes.hidden_size, s.inputs[0].shape[1]);
+  Outputs outputs(s);
+  take_streams(s, outputs, shapes);
+  outputs.expect_end();
+}
+
+}  // namespace
+
+void bad_program(const std::string& method, const std::string& why) {
+  throw Failure(SF_BAD_PROGRAM, "method " + method + " is not of the shape of docs/contracts.md: " + why);
+}
+
+void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& shapes) {
+  const size_t inputs = meta.num_inputs();
+  if (inputs < kPassInputs + 2 || (inputs - kPassInputs) % 2 != 0)
+    bad_program(name, "it takes " + std::to_string(inputs) + " inputs, not " + std::to_string(kPassInputs) + " + 2 per layer");
+  const std::vector<int64_t> cache = facts_of(name, "key_cache_0", meta.input_tensor_meta(kPassInputs)).shape;
+  if (cache.size() != 3) bad_program(name, "key_cache_0 must be [capacity, kv heads, head dim]");
+  agree(name, "the number of layers", shapes.layers, static_cast<int64_t>(inputs - kPassInputs) / 2);
+  agree(name, "the capacity", shapes.capacity, cache[0]);
+  agree(name, "the number of kv heads", shapes.kv_heads, cache[1]);
+  agree(name, "the head dimension", shapes.head_dim, cache[2]);
+}
+
+Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes& shapes) {
+  Signature s;
+  s.name = name;
+  for (size_t i = 0; i < meta.num_inputs(); ++i)
+    s.inputs.push_back(facts_of(name, "input " + std::to_string(i), meta.input_tensor_meta(i)));
+  for (size_t i = 0; i < meta.num_outputs(); ++i)
+    s.outputs.push_back(facts_of(name, "output " + std::to_string(i), meta.output_tensor_meta(i)));
+  s.first_cache = s.is_streams() ? kStreamsInputs : kPassInputs;
+  const size_t all = static_cast<size_t>(2 * shapes.layers);
+  if (s.inputs.size() < s.first_cache || s.inputs.size() - s.first_cache > all || (s.inputs.size() - s.first_cache) % 2 != 0)
+    bad_program(name, "it takes " + std::to_string(s.inputs.size()) + " inputs");
+  s.skipped_caches = all - (s.inputs.size() - s.first_cache);
+  if (s.is_streams())
+    read_streams(s, shapes);
+  else
+    read_pass(s, shapes);
+  return s;
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,50 @@
+// What a method of a program takes and gives, read from its meta data and checked against docs/contracts.md, sections 2 and 7.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <executorch/runtime/executor/method_meta.h>
+
+namespace streamfuse {
+
+constexpr const char* kStreams = "streams";  // the method of the deferred schedule
+
+// Numbers that all methods share; 0 where no method told.
+struct Shapes {
+  int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0, hidden_size = 0;
+  int64_t cache_row() const { return kv_heads * head_dim; }  // floats per position, layer and kind
+};
+
+struct TensorFacts {
+  executorch::aten::ScalarType dtype;
+  std::vector<int64_t> shape;
+  size_t bytes;
+  bool is_planned;  // its memory belongs to the method's own plan
+};
+
+struct Signature {
+  std::string name;
+  int64_t rows = 0, keep = 0;
+  int64_t carrying = 0;     // how many of the kept nodes have streams
+  size_t first_cache = 0;   // the first input that is a cache ...
+  size_t skipped_caches = 0;  // ... and how many caches of lower layers the method does not take
+  std::vector<TensorFacts> inputs, outputs;
+  // Places among the outputs.
+  std::optional<size_t> logits, best, kept, stream_ids, stream_log_probs, hidden;
+  size_t new_rows = 0;  // new_key_0; `streams` has none
+
+  bool is_streams() const { return name == kStreams; }
+};
+
+// Number of layers, capacity, kv heads and head dimension, from a method that takes all caches.
+void read_cache_shapes(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
+
+// Throws Failure(SF_BAD_PROGRAM) naming the method and the input or output that does not fit; completes `shapes`.
+Signature read_signature(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
+
+[[noreturn]] void bad_program(const std::string& method, const std::string& why);
+
+}  // namespace streamfuse
