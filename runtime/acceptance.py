@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from streamfuse.runtime.tree import Tree
 
 _FORGET = 0.97  # of what was seen, per new sight: about the last thirty count
@@ -87,12 +89,12 @@ class Yields:
             sums[1] *= factor
 
 
-def expected_tokens(tree: Tree, ratios: Sequence[float], exact: Collection[int] = ()) -> list[float]:
+def expected_hits(tree: Tree, ratios: Sequence[float], exact: Collection[int] = ()) -> list[float]:
     """[i]: probability that row i + 1 is accepted, at most 1; rows in `exact` are not corrected by depth."""
-    found = []
-    rows = zip(tree.log_probs.tolist(), tree.depths.tolist(), strict=True)
-    for row, (log_prob, depth) in enumerate(rows):
-        if row:
-            ratio = 1.0 if row in exact or depth >= len(ratios) else ratios[depth]
-            found.append(min(1.0, math.exp(log_prob) * ratio))
-    return found
+    promised = np.exp(tree.log_probs)
+    deepest = len(ratios) - 1
+    factors = np.array(ratios)[np.minimum(tree.depths, deepest)]
+    if exact:
+        factors[list(exact)] = 1.0
+    hits: list[float] = np.minimum(promised * factors, 1.0).tolist()
+    return hits[1:]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 from streamfuse.runtime.accept import Walk
-from streamfuse.runtime.acceptance import Calibration, Yields, expected_tokens
+from streamfuse.runtime.acceptance import Calibration, Yields, expected_hits
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.costs import STREAMS, CostTable
 from streamfuse.runtime.draft import StreamDrafter
-from streamfuse.runtime.ngram import Chain, ChainOdds, NgramIndex, merge
+from streamfuse.runtime.ngram import MAX_CHAIN, Chain, ChainOdds, NgramIndex, merge
 from streamfuse.runtime.plan import Step
 from streamfuse.runtime.tree import Tree
 
@@ -119,25 +120,27 @@ class AdaptivePlan:
         tree = root
         if self._drafter.ready:
             self._tree = tree = self._drafter.draft(tokens, self._widest, depth)
-        self._chain = self._index.chain(min(depth, self._widest - 1))
+        self._chain = self._index.chain(min(depth, MAX_CHAIN))
         if self._chain is None:
             return tree, []
         return merge(tree, self._chain, self._odds.log_probs(self._chain), self._widest)
 
     def _best(self, tree: Tree, exact: list[int]) -> tuple[str, int, float, float]:
         """The verify pass of the largest gain: method, nodes, gain, drafted tokens expected to be accepted."""
-        rate, hits = self._rate(), expected_tokens(tree, self._calibration.ratios(), exact)
+        rate, hits = self._rate(), expected_hits(tree, self._calibration.ratios(), exact)
+        sums = [0.0, *accumulate(hits)]
         best = ("", 0, -1e9, 0.0)
         for method in self._methods:
-            most = min(len(tree), self._spec.widths[method][0])
+            nodes = min(len(hits) + 1, self._spec.widths[method][0])
             kept, least = self._yields.ratio(method), rate * self.costs.per_node(method)
-            nodes, expected = 1, 0.0
-            while nodes < most and kept * hits[nodes - 1] >= least:
-                expected += kept * hits[nodes - 1]
-                nodes += 1
-            gain = 1 + expected - rate * self.costs.of_pass(method, nodes) + self._left(self._carried[method])
+            while nodes > 1 and kept * hits[nodes - 2] < least:
+                nodes -= 1
+            gain = 1 + kept * sums[nodes - 1] - rate * self.costs.of_pass(method, nodes)
+            gain += self._left(self._carried[method])
             if gain > best[2]:
-                best = (method, nodes, gain, expected / kept)
+                best = (method, nodes, gain, sums[nodes - 1])
+            if nodes > len(hits):  # the whole tree: wider methods have nothing to add
+                break
         return best
 
     def _plain_gain(self) -> float:

@@ -26,7 +26,7 @@ class GenerationConfig:
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False  # the model's end-of-sequence tokens become tokens like others
     speculative: bool = True  # False: `decode` only, the baseline
-    width: int | None = None  # nodes per verify pass at most; None: the bundle's default
+    width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in a bare loop
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -47,6 +47,11 @@ class GenerationConfig:
         if chosen not in widths:
             raise ValueError(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {chosen}")
         return chosen
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether passes are chosen by cost."""
+        return self.speculative and self.width is None
 
     def fallback_reason(self, spec: ModelSpec) -> str | None:
         """Why this generation decodes one token per pass; None where it drafts."""

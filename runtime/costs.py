@@ -64,6 +64,10 @@ class CostTable:
             scale = ratio * ratio if name == method else ratio
             self.ms[name] = (first * scale, last * scale)
 
+    def of_full_passes(self) -> dict[str, float]:
+        """Milliseconds per method with all its rows in use."""
+        return {name: last for name, (_, last) in self.ms.items()}
+
     def to_dict(self) -> dict[str, list[float]]:
         return {name: [first, last] for name, (first, last) in self.ms.items()}
 
@@ -128,7 +132,9 @@ def device_name(threads: int | None = None) -> str:
 class PlanCache:
     """One small JSON per bundle and device under `folder`. What is damaged, old or foreign is measured again."""
 
-    def __init__(self, folder: Path, bundle: str, device: str) -> None:
+    def __init__(self, folder: Path, files: Mapping[str, str], device: str) -> None:
+        """`files` are the bundle's names and their sha256."""
+        bundle = hashlib.sha256("\n".join(f"{name} {files[name]}" for name in sorted(files)).encode()).hexdigest()
         self._facts = {"format": _FORMAT, "bundle": bundle, "device": device}
         key = hashlib.sha256(f"{bundle}\n{device}".encode()).hexdigest()[:24]
         self.path = folder / f"{key}.json"

@@ -88,7 +88,7 @@ class Loop:
         while reason is None and not self.stop.is_set():
             step = plan.step(tokens, room)
             tree = step.tree
-            statistics.count_pass(step.method, int(tree.depths.max()), len(tree) - 1, step.reason)
+            statistics.count_pass(step.method, tree.depth, len(tree) - 1, step.reason)
             positions, visible = tree.positions(len(tokens) - 1), tree.ancestors()
             clock.lap("draft")
             output = backend.run(step.method, tree.tokens, positions, visible, sampler.needs_logits)

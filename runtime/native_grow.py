@@ -20,7 +20,7 @@ from streamfuse.runtime.tree import Tree
 class _Growth(ctypes.Structure):
     """sf_growth."""
 
-    _fields_ = [  # noqa: RUF012  (ctypes wants a plain list)
+    _fields_ = [
         *((name, ctypes.c_void_p) for name in ("parent_left", "parent_right", "gate", "slot_of")),
         *((name, ctypes.c_int64) for name in ("vocab_size", "rank")),
         *((name, ctypes.c_void_p) for name in ("stream_ids", "stream_log_probs")),

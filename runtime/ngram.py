@@ -5,14 +5,15 @@ After Saxena's prompt lookup decoding (2023), over prompt and generated text. Th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import accumulate
 
 from streamfuse.runtime.tree import Tree
 
 MIN_MATCH, MAX_MATCH = 2, 4  # tokens that must be equal; a single equal token says too little
+MAX_CHAIN = 8  # tokens proposed at most
 _PRIOR_HITS, _PRIOR_TRIALS = (0.6, 1.2, 1.8), 3.0  # by match length: a match of two is right in a fifth of cases
 _FORGET = 0.98
 
@@ -66,12 +67,8 @@ class ChainOdds:
 
     def log_probs(self, chain: Chain) -> list[float]:
         """Of each path from the root to a token of the chain, natural log."""
-        total, found = 0.0, []
-        for depth in range(len(chain.tokens)):
-            slot = self._slot(chain, depth)
-            total += float(np.log(self._hits[slot] / self._trials[slot]))
-            found.append(total)
-        return found
+        rates = [math.log(hits / trials) for hits, trials in zip(self._hits, self._trials, strict=True)]
+        return list(accumulate(rates[self._slot(chain, depth)] for depth in range(len(chain.tokens))))
 
     def learn(self, chain: Chain, chosen: Sequence[int]) -> None:
         """The model chose these tokens after the root, one after the other, while they were on the chain."""

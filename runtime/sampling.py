@@ -23,6 +23,7 @@ Float64Array = npt.NDArray[np.float64]
 NEAR_TIE_LOGIT = 1e-3
 NEAR_TIE_PROBABILITY = 1e-5
 
+_BLOCK = 64  # scores that are looked at together where only a few of very many are wanted
 _FIRST_NUCLEUS = 64  # tokens sorted first for top-p; four times as many whenever they do not reach it
 
 
@@ -62,6 +63,7 @@ class Sampler:
     def __init__(self, config: SamplingConfig) -> None:
         self.config = config
         self.near_ties = 0
+        self._space: Float64Array = np.empty((2, 0))
 
     @property
     def needs_logits(self) -> bool:
@@ -75,8 +77,10 @@ class Sampler:
         """
         if self.config.greedy:
             return self._best(penalise(logits, history, self.config.repetition_penalty))
-        ids, weights = distribution(logits, history, self.config)
-        cumulative = np.cumsum(weights)
+        if self._space.shape[1] != len(logits):  # fresh memory of this size costs more than the arithmetic in it
+            self._space = np.empty((2, len(logits)))
+        ids, weights = distribution(logits, history, self.config, self._space[0])
+        cumulative = np.cumsum(weights, out=self._space[1, : len(weights)])
         target = uniform(self.config.seed, position) * float(cumulative[-1])
         place = int(np.searchsorted(cumulative, target, side="right"))
         if place == len(weights):  # the product was rounded up to the total
@@ -99,21 +103,25 @@ class Sampler:
 
 
 def distribution(
-    logits: FloatArray, history: Sequence[int], config: SamplingConfig
+    logits: FloatArray, history: Sequence[int], config: SamplingConfig, space: Float64Array | None = None
 ) -> tuple[IntArray | None, Float64Array]:
     """The tokens that may be sampled, ascending, and their weights (not normalised; the best logit weighs 1).
 
-    Logits float32 [V]. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n]. Temperature is not 0.
+    Logits float32 [V]. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n], which may lie in
+    `space` (float64 [V]). Temperature is not 0.
     """
-    scores = penalise(logits, history, config.repetition_penalty).astype(np.float64)
-    top = float(scores.max())
+    penalised = penalise(logits, history, config.repetition_penalty)
+    top = float(penalised.max())
     _demand_finite(top)
-    scores -= top
-    scores /= config.temperature
+    scores = np.subtract(penalised, top, out=space, dtype=np.float64)
+    if config.temperature != 1:
+        scores /= config.temperature
     ids: IntArray | None = None
     if 0 < config.top_k < len(scores):
         ids = largest(scores, config.top_k)
         scores = scores[ids]
+    if config.top_p == 1 and config.min_p == 0:
+        return ids, np.exp(scores, out=scores)
     weights = np.exp(scores)
     if config.top_p < 1:
         ids, scores, weights = _narrow(ids, scores, weights, nucleus(scores, weights, config.top_p))
@@ -138,6 +146,12 @@ def penalise(logits: FloatArray, history: Sequence[int], penalty: float) -> Floa
 
 def largest(scores: Float64Array, count: int) -> IntArray:
     """Indices of the `count` largest of scores [n], ascending; of equal ones, the smaller indices."""
+    blocks = len(scores) // _BLOCK
+    if 2 * count <= blocks:  # as many blocks reach the count-th largest block's best, so no smaller score is needed
+        best = scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+        some = np.flatnonzero(scores >= np.partition(best, blocks - count)[blocks - count])
+        chosen: IntArray = some[largest(scores[some], count)]
+        return chosen
     threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
     above = np.flatnonzero(scores > threshold)
     level = np.flatnonzero(scores == threshold)[: count - len(above)]
@@ -149,15 +163,28 @@ def nucleus(scores: Float64Array, weights: Float64Array, top_p: float) -> IntArr
 
     Best first is by score, then by smaller index. The total is summed in index order, the prefix best first.
     """
-    goal = top_p * float(np.cumsum(weights)[-1])
+    total = float(np.cumsum(weights)[-1])
+    goal, light = top_p * total, 0.5 * (1 - top_p) * total / len(weights)
+    some = np.flatnonzero(weights > light)  # the others together weigh too little to be needed, but for rounding
+    chosen = _reaching(scores[some], weights[some], goal)
+    if chosen is not None:
+        return some[chosen]
+    chosen = _reaching(scores, weights, goal)
+    return np.arange(len(scores)) if chosen is None else chosen
+
+
+def _reaching(scores: Float64Array, weights: Float64Array, goal: float) -> IntArray | None:
+    """Indices, ascending, of the shortest best-first prefix that weighs at least `goal`; None where all weigh less."""
     count = _FIRST_NUCLEUS
     while True:
         count = min(count, len(scores))
         best = largest(scores, count)
         best = best[np.argsort(-scores[best], kind="stable")]
         reached = int(np.searchsorted(np.cumsum(weights[best]), goal, side="left"))
-        if reached < count or count == len(scores):
+        if reached < count:
             return np.sort(best[: reached + 1])
+        if count == len(scores):
+            return None
         count *= 4
 
 

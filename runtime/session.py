@@ -157,6 +157,8 @@ class Session:
         self.backend.truncate(_shared(self._tokens[: self.backend.length], tokens[:-1]))
         self._tokens = tokens
         statistics = Statistics(Stopwatch(self._clock), self._model_load_ms)
+        if plan is not None:
+            statistics.cost_ms = plan.costs.of_full_passes()
         loop = Loop(self.backend, tokens, config, self._drafter, self._acceptor, statistics=statistics, plan=plan)
         loop.observe = observe
         text = TextStream(self._decode, config.stop_strings) if self._decode else None

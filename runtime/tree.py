@@ -32,7 +32,7 @@ class Tree:
     @classmethod
     def root(cls, token: int) -> Tree:
         """The tree of one node: nothing is drafted."""
-        return cls.of([token], [-1])
+        return cls(np.array([token], np.int64), _NO_PARENT, _NO_DEPTH, _CERTAIN, _ITSELF)
 
     @classmethod
     def of(cls, tokens: Sequence[int], parents: Sequence[int], log_probs: Sequence[float] | None = None) -> Tree:
@@ -44,6 +44,11 @@ class Tree:
             depths[row] = depths[parent] + 1 if row else 0
         probs = np.zeros(len(tokens)) if log_probs is None else np.asarray(log_probs, np.float64)
         return cls(np.asarray(tokens, np.int64), np.asarray(parents, np.int64), np.asarray(depths, np.int64), probs)
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        return int(max(self.depths.tolist()))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -72,3 +77,9 @@ class Tree:
         """The row of the child of `row` that carries the token; None where nobody drafted it there."""
         found = np.flatnonzero((self.parents == row) & (self.tokens == token))
         return int(found[0]) if len(found) else None
+
+
+_NO_PARENT: IntArray = np.full(1, -1, np.int64)
+_NO_DEPTH: IntArray = np.zeros(1, np.int64)
+_CERTAIN: npt.NDArray[np.float64] = np.zeros(1)
+_ITSELF: BoolArray = np.ones((1, 1), np.bool_)

@@ -26,7 +26,7 @@ STATS_KEYS = [
     "prompt_tokens", "generated_tokens", "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec",
     "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed", "draft_tokens_accepted",
     "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths", "speculative",
-    "fallback_reason", "finish_reason",
+    "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ LETTERS = [byte_tokenizer().token_to_id(letter) for letter in "abcdefgh"]
 
 
 @pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
+def backends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
     """Every backend that the command opened; each must be closed at the end."""
     opened: list[fakes.ArithmeticBackend] = []
 
@@ -58,6 +58,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticB
         return opened[-1]
 
     monkeypatch.setattr(engine, "open_backend", open_backend)
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
     yield opened
     assert all(backend.closed for backend in opened)
 
@@ -201,7 +202,7 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
     assert "--top-p" in refusal("run", bundle, "hi", "--top-p", "0", code=2)
     assert "--repetition-penalty" in refusal("run", bundle, "hi", "--repetition-penalty", "0", code=2)
     assert "--max-new-tokens" in refusal("run", bundle, "hi", "--max-new-tokens", "0", code=2)
-    assert "--width must be one of 4, 8" in refusal("run", bundle, "hi", "--width", "5", code=2)
+    assert "--width must be auto or one of 4, 8" in refusal("run", bundle, "hi", "--width", "5", code=2)
     assert "--stop" in refusal("run", bundle, "hi", "--stop", "", code=2)
     assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
     assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)
@@ -297,7 +298,7 @@ def test_ctrl_c_in_a_chat_keeps_the_chat(
     made: list[Impatient] = []
     monkeypatch.setattr(chat, "_read_line", read_line)
     monkeypatch.setattr(engine, "open_backend", lambda b, t: made.append(Impatient(b.spec())) or made[-1])
-    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "6")
+    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "6", "--width", "4")
     assert code == 0
     assert "(stopped)" in stderr
     assert made[0].closed

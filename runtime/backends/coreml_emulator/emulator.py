@@ -51,6 +51,11 @@ class CoreMLEmulator:
         """How many operations of each kind a function has, constants left out."""
         return dict(self._interpreter(function).operation_counts)
 
+    @property
+    def constants_bytes(self) -> int:
+        """Memory of the decoded constants so far; float16 weights take four bytes here."""
+        return self._constants.size_bytes
+
     def predict(self, inputs: Mapping[str, npt.ArrayLike], function: str | None = None) -> dict[str, Array]:
         """Run a function (None: the default one) on arrays by input name.
 

@@ -33,6 +33,10 @@ class Constants:
             self._cache[key] = self._decode(operation, earlier)
         return self._cache[key]
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(value.nbytes for values in self._cache.values() for value in values)
+
     def value(self, constant: Constant) -> Any:
         return _plain(self._package.value(constant))
 

@@ -38,7 +38,8 @@ def chat(
     stop: options.Stop = None,
     system: options.System = None,
     no_speculation: options.NoSpeculation = False,
-    width: options.Width = None,
+    width: options.Width = options.AUTO,
+    no_plan_cache: options.NoPlanCache = False,
     threads: options.Threads = None,
 ) -> None:
     """Talk with the model; Ctrl-C ends an answer, not the program.
@@ -64,7 +65,7 @@ def chat(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
     ).config(opened.bundle.manifest)  # fmt: skip
-    with opened.session(threads) as session:
+    with opened.session(threads, plan=config.needs_plan, remember=not no_plan_cache) as session:
         model = opened.bundle.manifest.model.name
         say(f"{model}. {_HELP}")
         _Terminal(session, Conversation(opened.text, system), config).talk()

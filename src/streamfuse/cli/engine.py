@@ -13,6 +13,7 @@ from streamfuse.text_io import TextIO
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
+    from streamfuse.runtime.costs import CostTable
     from streamfuse.runtime.session import Session
 
 
@@ -30,17 +31,23 @@ class Opened:
         check_prompt(prompt_ids, self.bundle.spec())
 
     @contextmanager
-    def session(self, threads: int | None) -> Iterator[Session]:
-        """Load the engine; closed at the end of the block."""
-        from streamfuse.runtime.draft import DraftTables
+    def session(self, threads: int | None, *, plan: bool = True, remember: bool = False) -> Iterator[Session]:
+        """Load the engine; closed at the end of the block.
+
+        With `plan`, what passes cost is measured now, or taken from the user's cache folder where `remember` allows.
+        """
+        from streamfuse.runtime.draft import DraftTables, StreamDrafter
+        from streamfuse.runtime.native_grow import native_grower
         from streamfuse.runtime.session import Session
 
         started = time.perf_counter()
         backend = open_backend(self.bundle, threads)
         try:
             tables = DraftTables.load(self.bundle.draft) if self.bundle.draft else None
+            drafter = StreamDrafter(tables, native_grower(tables))
+            costs = self._costs(backend, threads, remember) if plan and backend.spec.widths else None
             load_ms = 1000 * (time.perf_counter() - started)
-            session = Session(backend, tables, self.text.decode, model_load_ms=load_ms)
+            session = Session(backend, None, self.text.decode, drafter=drafter, costs=costs, model_load_ms=load_ms)
         except BaseException:
             backend.close()
             raise
@@ -48,6 +55,30 @@ class Opened:
             yield session
         finally:
             session.close()
+
+    def _costs(self, backend: Backend, threads: int | None, remember: bool) -> CostTable:
+        from streamfuse.model.pull import cache_root
+        from streamfuse.runtime.costs import PlanCache, device_name, measure
+
+        files = {name: facts.sha256 for name, facts in self.bundle.manifest.files.items()}
+        cache = PlanCache(cache_root() / "plans", files, f"{device_name(threads)}, {_engine_stamp()}")
+        table = cache.load(backend.spec) if remember else None
+        if table is None:
+            table = measure(backend)
+            if remember:
+                cache.store(table)
+        return table
+
+
+def _engine_stamp() -> str:
+    """Changes with the engine, so that a new build is measured anew."""
+    from streamfuse.kernels.library import LibraryError, find_library
+
+    try:
+        facts = find_library().stat()
+    except LibraryError:
+        return "no native engine"
+    return f"engine {facts.st_size} {int(facts.st_mtime)}"
 
 
 def open_for_text(path: str) -> Opened:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streamfuse.train.templates import Template
 
 _BUNDLE_DEFAULT = "from the bundle"
+AUTO = "auto"
 
 BundleFolder = Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.")]
 MaxNewTokens = Annotated[
@@ -44,8 +45,11 @@ Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message, before the first turn.")]
 NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="One token per pass, the baseline.")]
 Width = Annotated[
-    int | None,
-    typer.Option(min=1, help="Nodes per verify pass; see `streamfuse inspect`.", show_default=_BUNDLE_DEFAULT),
+    str,
+    typer.Option(metavar="auto|N", help="Nodes per verify pass; auto: what pays, by the cost measured on this device."),
+]
+NoPlanCache = Annotated[
+    bool, typer.Option("--no-plan-cache", help="Measure what passes cost again, and do not remember it.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default="the engine's choice")]
 
@@ -87,7 +91,7 @@ class Wishes:
     seed: int = 0
     stop: tuple[str, ...] = ()
     speculative: bool = True
-    width: int | None = None
+    width: str = AUTO
 
     def config(self, manifest: Manifest) -> GenerationConfig:
         """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
@@ -102,9 +106,9 @@ class Wishes:
 
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         widths = [method.rows for method in manifest.verify_methods.values()]
-        if self.width is not None and self.speculative and self.width not in widths:
+        if self.speculative and self.width != AUTO and self.width not in map(str, widths):
             raise typer.BadParameter(
-                f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {self.width}"
+                f"--width must be auto or one of {', '.join(map(str, widths))} for this bundle, not {self.width}"
             )
         try:
             return GenerationConfig(
@@ -112,7 +116,7 @@ class Wishes:
                 sampling=SamplingConfig(seed=self.seed, **{name: choose(name) for name in names}),
                 stop_strings=self.stop,
                 speculative=self.speculative,
-                width=self.width,
+                width=int(self.width) if self.width != AUTO and self.speculative else None,
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None

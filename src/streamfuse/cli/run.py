@@ -41,14 +41,17 @@ def run(
         bool, typer.Option("--raw", help="Complete the prompt as it is, without the chat template.")
     ] = False,
     no_speculation: options.NoSpeculation = False,
-    width: options.Width = None,
+    width: options.Width = options.AUTO,
+    no_plan_cache: options.NoPlanCache = False,
     threads: options.Threads = None,
     compare_: Annotated[
         bool, typer.Option("--compare", help="Run plainly and speculatively; compare texts and speed.")
     ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median counts.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Statistics after the answer, on standard error.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", "--verbose", help="Statistics and plan after the answer, on standard error.")
+    ] = False,
 ) -> None:
     """Answer one prompt; the text is streamed to standard output.
 
@@ -73,7 +76,7 @@ def run(
     ).config(opened.bundle.manifest)  # fmt: skip
     prompt_ids = _encode(opened, sys.stdin.read() if prompt == "-" else prompt, system, raw)
     opened.check_prompt(prompt_ids)
-    with opened.session(threads) as session:
+    with opened.session(threads, plan=config.needs_plan, remember=not no_plan_cache) as session:
         if compare_:
             comparison = compare(session, prompt_ids, config, repeats, err)
             if json_:

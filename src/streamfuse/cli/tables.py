@@ -34,7 +34,7 @@ def comparison(result: Comparison) -> Group:
     fallback = speculative["fallback_reason"]
     lines = [f"[bold]speed-up {result.speedup:.2f}x[/bold], {equal}"]
     if fallback:
-        lines.append(f"[yellow]not speculative: {fallback}[/yellow]")
+        lines.append(f"[yellow]{'partly plain' if speculative['rounds'] else 'not speculative'}: {fallback}[/yellow]")
     return Group(table, *lines)
 
 
@@ -53,13 +53,19 @@ def figures(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     depths = " ".join(f"{share:.2f}" for share in facts["acceptance_per_depth"])
+    ranks = " ".join(f"{share:.2f}" for share in facts["acceptance_per_rank"])
     widths = " ".join(f"{name}:{count}" for name, count in facts["widths"].items())
+    costs = " ".join(f"{name}:{ms:.2f}" for name, ms in facts["cost_ms"].items())
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in facts["fallback_reasons"].items())
     rows = [
         ("tokens/s", f"{facts['decode_token_per_sec']:.1f}"),
         ("mean accepted tokens", f"{facts['mean_accepted_tokens']:.2f}"),
         ("acceptance per depth", depths or "-"),
+        ("acceptance per rank", ranks or "-"),
         ("drafted tokens accepted", f"{facts['draft_tokens_accepted']} of {facts['draft_tokens_proposed']}"),
         ("target passes", widths or "-"),
+        ("planned with ms per pass", costs or "-"),
+        ("plain passes because", reasons or facts["fallback_reason"] or "-"),
         ("generated tokens", str(facts["generated_tokens"])),
         ("finish reason", facts["finish_reason"]),
         ("prompt tokens", f"{facts['prompt_tokens']} ({facts['prefill_token_per_sec']:.0f}/s)"),
