@@ -41,10 +41,15 @@ struct Group {
       v[4 + i] = Q8 ? _mm512_loadu_si512(w + 256 + 64 * i) : _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
     }
   }
-  SF_INLINE_MEMBER Native dots(const int8_t* q, int32_t start) const {
-    __m512i acc = _mm512_set1_epi32(Q8 ? start : 0);
-    for (int i = 0; i < 8; ++i) acc = _mm512_dpbusd_epi32(acc, v[i], _mm512_set1_epi32(quad_at(q + 4 * i)));
-    return _mm512_cvtepi32_ps(acc);
+  template <int N>
+  SF_INLINE_MEMBER void dots_of(const int8_t* q, const int32_t* start, Native* out) const {
+    __m512i acc[N];
+    for (int r = 0; r < N; ++r) acc[r] = _mm512_set1_epi32(Q8 ? start[r] : 0);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+      for (int r = 0; r < N; ++r)
+        acc[r] = _mm512_dpbusd_epi32(acc[r], v[i], _mm512_set1_epi32(quad_at(q + r * kGroupSize + 4 * i)));
+    for (int r = 0; r < N; ++r) out[r] = _mm512_cvtepi32_ps(acc[r]);
   }
 };
 
@@ -127,6 +132,46 @@ struct Group {
     return vcvtq_f32_s32(acc);
   }
 };
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// The same for two rows at a time: an instruction multiplies 2 rows with 2 outputs over 8 inputs. place_group below lays the
+// rows out for it.
+template <bool Q8>
+struct PairGroup {
+  int8x16_t low[4], high[4];  // outputs 0 and 1, outputs 2 and 3; eight inputs each
+
+  SF_INLINE_MEMBER void load(const uint8_t* w, int part) {
+    Group<Q8> group;
+    group.load(w, part);
+    for (int i = 0; i < 4; ++i) {
+      const int32x4_t first = vreinterpretq_s32_s8(group.v[2 * i]), second = vreinterpretq_s32_s8(group.v[2 * i + 1]);
+      low[i] = vreinterpretq_s8_s32(vzip1q_s32(first, second));
+      high[i] = vreinterpretq_s8_s32(vzip2q_s32(first, second));
+    }
+  }
+  // Of the rows at q and behind it, or of the one at q in both results.
+  SF_INLINE_MEMBER void dots(const int8_t* q, bool alone, Native* out0, Native* out1) const {
+    int32x4_t outputs01 = vdupq_n_s32(0), outputs23 = outputs01;  // the first row in the lower half
+    for (int i = 0; i < 4; ++i) {
+      const int8x16_t rows =
+          alone ? vreinterpretq_s8_s64(vld1q_dup_s64((const int64_t*)(q + 8 * i))) : vld1q_s8(q + 16 * i);
+      outputs01 = vmmlaq_s32(outputs01, rows, low[i]);
+      outputs23 = vmmlaq_s32(outputs23, rows, high[i]);
+    }
+    const int64x2_t a = vreinterpretq_s64_s32(outputs01), b = vreinterpretq_s64_s32(outputs23);
+    *out0 = vcvtq_f32_s32(vreinterpretq_s32_s64(vtrn1q_s64(a, b)));
+    *out1 = vcvtq_f32_s32(vreinterpretq_s32_s64(vtrn2q_s64(a, b)));
+  }
+};
+
+// Copies a row's 32 rounded values of one group to their place among those of all `rows`: rows 2 i and 2 i + 1 take turns
+// every eight values; a last row without a partner stands alone.
+SF_INLINE void place_group(const int8_t* q, int8_t* group, int64_t row, int64_t rows) {
+  const bool alone = (row | 1) >= rows;
+  int8_t* const place = group + (row & ~(int64_t)1) * kGroupSize + (row & 1) * 8;
+  for (int i = 0; i < 4; ++i) memcpy(place + (alone ? 8 : 16) * i, q + 8 * i, 8);
+}
+#endif
 
 SF_INLINE Native halves(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 

@@ -18,6 +18,7 @@ SF_DECLARE(avx512)
 SF_DECLARE(avx2)
 SF_DECLARE(portable)
 #elif defined(__aarch64__)
+SF_DECLARE(neon_i8mm)
 SF_DECLARE(neon_dot)
 SF_DECLARE(neon)
 #else
@@ -33,14 +34,15 @@ bool allowed(const char* name) {
 }
 
 #if defined(__aarch64__)
-bool has_dot_product() {
+struct ArmFeatures {
 #if defined(__linux__)
-  constexpr unsigned long kAsimdDp = 1ul << 20;  // HWCAP_ASIMDDP
-  return (getauxval(AT_HWCAP) & kAsimdDp) != 0;
+  bool dot_product = (getauxval(AT_HWCAP) & 1ul << 20) != 0;      // HWCAP_ASIMDDP
+  bool matrix_product = (getauxval(AT_HWCAP2) & 1ul << 13) != 0;  // HWCAP2_I8MM
 #else
-  return true;  // every Apple core that runs 64-bit ARM macOS or iOS 15
+  bool dot_product = true;  // every Apple core that runs 64-bit ARM macOS or iOS 15
+  bool matrix_product = false;
 #endif
-}
+};
 #endif
 
 const LaneKernels& select() {
@@ -54,7 +56,9 @@ const LaneKernels& select() {
   if (has_avx2 && (allowed("avx2") || allowed("avx512"))) return avx2::kTable;
   return portable::kTable;
 #elif defined(__aarch64__)
-  if (has_dot_product() && allowed("neon_dot")) return neon_dot::kTable;
+  const ArmFeatures cpu;
+  if (cpu.matrix_product && cpu.dot_product && allowed("neon_i8mm")) return neon_i8mm::kTable;
+  if (cpu.dot_product && (allowed("neon_dot") || allowed("neon_i8mm"))) return neon_dot::kTable;
   return neon::kTable;
 #else
   return portable::kTable;

@@ -1,7 +1,7 @@
 // What surrounds a packed product, row by row: norm, rounding, adapters, rotation, gate. Included by product_kernels.cpp.
 #pragma once
 
-#include "lanes.h"
+#include "groups.h"
 #include "product_kernels.h"
 
 namespace streamfuse {
@@ -16,8 +16,15 @@ SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row
   float scale = largest(max(magnitude(low), magnitude(high))) / 127.0f;
   if (!(scale >= kSmallestScale)) scale = scale == scale ? 0.0f : scale;
   const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
-  int8_t* q = to.q + at * kGroupSize;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  int8_t q[kGroupSize];
+#else
+  int8_t* const q = to.q + at * kGroupSize;
+#endif
   const int32_t sum = round_lanes(low, inverse, q) + round_lanes(high, inverse, q + kLanes);
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  place_group(q, to.q + group * to.rows * kGroupSize, row, to.rows);
+#endif
   to.scale[at] = scale;
   to.share[at] = scale * (float)sum;
   to.start[at] = -128 * sum;

@@ -15,6 +15,7 @@
 #include "bench_products.h"
 #include "ops/lane_kernels.h"
 #include "ops/team.h"
+#include "test_products.h"
 
 namespace {
 
@@ -212,6 +213,7 @@ uint64_t digest() {
     mix(out_ids.data(), out_ids.size() * sizeof(int64_t));
     mix(out.data(), out.size() * sizeof(float));
   }
+  products_digest(mix);
   return hash;
 }
 
@@ -266,6 +268,7 @@ int main(int argc, char** argv) {
   }
   a_row_that_sees_nothing_gives_zeros();
   top_k_survives_nan_and_infinity();
+  failures += test_products(std::max(1, cases / 10));
   std::printf(failures == 0 ? "ok\n" : "failing: %d\n", failures);
   return failures != 0;
 }

@@ -1,0 +1,280 @@
+// Tests of the packed products and what is fused with them: against double precision, against one another, and bit for
+// bit over numbers of rows and threads.
+#include "test_products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "ops/embedding_q8.h"
+#include "ops/gated_mlp.h"
+#include "ops/head.h"
+#include "ops/lane_kernels.h"
+#include "ops/linear.h"
+#include "ops/qkv.h"
+#include "ops/team.h"
+
+namespace {
+
+using namespace streamfuse;
+using Floats = std::vector<float>;
+
+std::mt19937 generator(7);
+int failures = 0;
+
+void expect(bool condition, const char* what) {
+  if (condition) return;
+  std::printf("FAILED: %s\n", what);
+  ++failures;
+}
+
+int64_t any_of(int64_t low, int64_t high) { return low + static_cast<int64_t>(generator() % (high - low + 1)); }
+
+// Made of integers, so that every C library gives the same ones.
+Floats floats(int64_t count, float size = 1.0f) {
+  Floats values(count);
+  for (float& value : values) value = size * (static_cast<float>(any_of(-4000, 4000)) / 2000.0f);
+  return values;
+}
+
+// A packed matrix of random weights; exact size, so that the address sanitizer sees every step outside.
+struct Matrix {
+  int64_t outputs, inputs;
+  std::vector<uint8_t> bytes;
+  Packed packed;
+
+  Matrix(int64_t outputs, int64_t inputs, bool is_q8)
+      : outputs(outputs), inputs(inputs), packed{nullptr, (outputs + 15) / 16, inputs / 32, is_q8} {
+    bytes.resize(packed.tiles * packed.groups * packed.group_bytes());
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+    for (int64_t at = 0; at < packed.tiles * packed.groups; ++at) {
+      uint8_t* halves = bytes.data() + at * packed.group_bytes() + (is_q8 ? 512 : 256);
+      for (int i = 0; i < (is_q8 ? 16 : 32); ++i) {  // scales around 0.01, minima of both signs
+        const uint16_t half =
+            static_cast<uint16_t>(any_of(7, 8) << 10 | any_of(0, 1023) | (i < 16 ? 0 : any_of(0, 1) << 15));
+        std::memcpy(halves + 2 * i, &half, 2);
+      }
+    }
+    packed.data = bytes.data();
+  }
+
+  const uint8_t* group(int64_t row, int64_t group) const {
+    return packed.data + ((row / 16) * packed.groups + group) * packed.group_bytes();
+  }
+  int quant(int64_t row, int64_t column) const {
+    const int64_t k = column % 32, r = row % 16;
+    const uint8_t* tile = group(row, column / 32);
+    if (packed.is_q8) return tile[64 * (k / 4) + 4 * r + k % 4] - 128;
+    const uint8_t byte = tile[64 * (k % 16 / 4) + 4 * r + k % 4];
+    return k < 16 ? byte & 15 : byte >> 4;
+  }
+  double scale(int64_t row, int64_t g) const {
+    return lane_kernels().products->half(group(row, g) + (packed.is_q8 ? 512 : 256) + 2 * (row % 16));
+  }
+  double minimum(int64_t row, int64_t g) const {
+    return packed.is_q8 ? 0.0 : lane_kernels().products->half(group(row, g) + 288 + 2 * (row % 16));
+  }
+};
+
+// An adapter of random size for rows from a random one on, with its memory.
+struct Adapter {
+  Floats down, up;
+  LowRank low_rank;
+
+  Adapter(int64_t inputs, int64_t outputs, int64_t rank, int64_t first_row)
+      : down(floats(rank * inputs, 0.05f)),
+        up(floats(rank * outputs, 0.05f)),
+        low_rank{down.data(), up.data(), rank, first_row} {}
+};
+
+struct Input {
+  int64_t rows, inputs;
+  Floats x, norm;
+
+  Input(int64_t rows, int64_t inputs)
+      : rows(rows), inputs(inputs), x(floats(rows * inputs, 3.0f)), norm(floats(inputs)) {}
+
+  // Rows [first, first + count) with or without the norm.
+  ProductInput part(int64_t first, int64_t count, bool with_norm, LowRank adapter = {}) const {
+    adapter.first_row = std::max<int64_t>(0, adapter.first_row - first);
+    return {x.data() + first * inputs, with_norm ? norm.data() : nullptr, 1e-5f, count, inputs, adapter};
+  }
+};
+
+bool close(double expected, float got, double tolerance) {
+  return std::fabs(expected - got) <= tolerance * (1 + std::fabs(expected));
+}
+
+void linear_equals_double_precision() {
+  const int64_t rows = any_of(1, 19), inputs = 32 * any_of(1, 6), outputs = any_of(1, 70), rank = any_of(0, 5);
+  const Matrix w(outputs, inputs, any_of(0, 1));
+  const Input input(rows, inputs);
+  const Adapter adapter(inputs, outputs, rank, any_of(0, rows));
+  const Floats residual = floats(rows * outputs);
+  const bool with_norm = any_of(0, 1), with_residual = any_of(0, 1);
+  Floats out(rows * outputs);
+  linear({input.part(0, rows, with_norm, adapter.low_rank), w.packed, outputs,
+          with_residual ? residual.data() : nullptr, out.data()});
+  bool good = true;
+  for (int64_t r = 0; r < rows; ++r) {
+    Floats x(input.x.begin() + r * inputs, input.x.begin() + (r + 1) * inputs);
+    double squares = 0;
+    for (float value : x) squares += double(value) * value;
+    if (with_norm) {
+      Floats normed(inputs);
+      lane_kernels().products->norm(x.data(), input.norm.data(), 1e-5f, inputs, normed.data());
+      for (int64_t i = 0; i < inputs; ++i)
+        good &= close(x[i] / std::sqrt(squares / inputs + 1e-5) * input.norm[i], normed[i], 1e-6);
+      x = normed;
+    }
+    for (int64_t n = 0; n < outputs; ++n) {
+      double sum = with_residual ? residual[r * outputs + n] : 0.0;
+      for (int64_t g = 0; g < inputs / 32; ++g) {
+        float largest = 0;
+        for (int64_t k = 0; k < 32; ++k) largest = std::max(largest, std::fabs(x[32 * g + k]));
+        const float scale = largest / 127.0f, inverse = scale == 0 ? 0 : 1.0f / scale;
+        for (int64_t k = 0; k < 32; ++k)
+          sum += (w.quant(n, 32 * g + k) * w.scale(n, g) + w.minimum(n, g)) * scale *
+                 std::nearbyint(x[32 * g + k] * inverse);
+      }
+      for (int64_t j = 0; j < rank && r >= adapter.low_rank.first_row; ++j) {
+        double inner = 0;
+        for (int64_t i = 0; i < inputs; ++i) inner += double(adapter.down[j * inputs + i]) * x[i];
+        sum += inner * adapter.up[j * outputs + n];
+      }
+      good &= close(sum, out[r * outputs + n], 2e-5);
+    }
+  }
+  expect(good, "a product differs from double precision");
+}
+
+// What all operators give for rows [first, first + count) of one model's worth of memory.
+struct Model {
+  int64_t rows, hidden = 64, heads = 4, kv_heads = 2, dim = 32, inner = 96, vocabulary = 203;
+  bool with_norms;
+  Matrix qkv_weight{(heads + 2 * kv_heads) * dim, hidden, false}, gate_up{2 * inner, hidden, false},
+      down{hidden, inner, false}, o{hidden, hidden, false}, embedding{vocabulary, hidden, true};
+  Input input;
+  Floats cos, sin, q_norm = floats(dim), k_norm = floats(dim);
+  Adapter qkv_adapter, up_adapter, down_adapter;
+  std::vector<int64_t> ids;
+
+  explicit Model(int64_t rows)
+      : rows(rows),
+        with_norms(any_of(0, 1)),
+        input(rows, hidden),
+        cos(floats(rows * dim)),
+        sin(floats(rows * dim)),
+        qkv_adapter(hidden, qkv_weight.outputs, 3, any_of(0, rows)),
+        up_adapter(hidden, 2 * inner, 2, any_of(0, rows)),
+        down_adapter(inner, hidden, 2, up_adapter.low_rank.first_row),
+        ids(rows) {
+    for (int64_t& id : ids) id = any_of(0, vocabulary - 1);
+  }
+
+  // Row by row: query, key, value, linear, MLP, logits, best, streams, embedding.
+  std::vector<Floats> outputs(int64_t first, int64_t count, bool with_logits = true) const {
+    const int64_t k = 5;
+    Floats q(count * heads * dim), key(count * kv_heads * dim), value(key), y(count * hidden), mlp(y), embedded(y);
+    Floats logits(count * vocabulary), log_probs(count * k);
+    std::vector<int64_t> best(count), top(count * k), columns(vocabulary);
+    for (int64_t c = 0; c < vocabulary; ++c) columns[c] = 2 * c;
+    qkv({input.part(first, count, true, qkv_adapter.low_rank), qkv_weight.packed, &cos[first * dim], &sin[first * dim],
+         with_norms ? q_norm.data() : nullptr, with_norms ? k_norm.data() : nullptr, heads, kv_heads, dim, q.data(),
+         key.data(), value.data()});
+    linear({input.part(first, count, false), o.packed, hidden, &input.x[first * hidden], y.data()});
+    LowRank second = down_adapter.low_rank;
+    second.first_row = std::max<int64_t>(0, second.first_row - first);
+    gated_mlp(
+        {input.part(first, count, true, up_adapter.low_rank), gate_up.packed, down.packed, second, inner, mlp.data()});
+    head({input.part(first, count, true), embedding.packed, vocabulary, with_logits ? logits.data() : nullptr,
+          best.data()});
+    stream_top_k({input.part(first, count, true), embedding.packed, columns.data(), vocabulary, k, top.data(),
+                  log_probs.data()});
+    embedding_q8(embedding.packed, &ids[first], count, embedded.data());
+    std::vector<Floats> found(count);
+    const auto take = [&](const auto& values) {
+      const int64_t size = static_cast<int64_t>(values.size()) / count;
+      for (int64_t r = 0; r < count; ++r)
+        found[r].insert(found[r].end(), values.begin() + r * size, values.begin() + (r + 1) * size);
+    };
+    take(q), take(key), take(value), take(y), take(mlp), take(best), take(top), take(log_probs), take(embedded);
+    if (with_logits) take(logits);
+    return found;
+  }
+};
+
+bool same_bits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void rows_do_not_know_their_company() {
+  const Model model(any_of(1, 19));
+  limit_team(1);
+  const std::vector<Floats> together = model.outputs(0, model.rows);
+  for (const int threads : {1, 3}) {
+    limit_team(reserve_team(threads));
+    const int64_t first = any_of(0, model.rows - 1), count = any_of(1, model.rows - first);
+    const std::vector<Floats> some = model.outputs(first, count);
+    for (int64_t r = 0; r < count; ++r)
+      expect(same_bits(together[first + r], some[r]), "a row's bits depend on its company");
+  }
+  limit_team(1);
+}
+
+void heads_agree_with_their_logits() {
+  const Model model(any_of(1, 5));
+  const std::vector<Floats> with = model.outputs(0, model.rows), without = model.outputs(0, model.rows, false);
+  for (int64_t r = 0; r < model.rows; ++r) {
+    const int64_t at = without[r].size(), best = at - model.hidden - 5 - 5 - 1;
+    const auto logits = with[r].begin() + at;
+    expect(with[r][best] == std::max_element(logits, with[r].end()) - logits, "best is not the largest logit");
+    expect(with[r][best + 1] == 2 * with[r][best], "the first stream candidate is not the largest logit");
+    expect(same_bits(Floats(with[r].begin(), logits), without[r]), "leaving out the logits changes a result");
+  }
+}
+
+// Rounding may fall otherwise where the gate is taken in double precision, so the comparison is a loose one.
+void the_mlp_is_its_parts() {
+  const Model model(3);
+  Floats both(model.rows * 2 * model.inner), gated(model.rows * model.inner), expected(model.rows * model.hidden),
+      out(expected);
+  linear({model.input.part(0, 3, true), model.gate_up.packed, 2 * model.inner, nullptr, both.data()});
+  for (int64_t r = 0; r < 3; ++r)
+    for (int64_t i = 0; i < model.inner; ++i) {
+      const float* block = &both[r * 2 * model.inner + i / 16 * 32 + i % 16];
+      gated[r * model.inner + i] = static_cast<float>(block[0] / (1 + std::exp(-double(block[0]))) * block[16]);
+    }
+  linear({{gated.data(), nullptr, 0, 3, model.inner, {}},
+          model.down.packed,
+          model.hidden,
+          model.input.x.data(),
+          expected.data()});
+  gated_mlp({model.input.part(0, 3, true), model.gate_up.packed, model.down.packed, {}, model.inner, out.data()});
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < out.size(); ++i)
+    worst = std::max(worst, std::fabs(double(out[i]) - expected[i])),
+    largest = std::max(largest, std::fabs(double(out[i])));
+  expect(worst < 1e-3 * largest, "the MLP differs from its parts");
+}
+
+}  // namespace
+
+int test_products(int cases) {
+  for (int i = 0; i < cases; ++i) {
+    linear_equals_double_precision();
+    rows_do_not_know_their_company();
+    heads_agree_with_their_logits();
+    the_mlp_is_its_parts();
+  }
+  return failures;
+}
+
+void products_digest(const std::function<void(const void*, size_t)>& mix) {
+  generator.seed(99);
+  for (const int64_t rows : {1, 2, 7, 16})
+    for (const Floats& row : Model(rows).outputs(0, rows)) mix(row.data(), row.size() * sizeof(float));
+}
