@@ -1,0 +1,128 @@
+"""Whole decoders through the emulator: two layouts, several functions in one package, compressed weights.
+
+pytest tests/unit/test_coreml_emulator_models.py
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coreml_decoder as decoder
+import coreml_samples as samples
+from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
+
+ROWS = {"decode": 1, "verify_4": 4}
+ANSWERS = ["logits", "top_ids", "top_log_probs"]
+CACHES = [f"{kind}_cache_{layer}" for layer in range(decoder.LAYERS) for kind in ("key", "value")]
+NEW = [f"new_{name.replace('_cache', '')}" for name in CACHES]
+INPUTS = {
+    decoder.Decoder: ["input_ids", "position_ids", "mask", *CACHES],
+    decoder.ChannelsFirst: ["input_ids", "cos", "sin", "mask", *CACHES],
+}
+# Signal to noise in dB of a float16 or compressed program's logits against float32 PyTorch: floors, never lowered.
+FLOORS = {"float32": 100.0, "float16": 50.0, "int4": 12.0}
+
+
+def _decibels(found: np.ndarray, want: np.ndarray) -> float:
+    noise = np.square(found.astype(np.float64) - want).sum()
+    return float(10 * np.log10(np.square(want.astype(np.float64)).sum() / max(noise, 1e-30)))
+
+
+def _inputs(model: decoder.Decoder, rows: int, length: int = 9) -> tuple[torch.Tensor, ...]:
+    plain = decoder.example(rows, length, torch.Generator().manual_seed(rows))
+    return decoder.channels_first(model, plain) if isinstance(model, decoder.ChannelsFirst) else plain
+
+
+def _compressed(model: Any) -> Any:
+    cto = samples.ct.optimize.coreml
+    config = cto.OpLinearQuantizerConfig(
+        mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=32, weight_threshold=1024
+    )
+    return cto.linear_quantize_weights(model, cto.OptimizationConfig(global_config=config))
+
+
+@pytest.fixture(scope="module", params=[decoder.Decoder, decoder.ChannelsFirst], ids=["plain", "channels_first"])
+def model(request: pytest.FixtureRequest) -> decoder.Decoder:
+    torch.manual_seed(6)
+    return request.param().eval()
+
+
+@pytest.fixture(scope="module", params=list(FLOORS))
+def package(
+    request: pytest.FixtureRequest, model: decoder.Decoder, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """A multifunction package with every width, and its precision."""
+    folder, merged = tmp_path_factory.mktemp("models"), samples.ct.utils.MultiFunctionDescriptor()
+    logging.disable(logging.WARNING)
+    for name, rows in ROWS.items():
+        half = request.param != "float32"
+        names = INPUTS[type(model)]
+        part = samples.convert(model, _inputs(model, rows), names, [*ANSWERS, *NEW], half=half)
+        if request.param == "int4":
+            part = _compressed(part)
+        merged.add_function(str(samples.save(part, folder, name)), "main", name)
+    merged.default_function_name = "decode"
+    samples.ct.utils.save_multifunction(merged, str(folder / "all.mlpackage"))
+    logging.disable(logging.NOTSET)
+    return folder / "all.mlpackage", request.param
+
+
+@pytest.mark.parametrize("engine", samples.ENGINES)
+@pytest.mark.parametrize("function", ROWS)
+def test_every_function_of_a_package_follows_pytorch(
+    function: str, engine: str, package: tuple[Path, str], model: decoder.Decoder
+) -> None:
+    path, precision = package
+    inputs = _inputs(model, ROWS[function])
+    given = dict(zip(INPUTS[type(model)], (x.numpy() for x in inputs), strict=True))
+    found = samples.predict(engine, path, given, function)
+    with torch.inference_mode():
+        want = dict(zip([*ANSWERS, *NEW], (x.numpy() for x in model(*inputs)), strict=True))
+    assert set(found) == set(want)
+    for name in ("logits", *NEW):
+        assert found[name].shape == want[name].shape
+        assert _decibels(found[name], want[name]) > FLOORS[precision], name
+    if precision in ("float32", "float16"):
+        assert found["top_ids"].tolist() == want["top_ids"].tolist()
+        np.testing.assert_allclose(found["top_log_probs"], want["top_log_probs"], rtol=0.01, atol=0.03)
+
+
+def test_the_two_layouts_agree_on_the_same_weights() -> None:
+    torch.manual_seed(6)
+    plain, turned = decoder.Decoder().eval(), decoder.ChannelsFirst().eval()
+    turned.load_state_dict(plain.state_dict())
+    inputs = decoder.example(4, 9, torch.Generator().manual_seed(4))
+    with torch.inference_mode():
+        torch.testing.assert_close(plain(*inputs)[0], turned(*decoder.channels_first(turned, inputs))[0])
+
+
+def test_functions_share_their_constants(package: tuple[Path, str], model: decoder.Decoder) -> None:
+    path, _ = package
+    emulator = CoreMLEmulator(path)
+    assert set(emulator.functions) == set(ROWS)
+    emulator.inputs("decode")
+    one = emulator.constants_bytes
+    emulator.inputs("verify_4")
+    assert one > 0
+    assert emulator.constants_bytes < 1.1 * one
+
+
+def test_masked_cache_rows_do_not_matter(tmp_path: Path) -> None:
+    """What lies beyond the cache's length is whatever was there; the finite mask must keep it out, in float16 too."""
+    torch.manual_seed(6)
+    model = decoder.Decoder().eval()
+    inputs = _inputs(model, 4)
+    package = samples.convert(model, inputs, INPUTS[decoder.Decoder], [*ANSWERS, *NEW], half=True)
+    emulator = CoreMLEmulator(samples.save(package, tmp_path))
+    given = dict(zip(INPUTS[decoder.Decoder], (x.numpy() for x in inputs), strict=True))
+    before = emulator.predict(given)
+    for name in CACHES:
+        given[name] = np.where(np.arange(decoder.CAPACITY)[:, None, None] < 9, given[name], 7.0)
+    after = emulator.predict(given)
+    np.testing.assert_array_equal(before["logits"], after["logits"])
