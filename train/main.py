@@ -10,7 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,10 +22,11 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
-from streamfuse.model.config import ModelConfig, StreamConfig
+from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
+from .config import DTYPES, TrainConfig
 from .data import FrozenStates, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
 from .dtype import fastest_dtype
 from .evaluate import own_text
@@ -34,6 +35,7 @@ from .objective import NGramObjective
 from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
 from .report import AdapterFile, MetricsFile, ProgressBar, StopAfterStep
+from .templates import TEMPLATES
 from .trainer import StreamTrainer
 
 # A run continues only with the settings it began with; paths, epochs and how often to log and save may change.
@@ -51,84 +53,6 @@ _FIXED = (
     "seed",
     "examples",
 )
-
-
-MODES = ("lossless", "shared", "base")
-DTYPES: dict[str, torch.dtype | None] = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """Defaults are those of the shipped chat adapter.
-
-    Attributes:
-        model: checkpoint folder of the base.
-        data: a file, a folder or a hub's data set (`readers.read_samples`). Lossless mode learns to draft the base's
-            own text, so it should be that (`streamfuse distill`).
-        format: of the data, one of `formats.NAMES`; None tells it from the first row.
-        limit: rows of the data to take; 0 takes all.
-        out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached frozen states.
-        adapter: the adapter file, written at each evaluation.
-        mode: "lossless", "shared" or "base".
-        streams: settings of the streams; ignored with init_adapter.
-        alpha_main: weight of the next-token loss (alpha_0); not in lossless mode.
-        alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
-        learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
-        embedding_learning_rate: the same of stream embeddings, parent term and pruner.
-        epochs: passes over the data; max_steps, where positive, is used instead.
-        max_tokens: examples are cut there.
-        valid: held-out data in the same form; None takes every n-th example of `data`.
-        held_out: how many examples are measured and not trained on.
-        log_every: in steps.
-        evaluate_every: in steps; a checkpoint is saved with each evaluation.
-        init_adapter: continue from the weights of this adapter instead of new ones.
-        base_adapter: begin with the tuned base of this adapter (of base or shared mode), and new streams.
-        dtype: of the frozen base and the activations: "float32", "bfloat16", or "auto", the faster on this machine.
-            What is trained is float32 in any case.
-        chat_template: goes into the adapter file, for the bundles made of it; None leaves the base's own.
-    """
-
-    model: Path
-    data: str | Path
-    out_dir: Path
-    adapter: Path
-    mode: str = "lossless"
-    streams: StreamConfig = field(default_factory=lambda: StreamConfig(stream_vocab_size=8192))
-    alpha_main: float = 1.0
-    alpha_streams: float = 0.3
-    epochs: float = 3.0
-    max_steps: int = 0
-    batch_size: int = 8
-    learning_rate: float = 1e-3
-    embedding_learning_rate: float = 1e-2
-    max_tokens: int = 320
-    format: str | None = None
-    limit: int = 0
-    valid: str | Path | None = None
-    held_out: int = 40
-    log_every: int = 10
-    evaluate_every: int = 60
-    seed: int = 0
-    init_adapter: Path | None = None
-    base_adapter: Path | None = None
-    chat_template: str | None = None
-    dtype: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
-            raise ValueError(f"{self.mode} mode tunes the base, so base_rank and base_layers must be positive")
-        if self.init_adapter and self.base_adapter:
-            raise ValueError("init_adapter brings its own base, so base_adapter does not go with it")
-        for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")
-        for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +103,13 @@ def run(
         0.0 if config.mode == "lossless" else config.alpha_main,
         0.0 if config.mode == "base" else config.alpha_streams,
     )
-    facts = {"mode": config.mode, "data": Path(config.data).name, "examples": str(len(examples))}
-    if config.chat_template:
-        facts["chat_template"] = config.chat_template
+    facts = {
+        "mode": config.mode,
+        "data": ", ".join(Path(source).name for source in config.data),
+        "examples": str(len(examples)),
+    }
+    if chat_template := TEMPLATES[config.task].chat_template:
+        facts["chat_template"] = chat_template
     trainer = StreamTrainer(
         model=objective,
         args=_arguments(config),
@@ -209,19 +137,24 @@ def run(
 
 def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], list[Example]]:
     """Examples to train on, and held-out ones."""
-    samples = read_samples(config.data, config.format, limit=config.limit or None)
+    samples = [
+        sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
+    ]
     if config.valid:
         held_out = spread(merged(read_samples(config.valid, config.format)), config.held_out)
         return _encoded(config, model, samples), _encoded(config, model, held_out)
     examples = _encoded(config, model, samples)
     if len(examples) <= config.held_out:
-        raise DataError(f"{config.data}: {len(examples)} examples, but held_out takes {config.held_out} of them")
+        names = ", ".join(config.data)
+        raise DataError(f"{names}: {len(examples)} examples, but held_out takes {config.held_out} of them")
     return split_held_out(examples, config.held_out)
 
 
 def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample]) -> list[Example]:
     """Distilled samples are token ids already; the others need the tokenizer."""
-    text = None if all(sample.ids for sample in samples) else open_text(config.model, config.chat_template)
+    text = (
+        None if all(sample.ids for sample in samples) else open_text(config.model, TEMPLATES[config.task].chat_template)
+    )
     return to_examples(samples, text, model.eos_token_ids[0], config.max_tokens, model.vocab_size)
 
 

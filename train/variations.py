@@ -22,7 +22,7 @@ _ONTOLOGY = {
 
 
 def vary_e2e(prompts: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` new prompts, all different, in the shapes of `prompts` ("name[X], area[Y], ...") with redrawn values.
+    """`count` new prompts, all different and none of `prompts`, in the shapes of `prompts` ("name[X], area[Y], ...") with redrawn values.
 
     A value comes from the fields of the same name: half of the time from those seen, else from all that are known.
 
@@ -38,13 +38,14 @@ def vary_e2e(prompts: Sequence[str], count: int, seed: int) -> list[str]:
         for name, value in shape:
             seen.setdefault(name, []).append(value)
     known = {name: sorted({*values, *_ONTOLOGY.get(name, ())}) for name, values in seen.items()}
-    made: dict[str, None] = {}
+    given, made = set(prompts), dict[str, None]()
     for _ in range(20 * count):
         fields = [
             f"{name}[{generator.choice(seen[name] if generator.random() < 0.5 else known[name])}]"
             for name, _ in generator.choice(shapes)
         ]
-        made.setdefault(", ".join(fields))
+        if (prompt := ", ".join(fields)) not in given:
+            made.setdefault(prompt)
         if len(made) == count:
             return list(made)
     raise ValueError(f"the prompts have too few values for {count} variations")

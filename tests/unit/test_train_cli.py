@@ -28,7 +28,8 @@ from streamfuse.train.distill import DistillConfig
 
 pytest.importorskip("transformers")
 
-from streamfuse.train.main import TrainConfig
+from streamfuse.train.config import TrainConfig
+from streamfuse.train.recipe import load, names, stages
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 SMALL = ["--num-msa-layers", "2", "--num-streams", "2", "--held-out", "4", "--evaluate-every", "5", "--epochs", "1"]
@@ -118,7 +119,6 @@ def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path)
 def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
     out = ("-o", tmp_path / "run", "--model", model)
     assert "nope.jsonl: no such file" in refused("train", "--data", tmp_path / "nope.jsonl", *out)
-    assert "line 1: expected an object with input_ids" in refused("train", "--data", prompts, *out)
     answers(model, prompts, tmp_path / "d.jsonl")
     data = ("--data", tmp_path / "d.jsonl")
     assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
@@ -129,6 +129,89 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
         "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-streams", 2
     )
     assert "a: no such adapter file" in refused("train", *data, *out, "--held-out", 4, "--init-adapter", tmp_path / "a")
+
+
+RECIPE = """
+about = "Two stages and what is between them."
+task = "e2e"
+[[stage]]
+name = "base"
+kind = "train"
+mode = "base"
+data = ["rows.jsonl"]
+held_out = 2
+max_steps = 3
+base_rank = 2
+base_layers = 3
+num_msa_layers = 2
+[[stage]]
+name = "own"
+kind = "distill"
+data = "rows.jsonl"
+adapter = "@base"
+variations = 9
+max_new_tokens = 8
+max_prompt_tokens = 999
+[[stage]]
+name = "streams"
+kind = "train"
+mode = "shared"
+base_adapter = "@base"
+data = ["@own", "rows.jsonl"]
+held_out = 2
+max_steps = 3
+num_msa_layers = 2
+stream_vocab_size = 0
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"name[{n}], area[{a}]", "completion": f"{n} is {a}."} for n in "ABC" for a in ("near", "far")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "two.toml").write_text(RECIPE)
+    return tmp_path / "two.toml"
+
+
+def test_a_recipe_runs_its_stages_and_only_those_that_are_not_done(model: Path, recipe: Path, tmp_path: Path) -> None:
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    command += ["--set", "num_streams=2", "--set", "own.variations=7"]
+    result = invoke(*command)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(tmp_path / "run" / "adapter.safetensors")
+    streams, _, facts = read_adapter(tmp_path / "run" / "adapter.safetensors")
+    assert (streams.num_streams, streams.base_rank, facts["mode"]) == (2, 2, "shared")
+    assert "<|im_start|>" in facts["chat_template"]
+    own = (tmp_path / "run" / "own.jsonl").read_text()
+    assert own.count("\n") == 13
+    again = invoke(*command)
+    assert again.exit_code == 0, again.stderr
+    assert (tmp_path / "run" / "own.jsonl").read_text() == own
+
+
+def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -> None:
+    train = ("train", "-o", tmp_path / "run", "--model", model)
+    assert "no such file, and not one of chat-lossless, dialogsum-base" in refused(*train, "--recipe", "e3e")
+    assert "change one with --set epochs=" in refused(*train, "--recipe", recipe, "--epochs", 2)
+    assert "has no setting 'epoch'" in refused(*train, "--recipe", recipe, "--set", "epoch=2")
+    assert "the stages are base, own, streams" in refused(*train, "--recipe", recipe, "--set", "more.epochs=2")
+    assert "expected KEY=VALUE" in refused(*train, "--recipe", recipe, "--set", "epochs")
+    assert "num_streams must be 1 to 8" in refused(*train, "--recipe", recipe, "--set", "num_streams=9")
+    assert "give --data or --recipe" in refused(*train)
+    recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
+    assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
+    recipe.write_text(RECIPE.replace('adapter = "@base"', 'adapter = "@bose"'))
+    assert "refers to @bose, which does not come before it" in refused(*train, "--recipe", recipe)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_that_ships_is_well_formed(name: str, tmp_path: Path) -> None:
+    found = stages(load(name), tmp_path, tmp_path, tmp_path, tmp_path / "a.safetensors")
+    last = found[-1]
+    assert isinstance(last, TrainConfig)
+    assert last.adapter == tmp_path / "a.safetensors"
+    assert last.mode == name.split("-")[1]
+    assert last.task == name.split("-")[0]
 
 
 def test_a_missing_extra_says_what_to_install(
@@ -174,7 +257,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(model: Path, 
 
 def test_the_defaults_of_the_flags_are_those_of_the_configurations(tmp_path: Path) -> None:
     path = Path("x")
-    config = TrainConfig(path, path, path, path)
+    config = TrainConfig(path, ("x",), path, path)
     said = {name: p.default for name, p in inspect.signature(train_command.train).parameters.items()}
     for name in set(TrainConfig.__slots__) & set(said) - {"model", "data", "adapter"}:
         assert said[name] == getattr(config, name), name

@@ -56,7 +56,7 @@ def config(tmp_path: Path) -> TrainConfig:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return TrainConfig(
         model=tmp_path / "base",
-        data=tmp_path / "data.jsonl",
+        data=(str(tmp_path / "data.jsonl"),),
         out_dir=tmp_path / "run",
         adapter=tmp_path / "run" / "adapter.safetensors",
         streams=StreamConfig(num_streams=2, num_msa_layers=2, adapter_rank=2, parent_rank=4, stream_vocab_size=30),
@@ -160,7 +160,7 @@ def test_other_settings_are_not_mixed_into_a_run(config: TrainConfig, changes: d
 
 def test_other_data_is_not_mixed_into_a_run(config: TrainConfig) -> None:
     run(replace(config, epochs=1.0))
-    with config.data.open("a") as file:
+    with Path(config.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
     with pytest.raises(ValueError, match="holds a run with other examples"):
         run(config)

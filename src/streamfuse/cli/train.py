@@ -1,4 +1,4 @@
-"""`streamfuse train`: stream adapters for a frozen base model."""
+"""`streamfuse train`: stream adapters for a base model, in one run or by a recipe of several stages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import options
 from .console import err, say
 from .errors import EXIT_INTERRUPTED
 from .interrupt import stop_on_interrupt
 from .pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from streamfuse.train.main import TrainConfig, TrainResult
+    from streamfuse.train.config import TrainConfig
+    from streamfuse.train.main import TrainResult
 
-_STREAM_DEFAULTS = {  # of train.main.TrainConfig, for the help; a test compares them
+_STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares them
     "num_streams": 4,
     "num_msa_layers": 8,
     "adapter_rank": 12,
@@ -27,11 +29,18 @@ _STREAM_DEFAULTS = {  # of train.main.TrainConfig, for the help; a test compares
     "eta_rank": 0,
     "value_rotation": 0.0,
     "stream_vocab_size": 8192,
+    "base_rank": 0,
+    "base_layers": 0,
 }
+_WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "model", "adapter", "resume", "offline"}
 
 
 def _stream_option(name: str, help_text: str) -> Any:
     return typer.Option(help=help_text, show_default=str(_STREAM_DEFAULTS[name]), rich_help_panel="Streams")
+
+
+def _recipe_option(flag: str, **kwargs: Any) -> Any:
+    return typer.Option(flag, rich_help_panel="Recipes", **kwargs)
 
 
 def register(app: typer.Typer) -> None:
@@ -39,28 +48,51 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    data: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="What `streamfuse distill` wrote.")],
+    ctx: typer.Context,
     output_dir: Annotated[
         Path, typer.Option("--output-dir", "-o", help="Checkpoints, metrics.jsonl, TensorBoard events, cached states.")
     ],
+    data: Annotated[
+        list[str] | None, typer.Option(metavar="SOURCE", help=f"May be given again. {options.DATA_HELP}")
+    ] = None,
+    format: options.DataFormat = None,
+    task: Annotated[
+        str, typer.Option(help="Whose prompts these are: chat, e2e, sql or dialogsum (docs/data.md).")
+    ] = "chat",
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default="OUTPUT_DIR/adapter.safetensors")
     ] = None,
+    mode: Annotated[
+        str, typer.Option(help="lossless: the base is frozen; shared: tuned with the streams; base: tuned without.")
+    ] = "lossless",
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 3.0,
-    batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 8,
+    max_steps: Annotated[int, typer.Option(min=0, help="Steps, instead of epochs; 0: as epochs say.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Examples per step and process.")] = 8,
     learning_rate: Annotated[float, typer.Option(help="Peak rate of the low-rank adapters.")] = 1e-3,
     embedding_learning_rate: Annotated[
         float, typer.Option(help="Peak rate of stream embeddings, parent term and pruner.")
     ] = 1e-2,
+    alpha_main: Annotated[float, typer.Option(help="Weight of the next-token loss; not in lossless mode.")] = 1.0,
+    alpha_streams: Annotated[float, typer.Option(help="Weight of each stream's loss; not in base mode.")] = 0.3,
     max_tokens: Annotated[int, typer.Option(help="Examples are cut there, prompt included.")] = 320,
-    held_out: Annotated[int, typer.Option(help="First examples of the file: measured, not trained on.")] = 40,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to take of each source, spread over it; 0: all.")] = 0,
+    valid: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Held-out data.", show_default="every n-th row of the data")
+    ] = None,
+    held_out: Annotated[int, typer.Option(help="Examples that are measured, not trained on.")] = 40,
     log_every: Annotated[int, typer.Option(help="Steps between two rows of metrics.")] = 10,
     evaluate_every: Annotated[int, typer.Option(help="Steps between two held-out measures and checkpoints.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Initial weights and order of the data.")] = 0,
     init_adapter: Annotated[
         Path | None, typer.Option(help="Begin with this adapter's weights and stream settings.")
     ] = None,
+    base_adapter: Annotated[
+        Path | None, typer.Option(help="Begin with the base that this adapter tuned, and new streams.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Of the frozen base: float32, bfloat16, or auto, the faster one here.")
+    ] = "auto",
     resume: Annotated[
         bool,
         typer.Option("--resume/--no-resume", help="Continue at the last checkpoint, or remove all and start over."),
@@ -81,66 +113,112 @@ def train(
     stream_vocab_size: Annotated[
         int | None, _stream_option("stream_vocab_size", "Tokens that streams may propose; 0: all.")
     ] = None,
+    base_rank: Annotated[
+        int | None, _stream_option("base_rank", "Rank of the base's own adapters; 24 where the base is tuned.")
+    ] = None,
+    base_layers: Annotated[
+        int | None, _stream_option("base_layers", "Top layers that have them; 12 where the base is tuned.")
+    ] = None,
+    recipe: Annotated[
+        str | None, _recipe_option("--recipe", help="A recipe that ships (docs/training.md), or a file.")
+    ] = None,
+    data_root: Annotated[Path, _recipe_option("--data-root", help="Folder that the recipe's files are in.")] = Path(
+        "data"
+    ),
+    changes: Annotated[
+        list[str] | None,
+        _recipe_option("--set", metavar="KEY=VALUE", help="Change a setting of the last stage, or STAGE.KEY=VALUE."),
+    ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
 ) -> None:
-    """Train speculative streams; the base model stays as it is. Prints the adapter's path.
+    """Train speculative streams, and in shared mode the base with them. Prints the adapter's path.
 
-    The layers below the streams are run once and cached. Ctrl-C ends after the step at hand with a checkpoint, and the
-    same command continues there. The shipped adapter needs nothing but the defaults.
+    The layers below the lowest trained one are run once and cached. Ctrl-C ends after the step at hand with a
+    checkpoint, and the same command continues there. `accelerate launch $(which streamfuse) train ...` runs several
+    processes.
 
     [bold]Examples[/bold]
 
-    streamfuse distill prompts.jsonl build/train/chat.jsonl
+    streamfuse train --recipe e2e-shared --data-root data -o build/train/e2e
 
-    streamfuse train --data build/train/chat.jsonl -o build/train/chat
+    streamfuse train --recipe sql-shared -o build/train/sql --set num_msa_layers=4 --set max_steps=500
 
-    streamfuse train --data mine.jsonl -o build/train/mine --model ~/models/mine --num-streams 3 --num-msa-layers 4
+    streamfuse train --data answers.jsonl -o build/train/chat
+
+    streamfuse train --data mine.jsonl --mode shared -o build/train/mine --model ~/models/mine --num-streams 3
 
     tensorboard --logdir build/train/chat/runs
     """
+    adapter = adapter or output_dir / "adapter.safetensors"
+    if recipe is not None:
+        _refuse_other_flags(ctx)
+        from .train_recipe import run_recipe
+
+        run_recipe(recipe, changes or [], data_root, output_dir, adapter, model, resume, offline)
+        return
+    if not data:
+        raise typer.BadParameter("give --data or --recipe")
     streams = {
         "num_streams": num_streams, "num_msa_layers": num_msa_layers, "adapter_rank": adapter_rank,
         "parent_rank": parent_rank, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
+        "base_rank": base_rank, "base_layers": base_layers,
     }  # fmt: skip
     said = {name: value for name, value in streams.items() if value is not None}
     if init_adapter and said:
         flag = "--" + next(iter(said)).replace("_", "-")
         raise typer.BadParameter(f"--init-adapter brings its own stream settings, so {flag} does not go with it")
-    if not data.is_file():
-        raise typer.BadParameter(f"{data}: no such file; `streamfuse distill` writes one")
     settings = {
-        "data": data, "out_dir": output_dir, "adapter": adapter or output_dir / "adapter.safetensors",
-        "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate,
-        "embedding_learning_rate": embedding_learning_rate, "max_tokens": max_tokens, "held_out": held_out,
-        "log_every": log_every, "evaluate_every": evaluate_every, "seed": seed, "init_adapter": init_adapter,
+        "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
+        "alpha_main": alpha_main, "alpha_streams": alpha_streams, "epochs": epochs, "max_steps": max_steps,
+        "batch_size": batch_size, "learning_rate": learning_rate, "embedding_learning_rate": embedding_learning_rate,
+        "max_tokens": max_tokens, "limit": limit, "valid": valid, "held_out": held_out, "log_every": log_every,
+        "evaluate_every": evaluate_every, "seed": seed, "init_adapter": init_adapter, "base_adapter": base_adapter,
+        "dtype": dtype,
     }  # fmt: skip
     config = _config(model, offline, settings, said)
-    result = _run(config, resume)
+    report(run_config(config, resume), config.adapter)
+
+
+def _refuse_other_flags(ctx: typer.Context) -> None:
+    for name in ctx.params.keys() - _WITH_A_RECIPE:
+        if str(getattr(ctx.get_parameter_source(name), "name", "")) == "COMMANDLINE":
+            flag = name.replace("_", "-")
+            raise typer.BadParameter(
+                f"--recipe brings its own settings; change one with --set {name}=..., not --{flag}"
+            )
+
+
+def report(result: TrainResult, adapter: Path) -> None:
+    """What a run came to, and the adapter's path on standard output. Exit code 130 where it was stopped."""
     if not result.finished:
         say(f"Stopped at step {result.step} of {result.max_steps}; the same command continues there.", "yellow")
         raise typer.Exit(EXIT_INTERRUPTED)
-    ratio = result.metrics["eval_call_reduction_ratio"]
-    say(f"Held-out call-reduction ratio {ratio:.3f} after {result.step} steps.")
-    print(config.adapter)
+    ratio = result.metrics.get("eval_call_reduction_ratio")
+    measured = f"Held-out call-reduction ratio {ratio:.3f} after" if ratio else "The base is tuned after"
+    say(f"{measured} {result.step} steps.")
+    print(adapter)
 
 
 def _config(model: str, offline: bool, settings: dict[str, Any], streams: dict[str, Any]) -> TrainConfig:
     """Check what was said, then fetch the model. BadParameter, exit code 2, for values out of range."""
-    main = _import_main()
-    from streamfuse.model.config import StreamConfig
+    import_main()
     from streamfuse.model.pull import resolve_model
+    from streamfuse.train.config import MODES, TrainConfig, default_streams
 
     try:
-        config: TrainConfig = main.TrainConfig(
-            model=Path(model), streams=StreamConfig(**{**_STREAM_DEFAULTS, **streams}), **settings
+        if settings["mode"] not in MODES:
+            raise ValueError(f"--mode must be one of {', '.join(MODES)}, not {settings['mode']!r}")
+        config = TrainConfig(
+            model=Path(model), streams=replace(default_streams(settings["mode"]), **streams), **settings
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return replace(config, model=resolve_model(model, offline=offline))
 
 
-def _import_main() -> Any:
+def import_main() -> Any:
+    """The training code; an error in one sentence where its libraries are missing."""
     # transformers imports torchao where it is installed, and its types make torch warn about a future release.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     try:
@@ -150,8 +228,9 @@ def _import_main() -> Any:
     return main
 
 
-def _run(config: TrainConfig, resume: bool) -> TrainResult:
-    main, stop = _import_main(), threading.Event()
+def run_config(config: TrainConfig, resume: bool) -> TrainResult:
+    """One run, with a progress bar, and a clean end on Ctrl-C."""
+    main, stop = import_main(), threading.Event()
 
     def ask_to_stop() -> None:
         say("Ending after this step; Ctrl-C again leaves at once.", "yellow")

@@ -1,0 +1,102 @@
+"""The settings of a training run: they check themselves, and they travel into the run's config.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from streamfuse.model.config import StreamConfig
+
+from .templates import TEMPLATES
+
+MODES = ("lossless", "shared", "base")
+DTYPES: dict[str, torch.dtype | None] = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def default_streams(mode: str) -> StreamConfig:
+    """The streams of a new adapter. Where the base is tuned, its adapters serve the stream rows too."""
+    if mode == "lossless":
+        return StreamConfig(stream_vocab_size=8192)
+    tuned = {"adapter_rank": 0, "base_rank": 24, "base_layers": 12}
+    if mode == "shared":
+        return StreamConfig(stream_vocab_size=8192, **tuned)
+    return StreamConfig(num_streams=1, parent_rank=0, pruner_rank=0, **tuned)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """Defaults are those of the shipped chat adapter.
+
+    Attributes:
+        model: checkpoint folder of the base.
+        data: files, folders or data sets of the hub (`readers.read_samples`). Lossless mode learns to draft the base's
+            own text, so it should be that (`streamfuse distill`).
+        format: of the data, one of `formats.NAMES`; None tells it from the first row.
+        limit: rows to take of each source, evenly from all of it; 0 takes all.
+        out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached frozen states.
+        adapter: the adapter file, written at each evaluation.
+        mode: "lossless", "shared" or "base".
+        streams: settings of the streams; ignored with init_adapter.
+        alpha_main: weight of the next-token loss (alpha_0); not in lossless mode.
+        alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
+        learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
+        embedding_learning_rate: the same of stream embeddings, parent term and pruner.
+        epochs: passes over the data; max_steps, where positive, is used instead.
+        max_tokens: examples are cut there.
+        valid: held-out data in the same form; None takes every n-th example of `data`.
+        held_out: how many examples are measured and not trained on.
+        log_every: in steps.
+        evaluate_every: in steps; a checkpoint is saved with each evaluation.
+        init_adapter: continue from the weights of this adapter instead of new ones.
+        base_adapter: begin with the tuned base of this adapter (of base or shared mode), and new streams.
+        dtype: of the frozen base and the activations: "float32", "bfloat16", or "auto", the faster on this machine.
+            What is trained is float32 in any case.
+        task: whose prompts these are, one of `templates.TEMPLATES`; its chat template goes into the adapter file, for
+            the bundles made of it.
+    """
+
+    model: Path
+    data: tuple[str, ...]
+    out_dir: Path
+    adapter: Path
+    mode: str = "lossless"
+    streams: StreamConfig = field(default_factory=lambda: default_streams("lossless"))
+    alpha_main: float = 1.0
+    alpha_streams: float = 0.3
+    epochs: float = 3.0
+    max_steps: int = 0
+    batch_size: int = 8
+    learning_rate: float = 1e-3
+    embedding_learning_rate: float = 1e-2
+    max_tokens: int = 320
+    format: str | None = None
+    limit: int = 0
+    valid: str | None = None
+    held_out: int = 40
+    log_every: int = 10
+    evaluate_every: int = 60
+    seed: int = 0
+    init_adapter: Path | None = None
+    base_adapter: Path | None = None
+    task: str = "chat"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.task not in TEMPLATES:
+            raise ValueError(f"task must be one of {', '.join(TEMPLATES)}, not {self.task!r}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
+            raise ValueError(f"{self.mode} mode tunes the base, so base_rank and base_layers must be positive")
+        if self.init_adapter and self.base_adapter:
+            raise ValueError("init_adapter brings its own base, so base_adapter does not go with it")
+        for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")
+        for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -1,0 +1,183 @@
+"""Recipes: a few stages (tune the base, let it answer, train the streams), one small TOML file each, one command.
+
+A stage's output is the next one's input by name (`@base`, `@own`). Every stage resumes: the same command continues
+where it was stopped, and stages that are done are not run again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.config import StreamConfig
+
+from .config import TrainConfig, default_streams
+from .distill import Written, distill, pending
+from .formats import Sample
+from .generate import DistillConfig
+from .prompts import open_text, prompt_items
+from .readers import read_samples
+from .variations import vary_e2e
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FOLDER = Path(__file__).parent / "recipes"
+_STREAMS = {field.name for field in fields(StreamConfig)}
+_TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams"}
+_DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
+_KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL}
+
+
+class RecipeError(ValueError):
+    """A recipe, or a change to one, cannot be used; the message names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistillStage:
+    """What the model answers: the prompts of `data`, and `variations` of them where they are E2E's."""
+
+    data: str
+    out: Path
+    config: DistillConfig
+    format: str | None = None
+    adapter: Path | None = None
+    limit: int = 0
+    variations: int = 0
+
+
+def names() -> list[str]:
+    """The recipes that ship."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load(name_or_path: str) -> dict[str, Any]:
+    """A recipe that ships, by name, or one of the user's, by path: `about` and the list `stage`.
+
+    Raises:
+        RecipeError: there is none, or it is damaged.
+    """
+    path = _FOLDER / f"{name_or_path}.toml" if name_or_path in names() else Path(name_or_path)
+    if not path.is_file():
+        raise RecipeError(f"--recipe {name_or_path}: no such file, and not one of {', '.join(names())}")
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecipeError(f"{path}: not valid TOML ({error})") from None
+    for stage in recipe.get("stage", ()):
+        if not isinstance(stage, dict) or "name" not in stage or stage.get("kind") not in _KINDS:
+            raise RecipeError(f"{path}: a stage needs a name, and a kind out of {', '.join(_KINDS)}")
+        for key in stage.keys() - {"name", "kind"} - _KINDS[stage["kind"]]:
+            raise RecipeError(f"{path}: stage {stage['name']!r} has the unknown key {key!r}")
+    if not recipe.get("stage"):
+        raise RecipeError(f"{path}: has no stage")
+    return recipe
+
+
+def change(recipe: dict[str, Any], settings: Mapping[str, str]) -> None:
+    """Set `key` in the last stage, or `stage.key`; values are written as in TOML, a word needs no quotes.
+
+    Raises:
+        RecipeError: there is no such stage or key, or the value is not TOML.
+    """
+    stages = {stage["name"]: stage for stage in recipe["stage"]}
+    for said, value in settings.items():
+        name, _, key = said.rpartition(".")
+        stage = stages.get(name) if name else recipe["stage"][-1]
+        if stage is None:
+            raise RecipeError(f"--set {said}: the stages are {', '.join(stages)}")
+        if key not in _KINDS[stage["kind"]]:
+            raise RecipeError(f"--set {said}: stage {stage['name']!r} has no setting {key!r}")
+        try:
+            stage[key] = tomllib.loads(f"value = {value}")["value"]
+        except ValueError:
+            stage[key] = value
+
+
+def stages(
+    recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, adapter: Path
+) -> list[TrainConfig | DistillStage]:
+    """The stages of a recipe as configurations; the last one writes `adapter`, the others into `out_dir`.
+
+    Raises:
+        RecipeError: a stage refers to one that does not come before it.
+        ValueError: a setting is out of range.
+    """
+    made: dict[str, Path] = {}
+    result: list[TrainConfig | DistillStage] = []
+    for i, stage in enumerate(recipe["stage"]):
+        settings = {key: value for key, value in stage.items() if key not in ("name", "kind")}
+        for key in ("data", "valid", "adapter", "base_adapter", "init_adapter"):
+            if key in settings:
+                settings[key] = _resolved(settings[key], made, data_root, stage["name"])
+        if stage["kind"] == "distill":
+            made[stage["name"]] = out_dir / f"{stage['name']}.jsonl"
+            result.append(_distill_stage(settings, made[stage["name"]]))
+        else:
+            last = i + 1 == len(recipe["stage"])
+            made[stage["name"]] = adapter if last else out_dir / stage["name"] / "adapter.safetensors"
+            settings = {"task": recipe.get("task", "chat"), **settings}
+            result.append(_train_stage(settings, model, out_dir / stage["name"], made[stage["name"]]))
+    return result
+
+
+def _resolved(value: Any, made: Mapping[str, Path], data_root: Path, stage: str) -> Any:
+    """`@name` is what an earlier stage made; a relative path to a file is below `data_root`."""
+    if isinstance(value, list):
+        return [_resolved(one, made, data_root, stage) for one in value]
+    if value.startswith("@"):
+        if value[1:] not in made:
+            raise RecipeError(f"stage {stage!r} refers to {value}, which does not come before it")
+        return str(made[value[1:]])
+    return str(data_root / value) if value.endswith((".jsonl", ".json", ".safetensors")) else value
+
+
+def _distill_stage(settings: dict[str, Any], out: Path) -> DistillStage:
+    own = {key: settings.pop(key) for key in ("format", "limit", "variations") if key in settings}
+    adapter = Path(settings.pop("adapter")) if "adapter" in settings else None
+    return DistillStage(settings.pop("data"), out, DistillConfig(**settings), adapter=adapter, **own)
+
+
+def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: Path) -> TrainConfig:
+    own = {key: value for key, value in settings.items() if key in _TRAIN}
+    of_streams = {key: value for key, value in settings.items() if key in _STREAMS}
+    try:
+        streams = replace(default_streams(own.get("mode", "lossless")), **of_streams)
+        for key in ("base_adapter", "init_adapter"):
+            if key in own:
+                own[key] = Path(own[key])
+        return TrainConfig(
+            model=model, out_dir=out_dir, adapter=adapter, streams=streams, **{**own, "data": tuple(own["data"])}
+        )
+    except TypeError as error:
+        raise RecipeError(f"a setting is of the wrong type ({error})") from None
+
+
+class Answers:
+    """What a distilling stage still has to write; what its file holds already is not answered again."""
+
+    def __init__(self, stage: DistillStage, model: Path) -> None:
+        self.stage, self.model = stage, model
+        template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
+        samples = read_samples(stage.data, stage.format)
+        if stage.variations:
+            prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
+            samples += [Sample((prompt,)) for prompt in prompts]
+        items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
+        self.todo = pending(items, stage.out, stage.config)
+
+    def write(self, dtype: torch.dtype) -> Iterator[Written]:
+        """Answer the rest; yields after each batch."""
+        if self.todo:
+            base = load_base(self.model, dtype)
+            if self.stage.adapter:
+                base = load_stream_fused(base, self.stage.adapter).base
+            yield from distill(base, self.todo, self.stage.out, self.stage.config)
