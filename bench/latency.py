@@ -7,7 +7,7 @@ Times of single operators come from the engine's own profile, in passes of their
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,14 +64,18 @@ class LatencySettings:
 
 
 class Profiler(Protocol):
-    """Times of the operators of single passes, from the engine."""
+    """Times of operators, from the engine."""
 
     def start(self) -> None:
-        """Record every pass from now on."""
+        """Record from now on. It may make the engine forget its last pass."""
         ...
 
-    def stop(self) -> Sequence[Mapping[str, float]]:
-        """End of recording. Per recorded pass, in order: milliseconds per operator name, calls added up."""
+    def take(self) -> Callable[[], Mapping[str, float]]:
+        """What was recorded since this was last asked; call it, later, for milliseconds per operator name."""
+        ...
+
+    def stop(self) -> None:
+        """Record no more."""
         ...
 
 
@@ -222,17 +226,20 @@ def _sample(backend: Backend, one: Pass, samples: _Samples, clock: Clock) -> Non
 def _profile(backend: Backend, one: Pass, times: int, profiler: Profiler, clock: Clock) -> list[dict[str, float]]:
     """Milliseconds per part of each of some passes."""
     length = backend.length
-    spent = []
+    found: list[tuple[Callable[[], Mapping[str, float]], float]] = []
     profiler.start()
-    for _ in range(times):
-        one.prepare(backend)
-        start = clock()
-        one.run(backend)
-        spent.append(1000 * (clock() - start))
-        backend.truncate(length)
-    recorded = profiler.stop()
-    every = len(recorded) // times  # what prepares a pass is recorded too, before it
-    return [_by_part(operators, ms) for operators, ms in zip(recorded[every - 1 :: every], spent, strict=True)]
+    try:
+        for _ in range(times):
+            one.prepare(backend)
+            profiler.take()
+            start = clock()
+            one.run(backend)
+            ms = 1000 * (clock() - start)
+            found.append((profiler.take(), ms))
+            backend.truncate(length)
+    finally:
+        profiler.stop()
+    return [_by_part(read(), ms) for read, ms in found]
 
 
 def _by_part(operators: Mapping[str, float], pass_ms: float) -> dict[str, float]:

@@ -28,11 +28,19 @@ def method_rows(measured: Latency) -> Table:
     return columns, rows
 
 
-def part_rows(measured: Latency) -> Table:
-    """One row per part, one column per method: milliseconds, then GB/s and GMAC/s where the part has work."""
+def part_tables(measured: Latency) -> list[Table]:
+    """Per unit one row per part and one column per method: milliseconds, then GB/s and GMAC/s of parts with work."""
     names = list(dict.fromkeys(part for method in measured.methods.values() for part in _inside(method)))
-    rows = [[name, *(_cell(method.parts.get(name)) for method in measured.methods.values())] for name in names]
-    return ["ms (GB/s, GMAC/s)", *measured.methods], rows
+    tables = []
+    for unit, key, form in (("ms", "ms", ".3f"), ("GB/s", "gb_s", ".1f"), ("GMAC/s", "gmac_s", ".0f")):
+        rows = [
+            [name, *(_cell(method.parts.get(name), key, form) for method in measured.methods.values())]
+            for name in names
+        ]
+        rows = [row for row in rows if set(row[1:]) != {"-"}]
+        if rows:
+            tables.append(([unit, *measured.methods], rows))
+    return tables
 
 
 def summary(measured: Latency) -> list[str]:
@@ -63,9 +71,9 @@ def latency_report(measured: Latency, model: str, bundle: str) -> Report:
     report.figure(stacked_bars(parts, "ms per step", ("roofline", measured.roofline_ms)))
     report.heading("Methods")
     report.table(*method_rows(measured))
-    if any(_inside(method) for method in measured.methods.values()):
-        report.heading("Parts")
-        report.table(*part_rows(measured))
+    report.heading("Parts")
+    for table in part_tables(measured):
+        report.table(*table)
     settings = measured.settings
     report.code(f"streamfuse bench latency {bundle} --context {settings.context} --repetitions {settings.repetitions}")
     return report
@@ -76,9 +84,6 @@ def _inside(method: MethodLatency) -> list[str]:
     return [part for part in method.parts if part not in OUTSIDE]
 
 
-def _cell(part: Part | None) -> str:
-    if part is None:
-        return "-"
-    facts = part.to_dict()
-    rates = f" ({facts['gb_s']:.1f}, {facts['gmac_s']:.0f})" if "gb_s" in facts else ""
-    return f"{part.ms:.3f}{rates}"
+def _cell(part: Part | None, key: str, form: str) -> str:
+    value = part.to_dict().get(key) if part is not None else None
+    return format(value, form) if value else "-"

@@ -6,7 +6,7 @@ Run: python -m pytest tests/unit/test_bench_latency.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fakes
 from bundle_samples import CAPACITY, edit_manifest, write_bundle
 from streamfuse.bench.latency import Latency, LatencySettings, measure
-from streamfuse.bench.latency_report import latency_report, method_rows, part_rows
+from streamfuse.bench.latency_report import latency_report, method_rows, part_tables
 from streamfuse.bench.machine import ReadBandwidth
 from streamfuse.bench.work import WorkError, weight_bytes, work_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
@@ -56,14 +56,15 @@ class HalfAttention:
         self._backend = backend
 
     def start(self) -> None:
-        self._first = len(self._backend.calls)
+        self._seen = len(self._backend.calls)
 
-    def stop(self) -> list[Mapping[str, float]]:
-        passes = [PASS_MS[method] for method, _ in self._backend.calls[self._first :]]
-        return [
-            {"streamfuse::qkv.out": ms / 4, "tree_attention": ms / 4, "wait": ms / 4, "mystery": ms / 8}
-            for ms in passes
-        ]
+    def take(self) -> Callable[[], Mapping[str, float]]:
+        ms = sum(PASS_MS[method] for method, _ in self._backend.calls[self._seen :])
+        self._seen = len(self._backend.calls)
+        return lambda: {"streamfuse::qkv.out": ms / 4, "tree_attention": ms / 4, "wait": ms / 4, "mystery": ms / 8}
+
+    def stop(self) -> None:
+        del self._seen
 
 
 @pytest.fixture
@@ -184,10 +185,11 @@ def test_a_manifest_without_sizes_is_refused(bundle: Path) -> None:
 def test_tables_show_every_method_and_part(manifest: Manifest, bundle: Path) -> None:
     found, _ = run(manifest, bundle)
     assert [row[0] for row in method_rows(found)[1]] == list(PASS_MS)
-    columns, rows = part_rows(found)
-    assert columns[1:] == list(PASS_MS)
-    assert {"attention", "waits", "other"} <= {row[0] for row in rows}
-    assert part_rows(run(manifest, bundle, profiled=False)[0])[1] == [], "no profile, no parts"
+    ms, bandwidth, arithmetic = part_tables(found)
+    assert ms[0] == ["ms", *PASS_MS]
+    assert {"attention", "waits", "other"} == {row[0] for row in ms[1]}
+    assert [row[0] for row in bandwidth[1]] == [row[0] for row in arithmetic[1]] == ["attention"], "parts with work"
+    assert part_tables(run(manifest, bundle, profiled=False)[0]) == [], "no profile, no parts"
 
 
 def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -> None:

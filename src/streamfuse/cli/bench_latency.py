@@ -45,6 +45,7 @@ def latency(
     from streamfuse.bench.latency_report import latency_report
     from streamfuse.bench.loop_cost import loop_costs
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.profile import profiler_of
 
     opened = open_for_text(bundle)
     manifest, settings = opened.bundle.manifest, LatencySettings(repetitions=repetitions, context=context)
@@ -53,7 +54,7 @@ def latency(
         backend = session.backend
         loop_ms = loop_costs(session, manifest, settings, status.update)
         measured = measure(
-            backend, manifest, settings, ReadBandwidth(engine_threads(backend)), None, loop_ms,
+            backend, manifest, settings, ReadBandwidth(engine_threads(backend)), profiler_of(backend), loop_ms,
             engine_facts(backend), status.update,
         )  # fmt: skip
     if report is not None:
@@ -65,10 +66,10 @@ def latency(
 
 
 def _print(measured: Latency) -> None:
-    from streamfuse.bench.latency_report import method_rows, part_rows, summary
+    from streamfuse.bench.latency_report import method_rows, part_tables, summary
 
     out.print(tables.figures(*method_rows(measured)))
-    if len(part_rows(measured)[1]):
-        out.print(tables.figures(*part_rows(measured)))
+    for table in part_tables(measured):
+        out.print(tables.figures(*table))
     for line in summary(measured):
         out.print(line, markup=False, soft_wrap=True)
