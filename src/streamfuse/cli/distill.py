@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 class Precision(str, Enum):
+    auto = "auto"
     float32 = "float32"
     bfloat16 = "bfloat16"
 
@@ -48,8 +49,8 @@ def distill(
     template: options.DataTemplate = None,
     split: options.DataSplit = "train",
     precision: Annotated[
-        Precision, typer.Option(help="bfloat16 is twice as fast where the processor multiplies it (see docs/data.md).")
-    ] = Precision.float32,
+        Precision, typer.Option(help="auto: bfloat16 where the processor multiplies it fast, else float32.")
+    ] = Precision.auto,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
 ) -> None:
@@ -65,7 +66,7 @@ def distill(
 
     streamfuse distill e2e.jsonl own.jsonl --adapter adapters/e2e-shared.safetensors --max-new-tokens 64
 
-    streamfuse distill openai/gsm8k:main math.jsonl --template "{question}" --precision bfloat16
+    streamfuse distill openai/gsm8k:main math.jsonl --template "{question}"
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -110,11 +111,13 @@ def _load(folder: Path, adapter: Path | None, precision: Precision, device: str)
     import torch
 
     from streamfuse.model.checkpoint import load_base, load_stream_fused
+    from streamfuse.train.dtype import fastest_dtype
 
+    dtype = fastest_dtype() if precision is Precision.auto else getattr(torch, precision.value)
     base = load_base(folder)
     if adapter:
         base = load_stream_fused(base, adapter).base  # with what it tunes added to the weights
     try:
-        return base.to(device=device, dtype=getattr(torch, precision.value))
+        return base.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError) as error:
         raise typer.BadParameter(f"--device {device} cannot be used ({str(error).splitlines()[0]})") from None
