@@ -9,13 +9,13 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def method_rows(measured: Latency) -> Table:
-    """One row per method."""
-    columns = ["method", "ms", "quartiles", "GB/s", "of bandwidth", "GMAC/s", "commit", "loop"]
+    """One row per method. `spread` is half the distance of the quartiles, `share` that of the read bandwidth."""
+    columns = ["method", "ms", "spread", "GB/s", "share", "GMAC/s", "commit", "loop"]
     rows = []
     for name, method in measured.methods.items():
         whole = Part(method.pass_ms.median, method.work).to_dict()
         share = whole["gb_s"] / measured.read_bandwidth_gb_s.median
-        quartiles = f"{method.pass_ms.low:.2f}-{method.pass_ms.high:.2f}"
+        quartiles = f"±{(method.pass_ms.high - method.pass_ms.low) / 2:.2f}"
         cells = [
             name,
             f"{whole['ms']:.2f}",

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from streamfuse.bench.systems import LLAMA_CPP, Answer, Request
 
 QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
@@ -62,6 +64,7 @@ class LlamaCpp:
         self._model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
         if not self._model:
             raise RivalError(f"{path}: llama.cpp cannot load this file")
+        self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
         settings = api.llama_context_default_params()
         settings.n_ctx = settings.n_batch = capacity
         settings.n_threads = settings.n_threads_batch = threads
@@ -77,17 +80,16 @@ class LlamaCpp:
             self._decode(request.prompt_ids[:-1])
         sampler = self._sampler(request)
         tokens: list[int] = []
-        try:
-            start = time.perf_counter()
-            token = request.prompt_ids[-1]
-            while len(tokens) < request.max_new_tokens:
-                self._decode([token])
-                token = api.llama_sampler_sample(sampler, context, -1)
-                if token in self._stop_ids:
-                    break
-                tokens.append(token)
-            decode_ms = 1000 * (time.perf_counter() - start)
-        finally:
+        start = time.perf_counter()
+        token = request.prompt_ids[-1]
+        while len(tokens) < request.max_new_tokens:
+            self._decode([token])
+            token = self._best() if sampler is None else api.llama_sampler_sample(sampler, context, -1)
+            if token in self._stop_ids:
+                break
+            tokens.append(token)
+        decode_ms = 1000 * (time.perf_counter() - start)
+        if sampler is not None:
             api.llama_sampler_free(sampler)
         return Answer(tuple(tokens), decode_ms)
 
@@ -105,14 +107,19 @@ class LlamaCpp:
         if code:
             raise RivalError(f"llama.cpp stopped with code {code}")
 
+    def _best(self) -> int:
+        """Greedy choice, straight from the logits: a few per cent faster than llama.cpp's own greedy sampler."""
+        logits = self._api.llama_get_logits_ith(self._context, -1)
+        return int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
+
     def _sampler(self, request: Request) -> Any:
+        """None for greedy."""
+        if request.temperature == 0:
+            return None
         api = self._api
         chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
-        if request.temperature == 0:
-            api.llama_sampler_chain_add(chain, api.llama_sampler_init_greedy())
-        else:
-            api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(request.temperature))
-            api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(request.seed & 0xFFFFFFFF))
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(request.temperature))
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(request.seed & 0xFFFFFFFF))
         return chain
 
 

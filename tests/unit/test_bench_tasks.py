@@ -5,6 +5,7 @@ Run: python -m pytest tests/unit/test_bench_tasks.py
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -181,8 +182,16 @@ class FakeLlama:
     def llama_sampler_chain_init(self, settings: object) -> list[Any]:
         return []
 
-    def llama_sampler_init_greedy(self) -> str:
-        return "greedy"
+    def llama_model_get_vocab(self, model: str) -> str:
+        return "vocabulary"
+
+    def llama_vocab_n_tokens(self, vocabulary: str) -> int:
+        return 50
+
+    def llama_get_logits_ith(self, context: str, index: int) -> Any:
+        logits = (ctypes.c_float * 50)()
+        logits[sum(self.context) % 50] = 1.0
+        return logits
 
     def llama_sampler_init_temp(self, temperature: float) -> tuple[str, float]:
         return ("temperature", temperature)
