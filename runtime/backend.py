@@ -104,7 +104,7 @@ class PassOutput:
 
     logits: FloatArray | None  # [K', V]; None for prefill, and unless they were asked for
     best: IntArray  # [K'] the most probable next token of each survivor, the smaller id of equal ones
-    kept: IntArray  # [K'], kept[0] = 0, in any order along a path; empty for prefill
+    kept: IntArray  # [K'] rows, in any order, the root among them; empty for prefill
     # [M', G, k] of the first M' <= K' survivors: full-vocabulary ids, best first; natural log
     stream_ids: IntArray = field(default_factory=lambda: _NO_IDS[:0])
     stream_log_probs: FloatArray = field(default_factory=lambda: _NO_LOG_PROBS[:0])

@@ -33,9 +33,14 @@ def spec(
     widths: dict[str, tuple[int, int]] | None = None,
     eos_token_ids: tuple[int, ...] = (),
     default_width: int | None = None,
+    stream_nodes: dict[str, int] | None = None,
+    deferred: bool = False,
 ) -> ModelSpec:
     widths = {"verify_2": (2, 2), "verify_4": (4, 4), "verify_8": (8, 6)} if widths is None else widths
-    return ModelSpec(capacity, vocab_size, num_streams, top_k, prefill_rows, widths, eos_token_ids, default_width)
+    return ModelSpec(
+        capacity, vocab_size, num_streams, top_k, prefill_rows, widths, eos_token_ids, default_width,
+        stream_nodes or {}, deferred,
+    )  # fmt: skip
 
 
 def context_hash(tokens: Sequence[int]) -> int:
@@ -71,16 +76,23 @@ class ArithmeticBackend:
 
     `script` gives the streams their candidates by position instead: stream j of a node at position t proposes
     script[t + 1 + j] first. With the text of a plain run as script, every draft is accepted.
+
+    `mixed` gives the survivors in the order of a hash, in which a child may stand before its parent, and no logits
+    unless they are asked for.
     """
 
-    def __init__(self, spec: ModelSpec, accuracy: int = 12, script: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, spec: ModelSpec, accuracy: int = 12, script: Sequence[int] | None = None, mixed: bool = False
+    ) -> None:
         self.spec = spec
         self.accuracy = accuracy
         self.script = script
+        self.mixed = mixed
         self.cache: list[int] = []  # a committed row is its token
         self.calls: list[tuple[str, int]] = []
         self.closed = False
         self._paths: dict[int, list[int]] = {}  # surviving row of the last run -> its whole context
+        self._survivors: list[int] = []
 
     @property
     def length(self) -> int:
@@ -109,20 +121,33 @@ class ArithmeticBackend:
             self._paths = dict(enumerate(paths))
             return PassOutput.of_prefill()
         kept = self._kept(paths, ancestors, 1 if method == DECODE else self.spec.widths[method][1])
+        if self.mixed:
+            kept.sort(key=lambda row: int(mix(context_hash(paths[row]), np.array([2]))[0]))
         self._paths = {row: paths[row] for row in kept}
+        self._survivors = kept
         logits = np.stack([logits_after(paths[row], self.spec.vocab_size) for row in kept])
         if method == DECODE:
-            return PassOutput.of_decode(logits, logits.argmax(axis=1))
-        streams = [[self._candidates(paths[row], j) for j in range(1, self.spec.num_streams + 1)] for row in kept]
+            return PassOutput.of_decode(None if self.mixed and not want_logits else logits, logits.argmax(axis=1))
+        ids, log_probs = self._streams([paths[row] for row in kept[: self.spec.streams_of(method)]])
+        best = logits.argmax(axis=1)
+        given = None if self.mixed and not want_logits else logits
+        return PassOutput(given, best, np.array(kept, np.int64), ids, log_probs)
+
+    def streams(self, index: int) -> PassOutput:
+        if not self.spec.deferred:
+            raise BackendError("this bundle has no deferred streams")
+        path = self._paths[self._survivors[index]]
+        assert path == self.cache, "deferred streams are those of the last committed node"
+        self.calls.append(("streams", 1))
+        nobody = np.zeros(0, np.int64)
+        return PassOutput(None, nobody, nobody, *self._streams([path]))
+
+    def _streams(self, paths: list[list[int]]) -> tuple[IntArray, FloatArray]:
+        """[n, G, k] ids and log-probabilities of n contexts."""
+        streams = [[self._candidates(path, j) for j in range(1, self.spec.num_streams + 1)] for path in paths]
         log_probs = np.log(np.float32(0.5)) * np.arange(1, self.spec.top_k + 1, dtype=np.float32)
-        shape = (len(kept), self.spec.num_streams, self.spec.top_k)
-        return PassOutput(
-            logits,
-            logits.argmax(axis=1),
-            np.array(kept, np.int64),
-            np.array(streams, np.int64).reshape(shape),
-            np.broadcast_to(log_probs, shape),
-        )
+        shape = (len(paths), self.spec.num_streams, self.spec.top_k)
+        return np.array(streams, np.int64).reshape(shape), np.broadcast_to(log_probs, shape)
 
     def _kept(self, paths: list[list[int]], ancestors: BoolArray, keep: int) -> list[int]:
         """The best `keep` rows by path score, best first: the least hash along the path, the root's being highest."""

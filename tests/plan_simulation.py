@@ -91,7 +91,7 @@ class MadeUpBackend:
         return self.now_ms / 1000
 
     def _spend(self, method: str) -> None:
-        ms = self._device.costs.get(method, 20.0)
+        ms = self._device.costs.get(method, 0.0)
         if self._device.noise:
             ms *= float(np.exp(self._device.noise * self._random.normal())) * (5 if self._random.random() < 0.02 else 1)
         self.now_ms += ms
@@ -189,8 +189,8 @@ def main(tokens: int) -> None:
             plan = simulate(device, regime, None, tokens)
             gain = plain / plan.ms_per_token
             print(
-                f"{device_name:20} {regime_name:12} {gain:6.3f} {fixed[best]:6.3f} (w={best:2}) {gain / fixed[best]:9.3f}   "
-                + " ".join(f"{name}:{count}" for name, count in plan.widths.items())
+                f"{device_name:20} {regime_name:12} {gain:6.3f} {fixed[best]:6.3f} (w={best:2}) "
+                f"{gain / fixed[best]:9.3f}  " + " ".join(f"{name}:{count}" for name, count in plan.widths.items())
             )
 
 

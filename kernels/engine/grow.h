@@ -1,7 +1,6 @@
 // Drafting on the host: the most probable tree under the streams of one node, sharpened by the parent term
 // (docs/contracts.md, section 4). Standalone C++17, without ExecuTorch; runtime/draft.py holds the same in numpy and is
-// the reference. Built into libstreamfuse_engine by listing engine/grow.cpp among its sources; runtime/native_grow.py
-// uses it where the library has it.
+// the reference. Part of libstreamfuse_engine; runtime/native_grow.py uses it where the library has it.
 #pragma once
 
 #include <stdint.h>

@@ -1,0 +1,210 @@
+"""Plans: the law under any of them, and what the adaptive one gains on made-up devices.
+
+Run: pytest tests/unit/test_runtime_plan.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import plan_simulation
+from fakes import ArithmeticBackend, greedy_after, spec
+from plan_simulation import DEVICES, REGIMES, simulate
+from streamfuse.runtime.accept import Walk
+from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
+from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.costs import STREAMS, CostTable
+from streamfuse.runtime.draft import StreamDrafter
+from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.plan import Step
+from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.session import Session
+from streamfuse.runtime.tree import Tree
+
+SAMPLINGS = (
+    SamplingConfig(),
+    SamplingConfig(temperature=1.0, top_p=0.9, seed=7),
+    SamplingConfig(repetition_penalty=1.2),
+)
+
+
+def plain_text(prompt: list[int], config: GenerationConfig) -> list[int]:
+    loop = Loop(ArithmeticBackend(spec()), list(prompt), GenerationConfig(60, config.sampling, speculative=False))
+    return [one.token for one in loop.run()]
+
+
+class AnyPlan:
+    """Random methods and trees, some of them right by knowing the greedy text; asks for deferred streams at random."""
+
+    def __init__(self, model: ModelSpec, random: np.random.Generator) -> None:
+        self._model, self._random = model, random
+        self.deferred = 0
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def step(self, tokens: Sequence[int], room: int) -> Step:
+        method = str(self._random.choice([DECODE, *self._model.widths]))
+        drafted, parents = [tokens[-1]], [-1]
+        paths = [list(tokens)]
+        while method != DECODE and len(drafted) < self._random.integers(1, self._model.rows(method) + 1):
+            parent = int(self._random.integers(len(drafted)))
+            token = greedy_after(paths[parent], 64) if self._random.random() < 0.7 else int(self._random.integers(64))
+            if len(paths[parent]) < self._model.capacity and [*paths[parent], token] not in paths:
+                drafted.append(token)
+                parents.append(parent)
+                paths.append([*paths[parent], token])
+            elif self._random.random() < 0.1:
+                break
+        return Step(method, Tree.of(drafted, parents))
+
+    def learn(self, step: Step, output: PassOutput, walk: Walk, ms: float) -> bool:
+        return self._model.deferred and bool(self._random.random() < 0.5)
+
+    def learn_streams(self, output: PassOutput, ms: float) -> None:
+        assert output.stream_ids.shape == (1, 3, 3)
+        self.deferred += 1
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "penalty"])
+def test_no_plan_changes_a_token(sampling: SamplingConfig, rng: np.random.Generator) -> None:
+    config = GenerationConfig(60, sampling)
+    model = spec(deferred=True, stream_nodes={"verify_8": 2, "verify_4": 0})
+    text = plain_text([3, 1, 4], config)
+    accepted = asked = 0
+    for _ in range(25):
+        plan = AnyPlan(model, rng)
+        loop = Loop(ArithmeticBackend(model, mixed=True), [3, 1, 4], config, plan=plan)
+        assert [one.token for one in loop.run()] == text
+        assert loop.backend.cache == loop.tokens[:-1]
+        accepted += loop.statistics.draft_tokens_accepted
+        asked += plan.deferred
+    assert accepted > 50
+    assert asked > 50
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "penalty"])
+@pytest.mark.parametrize("accuracy", [0, 8, 16])
+def test_the_adaptive_plan_changes_no_token_whatever_passes_cost(
+    sampling: SamplingConfig, accuracy: int, rng: np.random.Generator
+) -> None:
+    config = GenerationConfig(60, sampling)
+    text = plain_text([3, 1, 4], config)
+    for _ in range(8):
+        deferred = bool(rng.integers(2))
+        nodes = {"verify_8": int(rng.integers(0, 7)), "verify_4": int(rng.integers(0, 5))}
+        model = spec(deferred=deferred, stream_nodes=nodes)
+        ms = {name: float(rng.uniform(1, 4)) for name in (DECODE, *model.widths, *([STREAMS] if deferred else []))}
+        session = Session(ArithmeticBackend(model, accuracy, mixed=True), costs=CostTable.of(model, ms))
+        for _ in range(2):
+            session.reset()
+            generation = session.generate([3, 1, 4], config)
+            generation.finish()
+            assert generation.token_ids == text
+
+
+def test_the_same_costs_give_the_same_passes() -> None:
+    first, second = (simulate(DEVICES["this CPU"], REGIMES["fair"], None, 200) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("tokens", [128, 400])
+@pytest.mark.parametrize("regime", ["adversarial", "boasting"])
+@pytest.mark.parametrize("device", list(DEVICES))
+def test_adversarial_text_costs_at_most_three_percent_of_plain_speed(device: str, regime: str, tokens: int) -> None:
+    plain = simulate(DEVICES[device], REGIMES[regime], None, tokens, plain=True)
+    plan = simulate(DEVICES[device], REGIMES[regime], None, tokens)
+    assert plan.text == plain.text
+    assert plain.ms_per_token / plan.ms_per_token > 0.97
+    assert plan.reason in (COSTS, REJECTED)
+
+
+@pytest.mark.parametrize("regime", ["poor", "fair", "good", "excellent", "modest", "changing"])
+@pytest.mark.parametrize("device", list(DEVICES))
+def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: str) -> None:
+    ways = [simulate(DEVICES[device], REGIMES[regime], width, 300) for width in (4, 8, 16)]
+    ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True))
+    plan = simulate(DEVICES[device], REGIMES[regime], None, 300)
+    assert min(way.ms_per_token for way in ways) / plan.ms_per_token > 0.94
+    assert plan.text == ways[0].text
+
+
+def test_what_was_learnt_stays_for_the_next_generation() -> None:
+    device, regime = DEVICES["linear (phone CPU)"], REGIMES["good"]
+    once = simulate(device, regime, None, 128)
+    often = simulate(device, regime, None, 128, generations=8)
+    assert often.ms_per_token < once.ms_per_token
+    assert once.ms_per_token / device.decode < 1.03
+
+
+def test_a_text_that_becomes_easy_is_found_again_after_a_pause() -> None:
+    plan = simulate(DEVICES["flat (NPU)"], plan_simulation.Regime(0.8, period=250), None, 1000)
+    rounds = sum(count for method, count in plan.widths.items() if method != DECODE)
+    assert plan.widths[DECODE] > 300
+    assert 1000 / (plan.widths[DECODE] + rounds) > 1.2
+
+
+def test_pauses_grow_while_drafting_keeps_failing() -> None:
+    short = simulate(DEVICES["this CPU"], REGIMES["adversarial"], None, 300)
+    long = simulate(DEVICES["this CPU"], REGIMES["adversarial"], None, 1200)
+    tried_early, tried_in_all = (300 - short.widths[DECODE]), (1200 - long.widths[DECODE])
+    assert tried_in_all < 2.5 * tried_early
+
+
+def test_repeated_text_is_drafted_from_itself_where_streams_are_wrong() -> None:
+    class Repeating(plan_simulation.MadeUpBackend):
+        def __init__(self) -> None:
+            super().__init__(DEVICES["this CPU"], REGIMES["adversarial"])
+            self._text = np.tile(self._text[:40], 100)
+
+    backend = Repeating()
+    session = Session(backend, costs=CostTable.of(backend.spec, DEVICES["this CPU"].costs), clock=backend.clock)
+    generation = session.generate(backend._text[:2].tolist(), GenerationConfig(400))
+    generation.finish()
+    assert generation.token_ids == backend._text[2:402].tolist()
+    assert backend.now_ms < 0.6 * 400 * DEVICES["this CPU"].decode
+
+
+def test_deferred_streams_are_asked_for_after_the_commit_and_not_at_the_end() -> None:
+    model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
+    backend = ArithmeticBackend(model, 16)
+    list(Loop(backend, [3, 0, 1], GenerationConfig(20, width=4)).run())
+    passes = [method for method, _ in backend.calls if method.startswith(("verify", "decode"))]
+    assert backend.calls.count(("streams", 1)) == len(passes) - 1
+    assert backend.calls[-1][0] != "streams"
+    assert len(passes) < 12
+
+
+def test_the_plan_takes_the_deferred_schedule_where_it_pays() -> None:
+    plan = simulate(DEVICES["deferred CPU"], REGIMES["good"], None, 300)
+    assert 300 / sum(plan.widths.values()) > 1.3
+
+
+def test_an_easy_text_leaves_no_reason() -> None:
+    assert simulate(DEVICES["flat (NPU)"], REGIMES["good"], None, 300).reason is None
+
+
+def test_the_last_token_is_a_plain_pass_without_a_reason() -> None:
+    model = spec()
+    plan = AdaptivePlan(model, CostTable.of(model, dict.fromkeys((DECODE, *model.widths), 1.0)), StreamDrafter())
+    plan.begin([1, 2])
+    step = plan.step([1, 2], 1)
+    assert (step.method, step.reason, len(step.tree)) == (DECODE, None, 1)
+
+
+def test_trees_shrink_where_each_node_costs() -> None:
+    """An engine that skips padding rows: the plan drafts as many nodes as pay, not as many as fit."""
+    free, dear = {DECODE: (2.0, 2.0)}, {DECODE: (2.0, 2.0)}
+    model = spec(widths={"verify_8": (8, 8)})
+    free["verify_8"], dear["verify_8"] = (2.2, 2.2), (2.2, 2.2 + 7 * 0.5)
+    sizes = []
+    for costs in (free, dear):
+        backend = ArithmeticBackend(model, 16)
+        session = Session(backend, costs=CostTable.of(model, costs, frozen=True))
+        session.generate([3, 0, 1], GenerationConfig(60)).finish()
+        sizes.append(np.mean([nodes for method, nodes in backend.calls if method == "verify_8" and nodes > 1]))
+    assert sizes[1] < sizes[0] == 8
