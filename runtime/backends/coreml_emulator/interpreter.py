@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,23 +90,25 @@ def evaluate(operation: Operation, arguments: Mapping[str, Any]) -> tuple[Array,
     try:
         with np.errstate(all="ignore"):  # infinities and NaN go on, as on a device
             found = rule.compute(**arguments)
+            results = found if isinstance(found, tuple) else (found,)
+            settled = tuple(
+                result if rule.moves and result.dtype == kind.carrier else settle(result, kind)
+                for result, (_, kind) in zip(results, operation.outputs, strict=True)
+            )
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise EmulatorError(f"{operation.kind} {operation.name!r} failed: {error}") from error
-    results = found if isinstance(found, tuple) else (found,)
-    if len(results) != len(operation.outputs):
-        raise EmulatorError(
-            f"{operation.kind} {operation.name!r} declares {len(operation.outputs)} results, not {len(results)}"
-        )
-    settled = tuple(
-        np.asarray(result) if rule.moves and np.asarray(result).dtype == kind.carrier else settle(result, kind)
-        for result, (_, kind) in zip(results, operation.outputs, strict=True)
-    )
     for value, (name, kind) in zip(settled, operation.outputs, strict=True):
         if not kind.fits(value.shape):
-            raise EmulatorError(
-                f"{operation.kind} {name!r} gives the shape {list(value.shape)}, the program says {kind}"
-            )
+            shape = list(value.shape)
+            raise EmulatorError(f"{operation.kind} {name!r} gives the shape {shape}, the program says {kind}")
     return settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """The place of a value that only a run gives."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,70 +116,65 @@ class _Step:
     """One operation with its constants in place."""
 
     operation: Operation
-    fixed: dict[str, Any]
-    moving: dict[str, list[str | Array]]  # arguments with at least one value that a run computes
+    arguments: dict[str, list[Any]]  # constants and _Computed
     dead: list[str]  # values that nothing later uses
+
+    def run(self, values: dict[str, Array]) -> None:
+        """Adds the results to `values` and drops what is not needed any more."""
+        filled = {
+            name: [values[item.name] if isinstance(item, _Computed) else item for item in items]
+            for name, items in self.arguments.items()
+        }
+        results = evaluate(self.operation, {n: v if n in _LISTS else v[0] for n, v in filled.items()})
+        values.update({name: value for (name, _), value in zip(self.operation.outputs, results, strict=True)})
+        for name in self.dead:
+            values.pop(name, None)
 
 
 class Interpreter:
     """A function ready to run. Raises EmulatorError naming every operation that is not emulated."""
 
     def __init__(self, function: Function, constants: Constants) -> None:
-        self.inputs: dict[str, TensorType] = function.inputs
         missing = sorted({op.kind for op in function.operations if op.kind != "const" and op.kind not in RULES})
         if missing:
             raise EmulatorError(f"the emulator does not know the operations: {', '.join(missing)}")
-        still = {name: op for op in function.operations if is_constant(op) for name, _ in op.outputs}
-        moving = [op for op in function.operations if not is_constant(op)]
-        types = dict(function.inputs)
-        types.update({name: kind for op in function.operations for name, kind in op.outputs})
+        types = {**function.inputs, **{name: kind for op in function.operations for name, kind in op.outputs}}
+        self.inputs: dict[str, TensorType] = function.inputs
         self.outputs: dict[str, TensorType] = {name: types[name] for name in function.outputs}
         self.operation_counts = Counter(op.kind for op in function.operations if op.kind != "const")
+        self._still = {name: op for op in function.operations if is_constant(op) for name, _ in op.outputs}
+        self._constants = constants
+        moving = [op for op in function.operations if not is_constant(op)]
+        self._steps = [
+            _Step(op, {name: [self._fixed(item) for item in items] for name, items in op.inputs.items()}, dead)
+            for op, dead in zip(moving, _last_uses(moving, {*self.outputs, *self._still}), strict=True)
+        ]
 
-        def constant(name: str) -> Array:
-            outputs = [output for output, _ in still[name].outputs]
-            return constants.get(still[name], still)[outputs.index(name)]
-
-        self._still = {name: constant(name) for name in self.outputs if name in still}
-        last = {name: at for at, op in enumerate(moving) for name in _names(op)}
-        self._steps: list[_Step] = []
-        for at, op in enumerate(moving):
-            fixed: dict[str, Any] = {}
-            open_: dict[str, list[str | Array]] = {}
-            for parameter, arguments in op.inputs.items():
-                values: list[Any] = [
-                    argument
-                    if isinstance(argument, str) and argument not in still
-                    else _plain(constant(argument))
-                    if isinstance(argument, str)
-                    else constants.value(argument)
-                    for argument in arguments
-                ]
-                computed = any(isinstance(a, str) and a not in still for a in arguments)
-                if computed:
-                    open_[parameter] = values
-                else:
-                    fixed[parameter] = values if parameter in _LISTS else values[0]
-            results = {name for name, _ in op.outputs}
-            dead = [name for name in {*_names(op), *results} - {*self.outputs, *still} if last.get(name, at) == at]
-            self._steps.append(_Step(op, fixed, open_, dead))
+    def _fixed(self, argument: Argument) -> Any:
+        """A constant in its place; the name of what only a run can compute."""
+        if not isinstance(argument, str):
+            return self._constants.value(argument)
+        if argument not in self._still:
+            return _Computed(argument)
+        outputs = [name for name, _ in self._still[argument].outputs]
+        return _plain(self._constants.get(self._still[argument], self._still)[outputs.index(argument)])
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Carried inputs to carried outputs."""
         values: dict[str, Array] = dict(inputs)
         for step in self._steps:
-            arguments = dict(step.fixed)
-            for parameter, given in step.moving.items():
-                found = [values[item] if isinstance(item, str) else item for item in given]
-                arguments[parameter] = found if parameter in _LISTS else found[0]
-            results = evaluate(step.operation, arguments)
-            values.update({name: value for (name, _), value in zip(step.operation.outputs, results, strict=True)})
-            del arguments, results
-            for name in step.dead:
-                values.pop(name, None)
-        values.update(self._still)
-        return {name: values[name] for name in self.outputs}
+            step.run(values)
+        return {name: values[name] if name in values else self._fixed(name) for name in self.outputs}
 
 
-def _names(operation: Operation) -> Iterable[str]:
-    return (argument for arguments in operation.inputs.values() for argument in arguments if isinstance(argument, str))
+def _last_uses(operations: Sequence[Operation], kept: set[str]) -> list[list[str]]:
+    """For each operation the values that it is the last to make or to use, but for those that are kept."""
+    last: dict[str, int] = {}
+    for at, operation in enumerate(operations):
+        used = (item for items in operation.inputs.values() for item in items if isinstance(item, str))
+        last.update(dict.fromkeys((*used, *(name for name, _ in operation.outputs)), at))
+    dead: list[list[str]] = [[] for _ in operations]
+    for name, at in last.items():
+        if name not in kept:
+            dead[at].append(name)
+    return dead
