@@ -10,17 +10,8 @@
 
 namespace streamfuse {
 namespace {
-
-struct Best {
-  float value;
-  int64_t id;
-
-  bool loses_to(float other, int64_t other_id) const { return other > value || (other == value && other_id < id); }
-};
-
 constexpr Best kNone = {-std::numeric_limits<float>::infinity(), std::numeric_limits<int64_t>::max()};
-
-}  // namespace
+}
 
 void head(const Head& args) {
   const int64_t rows = args.input.rows, vocabulary = args.vocab_size, stride = rows * kTileRows;
@@ -30,6 +21,7 @@ void head(const Head& args) {
   float* const accs = scratch.take<float>(threads * stride);
   Best* const bests = scratch.take<Best>(threads * rows);
   std::fill_n(bests, threads * rows, kNone);
+  const ProductKernels& kernels = *lane_kernels().products;
 
   share_out(args.weight.tiles, even_chunk(args.weight.tiles), [&](int64_t begin, int64_t end, int thread) {
     float* const acc = accs + thread * stride;
@@ -39,8 +31,7 @@ void head(const Head& args) {
       const int64_t column = tile * kTileRows, count = std::min(kTileRows, vocabulary - column);
       for (int64_t row = 0; row < rows; ++row) {
         const float* values = acc + row * kTileRows;
-        for (int64_t i = 0; i < count; ++i)
-          if (best[row].loses_to(values[i], column + i)) best[row] = {values[i], column + i};
+        kernels.keep_best(values, count, column, &best[row]);
         if (args.logits != nullptr)
           std::memcpy(args.logits + row * vocabulary + column, values, static_cast<size_t>(count) * sizeof(float));
       }
@@ -50,7 +41,7 @@ void head(const Head& args) {
     Best winner = kNone;
     for (int thread = 0; thread < threads; ++thread) {
       const Best& other = bests[thread * rows + row];
-      if (winner.loses_to(other.value, other.id)) winner = other;
+      if (other.value > winner.value || (other.value == winner.value && other.id < winner.id)) winner = other;
     }
     args.best[row] = winner.id < vocabulary ? winner.id : 0;
   }

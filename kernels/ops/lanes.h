@@ -154,8 +154,8 @@ SF_INLINE Lanes positive_or(Lanes x, Lanes a, Lanes b) {
   return x;
 }
 
-// q = round(a * inverse), half to even, as int8; returns their sum. |a * inverse| stays below 128.
-SF_INLINE int32_t round_lanes(Lanes a, float inverse, int8_t* q) {
+// q = round(a * inverse), half to even, as int8; returns them as integers, to be added up. |a * inverse| stays below 128.
+SF_INLINE NativeInt round_lanes(Lanes a, float inverse, int8_t* q) {
   typedef int8_t Bytes __attribute__((vector_size(kNativeBytes / 4)));
   const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the low bits
   NativeInt total = {};
@@ -165,9 +165,19 @@ SF_INLINE int32_t round_lanes(Lanes a, float inverse, int8_t* q) {
     memcpy(q + i * (kNativeBytes / 4), &bytes, sizeof bytes);
     total += whole;
   }
+  return total;
+}
+
+SF_INLINE int32_t sum_of_integers(NativeInt a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)a);
+#elif defined(__aarch64__)
+  return vaddvq_s32(a);
+#else
   int32_t sum = 0;
-  for (int l = 0; l < kNativeBytes / 4; ++l) sum += total[l];
+  for (int l = 0; l < kNativeBytes / 4; ++l) sum += a[l];
   return sum;
+#endif
 }
 
 // Is any lane of a greater than the same lane of b?
@@ -224,7 +234,12 @@ SF_INLINE float sum(Lanes a) {
 #else
 SF_FOLD(sum, SF_PLUS)
 #endif
+// A maximum does not depend on the order.
+#if defined(__AVX512F__)
+SF_INLINE float largest(Lanes a) { return _mm512_reduce_max_ps(a.part[0]); }
+#else
 SF_FOLD(largest, SF_GREATER)
+#endif
 
 // exp(x) for x <= 0, relative error about 1e-7; zero below -86. x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree
 // 6 in r, and n added to the exponent bits (never below the normal numbers, since n >= -125).

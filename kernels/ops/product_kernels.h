@@ -5,6 +5,12 @@
 
 namespace streamfuse {
 
+// The largest value so far and the smallest id that has it.
+struct Best {
+  float value;
+  int64_t id;
+};
+
 struct ProductKernels {
   // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1: out [rows, 16].
   void (*product)(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out);
@@ -21,6 +27,8 @@ struct ProductKernels {
   // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats where
   // it is not null, `to` their rounding.
   void (*gate)(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated);
+  // Takes the best of `count` <= 16 values with ids from first_id on; ids come in ascending order. A NaN is never best.
+  void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);
   // One float16, exactly.
   float (*half)(const uint8_t* p);
   // Reads every byte once; for measuring the memory.

