@@ -23,6 +23,7 @@ Float64Array = npt.NDArray[np.float64]
 NEAR_TIE_LOGIT = 1e-3
 NEAR_TIE_PROBABILITY = 1e-5
 
+LANES = 256  # part of the definition in docs/random.md
 _BLOCK = 64  # scores that are looked at together where only a few of very many are wanted
 _FIRST_NUCLEUS = 64  # tokens sorted first for top-p; four times as many whenever they do not reach it
 
@@ -63,7 +64,7 @@ class Sampler:
     def __init__(self, config: SamplingConfig) -> None:
         self.config = config
         self.near_ties = 0
-        self._space: Float64Array = np.empty((2, 0))
+        self._space: Float64Array = np.empty(0)
 
     @property
     def needs_logits(self) -> bool:
@@ -77,15 +78,11 @@ class Sampler:
         """
         if self.config.greedy:
             return self._best(penalise(logits, history, self.config.repetition_penalty))
-        if self._space.shape[1] != len(logits):  # fresh memory of this size costs more than the arithmetic in it
-            self._space = np.empty((2, len(logits)))
-        ids, weights = distribution(logits, history, self.config, self._space[0])
-        cumulative = np.cumsum(weights, out=self._space[1, : len(weights)])
-        target = uniform(self.config.seed, position) * float(cumulative[-1])
-        place = int(np.searchsorted(cumulative, target, side="right"))
-        if place == len(weights):  # the product was rounded up to the total
-            place = int(np.flatnonzero(weights)[-1])
-        self._count_edges(cumulative, place, target)
+        if len(self._space) != len(logits):  # fresh memory of this size costs more than the arithmetic in it
+            self._space = np.empty(len(logits))
+        ids, weights = distribution(logits, history, self.config, self._space)
+        place, distance = draw(weights, uniform(self.config.seed, position))
+        self.near_ties += distance < NEAR_TIE_PROBABILITY
         return place if ids is None else int(ids[place])
 
     def _best(self, scores: FloatArray | Float64Array) -> int:
@@ -95,11 +92,39 @@ class Sampler:
         self.near_ties += int(np.count_nonzero(scores >= top - NEAR_TIE_LOGIT)) > 1
         return best
 
-    def _count_edges(self, cumulative: Float64Array, place: int, target: float) -> None:
-        total, last = float(cumulative[-1]), place == len(cumulative) - 1
-        below = target - float(cumulative[place - 1]) if place else math.inf
-        above = math.inf if last else float(cumulative[place]) - target
-        self.near_ties += min(below, above) < NEAR_TIE_PROBABILITY * total
+
+def draw(weights: Float64Array, number: float) -> tuple[int, float]:
+    """The index that a number in [0, 1) falls on, and how near it lies to the next or the last token, of the total.
+
+    Weights float64 [n] lie along the line by lanes (index modulo LANES), in a lane by index: 256 short sums that a
+    processor adds side by side, where one long sum would wait for each addition.
+    """
+    lanes = lane_ends(weights)
+    total = float(lanes[-1])
+    target = number * total
+    lane = int(np.searchsorted(lanes, target, side="right"))
+    if lane == len(lanes):  # the product was rounded up to the total
+        lane = int(np.flatnonzero(np.diff(lanes, prepend=0.0))[-1])
+    start = float(lanes[lane - 1]) if lane else 0.0
+    own = weights[lane::LANES]
+    ends = np.cumsum(np.concatenate(([start], own)))
+    place = int(np.searchsorted(ends[1:], target, side="right"))
+    if place == len(own):
+        place = int(np.flatnonzero(own)[-1])
+    index = lane + LANES * place
+    below = target - float(ends[place]) if index else math.inf
+    above = float(ends[place + 1]) - target if lane < len(lanes) - 1 or place < len(own) - 1 else math.inf
+    return index, min(below, above) / total
+
+
+def lane_ends(weights: Float64Array) -> Float64Array:
+    """float64 [min(n, LANES)]: running sum of the lanes' sums, each of them summed in index order."""
+    rows = len(weights) // LANES
+    if not rows:
+        return np.cumsum(weights)
+    sums = np.add.reduce(weights[: rows * LANES].reshape(rows, LANES), axis=0)  # row after row, by definition of axis 0
+    sums[: len(weights) - rows * LANES] += weights[rows * LANES :]
+    return np.cumsum(sums)
 
 
 def distribution(
@@ -161,9 +186,9 @@ def largest(scores: Float64Array, count: int) -> IntArray:
 def nucleus(scores: Float64Array, weights: Float64Array, top_p: float) -> IntArray:
     """Indices, ascending, of the shortest best-first prefix that weighs at least top_p of all (scores, weights [n]).
 
-    Best first is by score, then by smaller index. The total is summed in index order, the prefix best first.
+    Best first is by score, then by smaller index. The total is summed by lanes, the prefix best first.
     """
-    total = float(np.cumsum(weights)[-1])
+    total = float(lane_ends(weights)[-1])
     goal, light = top_p * total, 0.5 * (1 - top_p) * total / len(weights)
     some = np.flatnonzero(weights > light)  # the others together weigh too little to be needed, but for rounding
     chosen = _reaching(scores[some], weights[some], goal)

@@ -31,7 +31,7 @@ def obvious(logits: list[float], history: list[int], position: int, config: Samp
         alive = sorted(sorted(alive, key=lambda i: (-scores[i], i))[: config.top_k])
     weights = {i: math.exp(scores[i]) for i in alive}
     if config.top_p < 1:
-        goal, total, chosen = config.top_p * sum_in_order(weights.values()), 0.0, []
+        goal, total, chosen = config.top_p * lanes_of([weights[i] for i in alive])[-1], 0.0, []
         for i in sorted(alive, key=lambda i: (-scores[i], i)):
             chosen.append(i)
             total += weights[i]
@@ -39,20 +39,27 @@ def obvious(logits: list[float], history: list[int], position: int, config: Samp
                 break
         alive = sorted(chosen)
     alive = [i for i in alive if weights[i] >= config.min_p]
-    target = uniform(config.seed, position) * sum_in_order(weights[i] for i in alive)
-    total = 0.0
-    for i in alive:
+    ends = lanes_of([weights[i] for i in alive])
+    target = uniform(config.seed, position) * ends[-1]
+    lane = next(lane for lane, end in enumerate(ends) if end > target)
+    total = ends[lane - 1] if lane else 0.0
+    for i in alive[lane::256]:
         total += weights[i]
         if total > target:
             return i
     raise AssertionError("unreachable")
 
 
-def sum_in_order(values: Any) -> float:
-    total = 0.0
-    for value in values:
-        total += value
-    return total
+def lanes_of(values: list[float]) -> list[float]:
+    """Where each lane ends: lane l holds every 256th value from the l-th on."""
+    ends, total = [], 0.0
+    for lane in range(min(256, len(values))):
+        own = 0.0
+        for value in values[lane::256]:
+            own += value
+        total += own
+        ends.append(total)
+    return ends
 
 
 @pytest.mark.parametrize("number", range(len(STEPS)))
@@ -74,7 +81,8 @@ def test_the_sampler_agrees_with_the_obvious_definition(rng: np.random.Generator
             repetition_penalty=float(rng.choice([0.7, 1, 1.3])),
             seed=case,
         )
-        logits = (rng.integers(-24, 24, 100) / 8).astype(np.float32)
+        size = int(rng.choice([100, 256, 257, 1000]))
+        logits = (rng.integers(-24, 24, size) / 8).astype(np.float32)
         history = rng.integers(0, 100, 20).tolist()
         assert Sampler(config).pick(logits, history, case) == obvious(logits.tolist(), history, case, config)
 
