@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, FloatArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.costs import CostTable
 from streamfuse.runtime.session import Session
@@ -75,6 +76,29 @@ REGIMES = {
 }
 
 
+NOTHING: tuple[IntArray, FloatArray] = np.zeros((STREAMS, TOP_K), np.int64), np.full((STREAMS, TOP_K), -9, np.float32)
+
+
+@cache
+def promises(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[int]]:
+    """Candidates, what the streams say of them, and the rank (or TOP_K) at which the text stands, of one place.
+
+    Ranks are right in proportion to their odds; confidence varies from place to place.
+    """
+    random = np.random.default_rng(position)
+    hit = 0.0 if regime.period and position // regime.period % 2 else regime.hit
+    ids, ranks = random.integers(0, VOCAB, (STREAMS, TOP_K)), []
+    log_probs = np.zeros((STREAMS, TOP_K), np.float32)
+    for stream in range(STREAMS):
+        mass = min(0.98, max(1e-4, hit + 0.3 * hit * (1 - hit) * float(random.normal())))
+        shares = np.sort(random.dirichlet(np.full(TOP_K, 0.35)))[::-1] * mass
+        rank = int(np.searchsorted(np.cumsum(shares), float(random.random())))
+        ranks.append(rank if hit else TOP_K)
+        stated = np.minimum(shares * regime.promise, 1.0)
+        log_probs[stream] = np.log(stated / max(1.0, float(stated.sum()) / 0.98) + 1e-6)
+    return ids, log_probs, ranks
+
+
 class MadeUpBackend:
     """A text that is fixed, streams with known odds, and a clock that runs by the cost table."""
 
@@ -120,23 +144,14 @@ class MadeUpBackend:
         ids, log_probs = self._streams(*self._last[index])
         return PassOutput(None, np.zeros(1, np.int64), np.zeros(1, np.int64), ids[None], log_probs[None])
 
-    def _streams(self, position: int, on_text: bool) -> tuple[IntArray, np.ndarray]:
-        """Ranks are right in proportion to their stated odds; confidence varies from place to place."""
-        random = np.random.default_rng(position)
-        hit = self._regime.hit
-        if self._regime.period and position // self._regime.period % 2:
-            hit = 0.0
-        ids = random.integers(0, VOCAB, (STREAMS, TOP_K))
-        log_probs = np.zeros((STREAMS, TOP_K), np.float32)
-        for stream in range(STREAMS):
-            mass = min(0.98, max(1e-4, hit + 0.3 * hit * (1 - hit) * float(random.normal())))
-            shares = np.sort(random.dirichlet(np.full(TOP_K, 0.35)))[::-1] * mass
-            draw = float(random.random())
-            rank = int(np.searchsorted(np.cumsum(shares), draw))
-            if rank < TOP_K and on_text and hit:
+    def _streams(self, position: int, on_text: bool) -> tuple[IntArray, FloatArray]:
+        if not on_text:
+            return NOTHING
+        ids, log_probs, ranks = promises(self._regime, position)
+        ids = ids.copy()
+        for stream, rank in enumerate(ranks):
+            if rank < TOP_K:
                 ids[stream, rank] = self._text[position + 2 + stream]
-            stated = np.minimum(shares * self._regime.promise, 1.0)
-            log_probs[stream] = np.log(stated / max(1.0, float(stated.sum()) / 0.98) + 1e-6)
         return ids, log_probs
 
     def commit(self, rows: Sequence[int]) -> None:
