@@ -32,8 +32,8 @@ _PARTS = {
     "head": HEAD,
     "stream_top_k": TOP_K,
     "top_k_log_prob": TOP_K,
-    "wait": WAITS,
 }
+WAIT = "wait"  # no operator: what the calling thread waited for others inside of operators
 _BANDWIDTH_TIMES = 5  # in one run
 
 Clock = Callable[[], float]  # monotonic seconds
@@ -71,7 +71,7 @@ class Profiler(Protocol):
         ...
 
     def take(self) -> Callable[[], Mapping[str, float]]:
-        """What was recorded since this was last asked; call it, later, for milliseconds per operator name."""
+        """What was recorded since this was last asked; call it later, for milliseconds per operator and `WAIT`."""
         ...
 
     def stop(self) -> None:
@@ -243,14 +243,13 @@ def _profile(backend: Backend, one: Pass, times: int, profiler: Profiler, clock:
 
 
 def _by_part(operators: Mapping[str, float], pass_ms: float) -> dict[str, float]:
-    """Milliseconds per part of one pass; `other` is what no operator accounts for, and the operators nobody names."""
-    parts = dict.fromkeys((EMBEDDING, ATTENTION, MLP, HEAD, TOP_K, WAITS), 0.0)
+    """Milliseconds per part of one pass. `other` is what no named operator accounts for; `waits` lie in the others."""
+    parts = dict.fromkeys((EMBEDDING, ATTENTION, MLP, HEAD, TOP_K), 0.0)
     for name, ms in operators.items():
         part = _PARTS.get(name.removeprefix("streamfuse::").removesuffix(".out"))
         if part is not None:
             parts[part] += ms
-    parts[OTHER] = max(0.0, pass_ms - sum(parts.values()))
-    return parts
+    return {**parts, OTHER: max(0.0, pass_ms - sum(parts.values())), WAITS: operators.get(WAIT, 0.0)}
 
 
 def _method(samples: _Samples, work: Mapping[str, Work], loop_ms: float | None) -> MethodLatency:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .latency import OUTSIDE, Latency, MethodLatency, Part
+from .latency import OUTSIDE, WAITS, Latency, MethodLatency, Part
 from .report import Report, stacked_bars
 
 Table = tuple[list[str], list[list[str]]]
@@ -63,7 +63,7 @@ def latency_report(measured: Latency, model: str, bundle: str) -> Report:
     for line in summary(measured):
         report.text(line)
     parts = {
-        name: {part: method.parts[part].ms for part in method.parts}
+        name: {part: method.parts[part].ms for part in method.parts if part != WAITS}
         if _inside(method)
         else {"pass": method.pass_ms.median}
         for name, method in measured.methods.items()

@@ -13,8 +13,8 @@ from streamfuse.runtime.session import Session
 from .latency import LatencySettings
 from .systems import LOOP_PHASES
 
-_MOST_TOKENS = 96
-_TIMES = 5
+_MOST_TOKENS = 64
+_TIMES = 3
 
 Progress = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""Times of operators from ExecuTorch's event tracer: an ETDump per pass, read by its Inspector."""
+"""Times of operators from ExecuTorch's event tracer (an ETDump per pass, read by its Inspector), and waits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from streamfuse.runtime.backend import Backend
+
+from .latency import WAIT
 
 _WRAPPERS = ("OPERATOR_CALL", "Method::execute", "Program::load_method")  # events around the operators' own
 _PREFIX = "native_call_"  # of ExecuTorch's own operators
@@ -21,6 +23,8 @@ class Recorder(Protocol):
 
     def profile_data(self) -> bytes: ...
 
+    def waited_ms(self) -> float: ...
+
 
 class EtDumpProfiler:
     """`bench.latency.Profiler` over a recording backend."""
@@ -32,7 +36,7 @@ class EtDumpProfiler:
         self._recorder.profile(True)
 
     def take(self) -> Callable[[], Mapping[str, float]]:
-        return partial(operator_times, self._recorder.profile_data())
+        return partial(_times, self._recorder.profile_data(), self._recorder.waited_ms())
 
     def stop(self) -> None:
         self._recorder.profile(False)
@@ -41,6 +45,10 @@ class EtDumpProfiler:
 def profiler_of(backend: Backend) -> EtDumpProfiler | None:
     """None where the engine cannot record."""
     return EtDumpProfiler(backend) if isinstance(backend, Recorder) else None
+
+
+def _times(etdump: bytes, waited_ms: float) -> dict[str, float]:
+    return {**operator_times(etdump), WAIT: waited_ms}
 
 
 def operator_times(etdump: bytes) -> dict[str, float]:

@@ -171,6 +171,13 @@ int sf_profile_data(sf_session* handle, const void** data, size_t* size) {
   });
 }
 
+int sf_waited(double* ms) {
+  return guarded(nullptr, [&] {
+    if (ms == nullptr) bad_argument("waited needs a place for its number");
+    *ms = streamfuse::take_waited_ms();
+  });
+}
+
 int sf_read_bandwidth(int num_threads, double* gb_per_s) {
   return guarded(nullptr, [&] {
     if (gb_per_s == nullptr) bad_argument("read_bandwidth needs a place for its number");

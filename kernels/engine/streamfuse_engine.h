@@ -89,6 +89,9 @@ SF_EXPORT int sf_length(sf_session*, int64_t* length);
 SF_EXPORT int sf_profile(sf_session*, int on);
 SF_EXPORT int sf_profile_data(sf_session*, const void** data, size_t* size);
 
+/* Milliseconds that this thread has waited inside sf_run and sf_streams for other threads of the team, since it last asked. */
+SF_EXPORT int sf_waited(double* ms);
+
 /* How fast this machine's memory gives bytes to so many threads of the team, in GB/s; takes about 100 ms. 0 chooses. */
 SF_EXPORT int sf_read_bandwidth(int num_threads, double* gb_per_s);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -42,6 +43,8 @@ bool spin(Ready ready, Clock::duration patience) {
     if (Clock::now() - start > patience) return false;
   }
 }
+
+thread_local Clock::duration waited_by_this_thread{};
 
 class Team {
  public:
@@ -89,18 +92,24 @@ class Team {
       job(context, begin, std::min(begin + chunk, units), 0);
       done_.fetch_add(1, std::memory_order_release);
     }
-    for (;;) {
-      uint32_t seen = done_.load(std::memory_order_acquire);
-      if (seen == total || spin([&] { return done_.load(std::memory_order_acquire) == total; }, kCallerSpin)) break;
-      // Giving the core away lets the system run the worker there that it has put aside.
-      caller_sleeps_.store(true);
-      while ((seen = done_.load()) != total) done_.wait(seen);
-      caller_sleeps_.store(false);
+    if (done_.load(std::memory_order_acquire) != total) {
+      const Clock::time_point start = Clock::now();
+      wait_for(total);
+      waited_by_this_thread += Clock::now() - start;
     }
     ticket_.store(uint64_t{name} << 32 | kClosed);
   }
 
  private:
+  void wait_for(uint32_t total) {
+    while (!spin([&] { return done_.load(std::memory_order_acquire) == total; }, kCallerSpin)) {
+      // Giving the core away lets the system run the worker there that it has put aside.
+      caller_sleeps_.store(true);
+      for (uint32_t seen; (seen = done_.load()) != total;) done_.wait(seen);
+      caller_sleeps_.store(false);
+    }
+  }
+
   // The next chunk of this job, kClosed when there is none.
   uint32_t claim(uint32_t name, uint32_t total) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
@@ -172,6 +181,11 @@ void rouse_team() {
 
 void run_team(int64_t units, int64_t chunk, TeamJob job, const void* context) {
   Team::instance().run(units, chunk, job, context, limit_of_this_thread);
+}
+
+double take_waited_ms() {
+  const std::chrono::duration<double, std::milli> waited = std::exchange(waited_by_this_thread, Clock::duration{});
+  return waited.count();
 }
 
 }  // namespace streamfuse

@@ -30,6 +30,9 @@ using TeamJob = void (*)(const void* context, int64_t begin, int64_t end, int th
 // the work to the calling thread.
 void run_team(int64_t units, int64_t chunk, TeamJob job, const void* context);
 
+// How long the calling thread has waited at the ends of its jobs for the others, since it last asked.
+double take_waited_ms();
+
 template <typename Body>
 void share_out(int64_t units, int64_t chunk, const Body& body) {
   run_team(

@@ -177,6 +177,12 @@ class ExecuTorchBackend:
         self._check(self._library.sf_profile_data(self._open(), ctypes.byref(data), ctypes.byref(size)))
         return ctypes.string_at(data, size.value)
 
+    def waited_ms(self) -> float:
+        """How long this thread's passes have waited for the engine's other threads since it was last asked."""
+        waited = ctypes.c_double()
+        self._check(self._library.sf_waited(ctypes.byref(waited)))
+        return waited.value
+
     def close(self) -> None:
         with self._lock:
             handle, self._handle = self._handle, None
