@@ -23,8 +23,8 @@ import tiny
 from bundle_samples import byte_tokenizer
 from streamfuse.cli import app
 from streamfuse.cli import train as train_command
-from streamfuse.model.checkpoint import read_adapter
-from streamfuse.train.distill import DistillConfig
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
+from streamfuse.train.distill import DistillConfig, generate_batch
 
 pytest.importorskip("transformers")
 
@@ -92,6 +92,21 @@ def test_prompts_are_shuffled_by_seed_and_limited(model: Path, prompts: Path, tm
     other = answers(model, prompts, tmp_path / "c.jsonl", "--limit", 4, "--seed", 1)
     assert {row["id"]: row["prompt"] for row in first}.items() <= {row["id"]: row["prompt"] for row in again}.items()
     assert {row["prompt"] for row in other} != {row["prompt"] for row in first}
+
+
+def test_answers_may_be_written_in_bfloat16_by_the_base_that_an_adapter_tunes(
+    model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    base = load_base(model)
+    tuned = tiny.fused(base, base_rank=2, base_layers=2)
+    save_adapter(tuned, tmp_path / "tuned.safetensors", {"chat_template": "{{ messages[0].content }}!"})
+    flags = ("--adapter", tmp_path / "tuned.safetensors", "--limit", 4)
+    rows = answers(model, prompts, tmp_path / "a.jsonl", *flags, "--precision", "float32")
+    merged = load_stream_fused(base, tmp_path / "tuned.safetensors").base
+    for row in rows:
+        assert byte_tokenizer().decode(row["input_ids"]) == f"{row['prompt']}!"
+        assert generate_batch(merged, [row["input_ids"]], DistillConfig(max_new_tokens=12)) == [row["completion_ids"]]
+    assert len(answers(model, prompts, tmp_path / "b.jsonl", *flags, "--precision", "bfloat16")) == 4
 
 
 def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _table(found: dict[str, Any]) -> Group:
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("", "answers", "tokens", "call reduction", "mean accepted", "per depth"):
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("", "answers", "tokens", "call\nreduction", "mean\naccepted", "accepted\nper depth"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, figures in (*found["sources"].items(), ("all", found)):
         table.add_row(
