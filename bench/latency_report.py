@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from streamfuse.bundle.manifest import PREFILL
+
 from .latency import OUTSIDE, WAITS, Latency, MethodLatency, Part
 from .report import Report, stacked_bars
 
@@ -67,6 +69,7 @@ def latency_report(measured: Latency, model: str, bundle: str) -> Report:
         if _inside(method)
         else {"pass": method.pass_ms.median}
         for name, method in measured.methods.items()
+        if name != PREFILL  # of many rows: the others would shrink to nothing beside it
     }
     report.figure(stacked_bars(parts, "ms per step", ("roofline", measured.roofline_ms)))
     report.heading("Methods")
