@@ -5,6 +5,7 @@ pytest tests/unit/test_coreml_emulator_reader.py
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -162,3 +163,14 @@ def test_weights_outside_the_package_are_refused(copy: Path) -> None:
     (copy / MODEL).write_bytes(spec.replace(inside, outside))
     with pytest.raises(EmulatorError, match="keeps weights outside the package"):
         CoreMLEmulator(copy).predict({"x": np.ones((2, 64))})
+
+
+def test_any_flipped_byte_gives_a_sentence_or_an_answer(copy: Path, rng: np.random.Generator) -> None:
+    whole = bytearray((copy / MODEL).read_bytes())
+    for _ in range(100):
+        harmed = bytearray(whole)
+        for place in rng.integers(0, len(whole), 2):
+            harmed[place] = rng.integers(0, 256)
+        (copy / MODEL).write_bytes(harmed)
+        with contextlib.suppress(EmulatorError):
+            CoreMLEmulator(copy).predict({"x": np.ones((2, 64))})

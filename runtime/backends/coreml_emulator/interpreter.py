@@ -139,6 +139,9 @@ class Interpreter:
         if missing:
             raise EmulatorError(f"the emulator does not know the operations: {', '.join(missing)}")
         types = {**function.inputs, **{name: kind for op in function.operations for name, kind in op.outputs}}
+        used = {name for op in function.operations for name in _names(op)}
+        if lost := sorted({*used, *function.outputs} - types.keys()):
+            raise EmulatorError(f"the model file is damaged: nothing gives the value {lost[0]!r}")
         self.inputs: dict[str, TensorType] = function.inputs
         self.outputs: dict[str, TensorType] = {name: types[name] for name in function.outputs}
         self.operation_counts = Counter(op.kind for op in function.operations if op.kind != "const")
@@ -167,12 +170,16 @@ class Interpreter:
         return {name: values[name] if name in values else self._fixed(name) for name in self.outputs}
 
 
+def _names(operation: Operation) -> list[str]:
+    """The values that an operation takes."""
+    return [item for items in operation.inputs.values() for item in items if isinstance(item, str)]
+
+
 def _last_uses(operations: Sequence[Operation], kept: set[str]) -> list[list[str]]:
     """For each operation the values that it is the last to make or to use, but for those that are kept."""
     last: dict[str, int] = {}
     for at, operation in enumerate(operations):
-        used = (item for items in operation.inputs.values() for item in items if isinstance(item, str))
-        last.update(dict.fromkeys((*used, *(name for name, _ in operation.outputs)), at))
+        last.update(dict.fromkeys((*_names(operation), *(name for name, _ in operation.outputs)), at))
     dead: list[list[str]] = [[] for _ in operations]
     for name, at in last.items():
         if name not in kept:

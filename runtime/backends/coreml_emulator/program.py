@@ -180,8 +180,13 @@ def _operation(message: Message) -> Operation:
     if 4 in message:
         raise EmulatorError(f"the operation {kind!r} holds blocks of its own, which are not emulated")
     inputs = {name: [_argument(item) for item in argument.messages(1)] for name, argument in message.entries(2)}
+    if empty := [name for name, values in inputs.items() if not values]:
+        raise EmulatorError(f"the model file is damaged: {kind!r} has no value for {empty[0]!r}")
     outputs = [(item.text(1), _tensor_type(item.message(2))) for item in message.messages(3)]
-    return Operation(kind, inputs, outputs, {name: _constant(value) for name, value in message.entries(5)})
+    attributes = {name: _constant(value) for name, value in message.entries(5)}
+    if kind == "const" and "val" not in attributes:
+        raise EmulatorError("the model file is damaged: a constant has no value")
+    return Operation(kind, inputs, outputs, attributes)
 
 
 def _argument(binding: Message) -> Argument:
@@ -212,4 +217,6 @@ def _immediate(tensor: Message, kind: TensorType) -> Array:
         flat = np.array(tensor.message(field).integers(1))
     if flat.size == 0 and int(np.prod(kind.shape)) == 1:
         flat = np.zeros(1)  # a single default value leaves no bytes
+    if flat.size != np.prod(kind.shape):
+        raise EmulatorError(f"the model file is damaged: a constant of {flat.size} elements cannot be {kind}")
     return flat.astype(kind.carrier).reshape(kind.shape)

@@ -16,17 +16,20 @@ import numpy.typing as npt
 from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LARGEST = (1 << 64) - 1
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """The number that starts at `at`, and where the next thing starts."""
     value = shift = 0
     while True:
+        if at == len(data):
+            raise EmulatorError("the model file is damaged: it ends inside a number")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value & _LARGEST, at
         shift += 7
 
 
@@ -52,6 +55,13 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         at += size
 
 
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise EmulatorError("the model file is damaged: a name is not text") from None
+
+
 class Message:
     """One message. Fields are asked for by number; absent ones give the default of proto3: 0, '' or nothing."""
 
@@ -59,11 +69,8 @@ class Message:
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._fields: dict[int, list[int | memoryview]] = {}
-        try:
-            for number, value in _fields(memoryview(data)):
-                self._fields.setdefault(number, []).append(value)
-        except IndexError:
-            raise EmulatorError("the model file is damaged: it ends inside a number") from None
+        for number, value in _fields(memoryview(data)):
+            self._fields.setdefault(number, []).append(value)
 
     def __contains__(self, number: int) -> bool:
         return number in self._fields
@@ -79,10 +86,10 @@ class Message:
         return bytes(self._views(number)[-1]) if number in self._fields else b""
 
     def text(self, number: int) -> str:
-        return self.raw(number).decode()
+        return _text(self.raw(number))
 
     def texts(self, number: int) -> list[str]:
-        return [bytes(view).decode() for view in self._views(number)]
+        return [_text(bytes(view)) for view in self._views(number)]
 
     def message(self, number: int) -> Message:
         """A nested message; an empty one where it is absent."""
