@@ -70,6 +70,8 @@ class AdaptivePlan:
             return Step(DECODE, root)
         self._index.follow(tokens)
         tree, exact = self._draft(tokens, root, room - 1)
+        if self._wait and len(tree) == 1 and self._tree is None:  # nothing to verify, and streams are not wanted yet
+            return Step(DECODE, root, self._reason)
         method, nodes, gain, expected = self._best(tree, exact)
         plain = self._plain_gain()
         if self._tree is not None:

@@ -10,21 +10,21 @@ import pytest
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
-from streamfuse.runtime.costs import STREAMS, CostTable, PlanCache, device_name, measure, methods_of
+from streamfuse.runtime.costs import STREAMS, CostTable, PlanCache, agrees, device_name, measure, methods_of
 
 MS = {DECODE: 2.0, "verify_2": 2.2, "verify_4": 2.5, "verify_8": 4.0}
 FILES = {"model.pte": "ab" * 32, "tokenizer.json": "cd" * 32}
 
 
 class TimedBackend(ArithmeticBackend):
-    """Passes take a millisecond per real row and two at least; every seventh is interrupted for a second."""
+    """Passes take a millisecond per real row and two at least; every fifth is interrupted for a second."""
 
     def __init__(self, model: ModelSpec) -> None:
         super().__init__(model)
         self.now = 0.0
 
     def _spend(self, ms: float) -> None:
-        self.now += ms / 1000 + (1.0 if len(self.calls) % 7 == 0 else 0.0)
+        self.now += ms / 1000 + (1.0 if len(self.calls) % 5 == 0 else 0.0)
 
     def run(self, method: str, *args: object) -> PassOutput:
         output = super().run(method, *args)  # type: ignore[arg-type]
@@ -36,13 +36,20 @@ class TimedBackend(ArithmeticBackend):
         return super().streams(index)
 
 
-def test_measuring_takes_medians_for_one_row_and_for_all_and_leaves_nothing_behind() -> None:
+def test_measuring_ignores_interruptions_takes_one_row_and_all_and_leaves_nothing_behind() -> None:
     backend = TimedBackend(spec(deferred=True))
     table = measure(backend, lambda: backend.now)
     expected = {DECODE: (2, 2), "verify_2": (2, 3), "verify_4": (2, 5), "verify_8": (2, 9), STREAMS: (0.5, 0.5)}
     assert set(table.ms) == set(expected) == set(methods_of(backend.spec))
     for name, pair in expected.items():
         assert table.ms[name] == pytest.approx(pair)
+    assert backend.cache == []
+
+
+def test_a_remembered_table_must_agree_with_a_few_passes() -> None:
+    backend = TimedBackend(spec())
+    assert agrees(measure(backend, lambda: backend.now), backend, lambda: backend.now)
+    assert not agrees(CostTable.of(spec(), {**MS, "verify_8": 20.0}), backend, lambda: backend.now)
     assert backend.cache == []
 
 

@@ -58,12 +58,12 @@ class Opened:
 
     def _costs(self, backend: Backend, threads: int | None, remember: bool) -> CostTable:
         from streamfuse.model.pull import cache_root
-        from streamfuse.runtime.costs import PlanCache, device_name, measure
+        from streamfuse.runtime.costs import PlanCache, agrees, device_name, measure
 
         files = {name: facts.sha256 for name, facts in self.bundle.manifest.files.items()}
         cache = PlanCache(cache_root() / "plans", files, f"{device_name(threads)}, {_engine_stamp()}")
         table = cache.load(backend.spec) if remember else None
-        if table is None:
+        if table is None or not agrees(table, backend):
             table = measure(backend)
             if remember:
                 cache.store(table)
