@@ -21,6 +21,7 @@ from streamfuse.kernels import reference
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
+INSTRUCTION_SETS = ["avx512", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
 
 
 def built_test_program() -> Path:
@@ -37,22 +38,22 @@ def run_on(instruction_set: str, *arguments: str) -> str:
     chosen = re.search(r"instruction set: (\w+)", done.stdout)
     assert chosen, done.stdout + done.stderr
     if chosen[1] != instruction_set:
-        assert instruction_set in ("avx512", "avx2"), f"{instruction_set} must run here, {chosen[1]} did"
+        assert instruction_set != INSTRUCTION_SETS[-1], f"{instruction_set} must run here, {chosen[1]} did"
         pytest.skip(f"this CPU has no {instruction_set}, the program chose {chosen[1]}")
     return done.stdout
 
 
 @needs_compiler
-@pytest.mark.parametrize("instruction_set", ["avx512", "avx2", "portable"] if X86 else ["neon"])
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_operators_are_right_and_row_invariant_on_every_instruction_set(instruction_set: str) -> None:
     run_on(instruction_set, "300")
 
 
 @needs_compiler
-@pytest.mark.skipif(not X86, reason="compares two instruction sets of x86")
-def test_instruction_sets_with_fused_multiply_add_give_the_same_bits() -> None:
-    digests = {run_on(name, "--digest").split("digest: ")[1] for name in ("avx512", "avx2")}
-    assert len(digests) == 1
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_all_instruction_sets_give_the_same_bits(instruction_set: str) -> None:
+    plain = run_on(INSTRUCTION_SETS[-1], "--digest").split("digest: ")[1]
+    assert run_on(instruction_set, "--digest").split("digest: ")[1] == plain
 
 
 def random_attention(rows: int, heads: int, kv_heads: int, dim: int, capacity: int, length: int) -> list:
