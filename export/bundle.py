@@ -134,7 +134,10 @@ class _Export:
     def parity(self) -> None:
         self.progress("checking parity")
         with ExecuTorchBackend(self.writer.folder / "model.pte", self.spec) as backend:
-            self._prove("lowering", self.script.run(backend), self.expected, self.floor)
+            found = self.script.run(backend)
+        self._prove("lowering", found, self.expected, self.floor)
+        if self.plan.kernels:  # our operators give the same bits on every machine, so the bundle can ask for them
+            self.expected = found
 
     def write(self) -> None:
         self.progress("writing the bundle")

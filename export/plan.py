@@ -108,7 +108,7 @@ class ExportPlan:
     widths: tuple[int, ...] = (4, 8, 16)
     prune_keep: int | Mapping[int, int] = 8
     stream_nodes: int | Mapping[int, int] | None = 4
-    schedule: Schedule = Schedule.FUSED
+    schedule: Schedule = Schedule.DEFERRED
     top_k: int = 16
     default_width: int = 8
     overwrite: bool = False

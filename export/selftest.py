@@ -44,7 +44,7 @@ class Floor:
 FLOORS = {
     "none": Floor("float32", 80.0, 1.0),
     "8da4w": Floor("8da4w", 15.0, 0.85),
-    "kernels": Floor("kernels", 25.0, 0.9),
+    "kernels": Floor("kernels", 20.0, 0.9),
 }
 # What quantization may lose against float32. It depends on the checkpoint: one that was on an int4 grid before (a GGUF)
 # loses little, any other what four bits cost. The floor only tells a model from noise; the report has the figures.

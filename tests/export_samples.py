@@ -13,8 +13,8 @@ from torch import nn
 
 import tiny
 from bundle_samples import VOCAB_SIZE, byte_tokenizer
-from streamfuse.export.plan import ExportPlan
-from streamfuse.export.quantize import affine_int4
+from streamfuse.export.grid import to_q4_1, to_q8_0
+from streamfuse.export.plan import ExportPlan, Schedule
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend
@@ -36,15 +36,8 @@ TEXT = [int(id_) for id_ in byte_tokenizer().encode("the keeper climbed the step
 Logits = npt.NDArray[np.float32]
 
 
-def on_int4_grid(weight: torch.Tensor) -> torch.Tensor:
-    """The nearest weights whose groups lie on d q + m, as those of a GGUF do."""
-    values, scales, offsets = affine_int4(weight, GROUP)
-    grid = values.float().unflatten(1, (-1, GROUP)) * scales.unsqueeze(-1) + offsets.unsqueeze(-1)
-    return grid.flatten(1)
-
-
 def tiny_model(streams: dict[str, Any] | None = None, **changes: Any) -> StreamFused:
-    """Random weights of a sensible size: norms near 1, products that keep the scale, int4 grids."""
+    """Random weights of a sensible size: norms near 1, products that keep the scale, on the grids of a GGUF."""
     base = tiny.base(**{**SIZES, **changes})
     with torch.no_grad():
         for name, parameter in base.named_parameters():
@@ -54,7 +47,9 @@ def tiny_model(streams: dict[str, Any] | None = None, **changes: Any) -> StreamF
                 parameter.copy_(torch.randn_like(parameter) * (0.4 if "embed" in name else parameter.shape[1] ** -0.5))
         for module in base.modules():
             if isinstance(module, nn.Linear) and module is not base.lm_head:
-                module.weight.copy_(on_int4_grid(module.weight))
+                module.weight.copy_(to_q4_1(module.weight).dequantized())
+        for table in {id(t): t for t in (base.embed_tokens.weight, base.lm_head.weight)}.values():
+            table.copy_(to_q8_0(table).dequantized())
     model = tiny.fused(base, STREAM_VOCAB, **{**STREAMS, **(streams or {})})
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -73,12 +68,14 @@ def write_checkpoint(folder: Path, model: StreamFused, **changes: Any) -> tuple[
 
 
 def plan_for(checkpoint: tuple[Path, Path], output_dir: Path, **changes: Any) -> ExportPlan:
-    """All kinds of methods: kept whole, and pruned from 12 nodes to 6."""
+    """All kinds of methods: kept whole, and pruned from 12 nodes to 6, of which 3 carry streams."""
     settings: dict[str, Any] = {
         "max_context_len": 128,
         "prefill_len": 8,
         "widths": (4, 12),
         "prune_keep": 6,
+        "schedule": Schedule.FUSED,
+        "stream_nodes": {12: 3},
         "top_k": 5,
         "default_width": 12,
     }
@@ -100,7 +97,7 @@ def decode_rows(backend: Backend, tokens: Sequence[int], start: int = 0) -> Logi
     backend.truncate(start)
     rows = []
     for token in tokens:
-        out = backend.run(DECODE, np.array([token]), np.array([backend.length]), np.ones((1, 1), np.bool_))
+        out = backend.run(DECODE, np.array([token]), np.array([backend.length]), np.ones((1, 1), np.bool_), True)
         rows.append(np.array(out.logits[0]))
         backend.commit([0])
     return np.stack(rows)
@@ -117,7 +114,7 @@ def verify_rows(backend: Backend, method: str, tokens: Sequence[int], start: int
     width = backend.spec.rows(method)
     while len(rows) < len(tokens):
         tree, path = _tree(tokens[len(rows) :], width, backend.spec.vocab_size)
-        out = backend.run(method, tree.tokens, backend.length + tree.depths, tree.ancestors())
+        out = backend.run(method, tree.tokens, backend.length + tree.depths, tree.ancestors(), True)
         places = {node: i for i, node in enumerate(out.kept.tolist())}
         survived = [node for node in path if node in places]
         assert survived == path[: len(survived)]

@@ -1,4 +1,4 @@
-"""A whole export of a tiny model, in both precisions: what lies in the bundle, and what its graphs compute.
+"""A whole export of a tiny model, in every form: what lies in the bundle, and what its graphs compute.
 
 Run: python -m pytest tests/unit/test_export_bundle.py
 """
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,10 +29,11 @@ from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.export import bundle as stages
 from streamfuse.export import facts, selftest
 from streamfuse.export.bundle import Report, count_steps, export_executorch
-from streamfuse.export.plan import ExportPlan, Quantize
+from streamfuse.export.grid import to_q4_1
+from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 from streamfuse.export.preview import preview
-from streamfuse.export.quantize import symmetric_int8
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
+from streamfuse.kernels.packing import pack_q4_1
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig
@@ -40,10 +42,16 @@ from streamfuse.runtime.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 
 METHODS = ["prefill", "decode", "verify_4", "verify_12"]
+KINDS: dict[str, dict[str, Any]] = {
+    "kernels": {"schedule": Schedule.BOTH},
+    "none": {"kernels": False, "quantize": Quantize.NONE, "schedule": Schedule.BOTH},
+    "8da4w": {"kernels": False, "quantize": Quantize.INT4},
+}
 
 
 @dataclass
 class Exported:
+    kind: str  # of KINDS, and the key of its floor
     plan: ExportPlan
     report: Report
     bundle: Bundle
@@ -61,14 +69,18 @@ def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> 
     return write_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint", model)
 
 
-@pytest.fixture(scope="module", params=list(Quantize), ids=lambda kind: kind.value)
+@pytest.fixture(scope="module", params=list(KINDS))
 def exported(
     request: pytest.FixtureRequest, checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
-    plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param.value, quantize=request.param)
+    plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param, **KINDS[request.param])
     words: list[str] = []
     report = export_executorch(plan, words.append)
-    return Exported(plan, report, open_bundle(plan.output_dir), words)
+    return Exported(request.param, plan, report, open_bundle(plan.output_dir), words)
+
+
+def methods_of(exported: Exported) -> list[str]:
+    return METHODS + (["streams"] if exported.plan.shapes.deferred else [])
 
 
 @pytest.fixture
@@ -79,8 +91,11 @@ def engine(exported: Exported) -> Iterator[ExecuTorchBackend]:
 
 def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFused) -> None:
     manifest, plan = exported.bundle.manifest, exported.plan
-    assert list(manifest.methods) == METHODS
-    assert [(m.rows, m.keep) for m in manifest.methods.values()] == [(8, None), (1, None), (4, 4), (12, 6)]
+    assert list(manifest.methods) == methods_of(exported)
+    rows = [(m.rows, m.keep, m.stream_nodes) for m in manifest.methods.values()]
+    assert rows[:4] == [(8, None, None), (1, None, None), (4, 4, 4), (12, 6, 3)]
+    assert speculation_schedule(exported) == plan.schedule.value
+    assert (manifest.kernels, manifest.backend) == (plan.kernels, "kernels" if plan.kernels else "xnnpack")
     assert (manifest.model.num_layers, manifest.model.vocab_size) == (3, 258)
     assert manifest.model.parameters == sum(p.numel() for p in model.base.parameters())
     assert (manifest.model.bos_token_id, manifest.model.eos_token_ids) == (1, (3, 257))
@@ -91,40 +106,78 @@ def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFu
     assert manifest.cache.capacity == plan.max_context_len
     assert exported.bundle.spec() == facts.model_spec(model, plan)
     assert set(manifest.files) == {*exported.report.bytes, "export_report.json"}
-    assert {row.floor for row in manifest.parity.values()} == {FLOORS[plan.quantize.value].name}
-    assert set(manifest.parity) == set(METHODS) - {"prefill"}
+    assert {row.floor for row in manifest.parity.values()} == {FLOORS[exported.kind].name}
+    assert set(manifest.parity) == set(methods_of(exported)) - {"prefill"}
+    assert exported.report.peak_memory_bytes > 50_000_000
+
+
+def speculation_schedule(exported: Exported) -> str:
+    return exported.bundle.manifest.speculation.schedule
+
+
+def test_a_bundle_says_which_operators_it_needs(exported: Exported) -> None:
+    manifest, content = exported.bundle.manifest, exported.bundle.graph.read_bytes()
+    assert (b"streamfuse::" in content) == exported.plan.kernels
+    if exported.plan.kernels:
+        families = ("embedding_q8", "gated_mlp", "head", "linear", "qkv", "stream_top_k", "tree_attention")
+        assert manifest.required_operators == tuple(f"streamfuse::{name}.out" for name in families)
+        assert b"XnnpackBackend" not in content
+    else:
+        assert manifest.required_operators == ()
+
+
+@pytest.mark.parametrize("exported", ["kernels"], indirect=True)
+def test_weights_on_a_grid_are_carried_over(exported: Exported) -> None:
+    assert set(exported.report.grid) == {"embedding", "attention", "mlp", "streams"}  # the head is the embedding
+    assert {part["exact_share"] for part in exported.report.grid.values()} == {1.0}
+
+
+@pytest.mark.parametrize("exported", ["none"], indirect=True)
+def test_stock_executorch_runs_a_bundle_without_kernels(exported: Exported, model: StreamFused) -> None:
+    runtime = pytest.importorskip("executorch.runtime").Runtime.get()
+    program = runtime.load_program(str(exported.bundle.graph))
+    caches = [torch.zeros(128, 2, 16) for _ in range(6)]
+    inputs = [torch.tensor([TEXT[0]]), torch.tensor([0]), torch.ones(1, 1, dtype=torch.bool), torch.tensor([0])]
+    logits, best, *_ = program.load_method("decode").execute([*inputs, torch.tensor([True]), *caches])
+    expected = model.base(torch.tensor([TEXT[:1]]))[0]
+    torch.testing.assert_close(logits, expected, atol=1e-3, rtol=1e-3)
+    assert best.tolist() == expected.argmax(1).tolist()
 
 
 def test_the_outputs_in_the_manifest_are_those_of_the_graphs(exported: Exported) -> None:
     method = exported.bundle.manifest.methods["verify_12"]
     shapes = {tensor.name: tensor.shape for tensor in method.outputs}
     assert shapes["logits"] == (6, 258)
-    assert shapes["stream_ids"] == shapes["stream_log_probs"] == (6, 3, 5)
+    assert shapes["best"] == shapes["kept"] == (6,)
+    assert shapes["stream_ids"] == shapes["stream_log_probs"] == (3, 3, 5)
+    assert ("hidden" in shapes) == exported.plan.shapes.deferred
     assert [shapes[f"new_key_{i}"][0] for i in range(3)] == [12, 6, 6]
 
 
 def test_the_weights_lie_in_the_file_once(exported: Exported, model: StreamFused) -> None:
     """Four methods, one copy: a row of a weight is found once in the file."""
     content = exported.bundle.graph.read_bytes()
-    if exported.plan.quantize is Quantize.INT4:  # an odd token, which streams do not propose
-        values, _ = symmetric_int8(model.base.lm_head.weight, 64)
-        assert content.count(values[101].numpy().tobytes()) == 1
-    else:
+    if exported.kind == "kernels":
+        q = to_q4_1(model.base.blocks[1].mlp.down_proj.weight)
+        packed = pack_q4_1(q.q, q.d, q.m)
+        assert content.count(packed[1].numpy().tobytes()) == 1
+    elif exported.kind == "none":
         block = model.base.blocks[1]
         for weight in (block.mlp.down_proj.weight, block.self_attn.v_proj.weight, block.input_layernorm.weight[None]):
             assert content.count(weight[0].detach().numpy().tobytes()) == 1
     expected = sum(part.bytes for _, part in exported.bundle.manifest.quantization if part.bytes is not None)
-    graphs = sum(preview(plan_for_again(exported.plan)).delegates.values()) * 16_000
+    graphs = 200_000 + sum(preview(plan_for_again(exported)).delegates.values()) * 16_000
     assert expected < len(content) < expected + graphs
 
 
 def test_progress_counts_every_step(exported: Exported) -> None:
-    assert len(exported.words) == count_steps(preview(plan_for_again(exported.plan)))
+    assert len(exported.words) == count_steps(preview(plan_for_again(exported)))
     assert list(exported.report.seconds) == ["load", "reference", "quantize", "lower", "parity", "write"]
 
 
-def plan_for_again(plan: ExportPlan) -> ExportPlan:
-    return plan_for((plan.model, plan.adapter), plan.output_dir.with_name("nothing"), quantize=plan.quantize)
+def plan_for_again(exported: Exported) -> ExportPlan:
+    plan = exported.plan
+    return plan_for((plan.model, plan.adapter), plan.output_dir.with_name("nothing"), **KINDS[exported.kind])
 
 
 def test_the_constant_methods_answer(exported: Exported) -> None:
@@ -145,16 +198,17 @@ def test_the_constant_methods_answer(exported: Exported) -> None:
 
 
 def test_the_engine_is_within_the_floor_of_the_model(exported: Exported) -> None:
-    floor = FLOORS[exported.plan.quantize.value]
+    floor = FLOORS[exported.kind]
     measured = exported.report.parity["lowering"]
-    assert set(measured) == {selftest.WALK, *METHODS} - {"prefill"}
+    assert set(measured) == {selftest.WALK, *methods_of(exported)} - {"prefill"}
     for method, row in measured.items():
         assert row["snr_db"] >= floor.snr_db, (method, row)
-        assert row["kept_agreement"] == 1.0 or exported.plan.quantize is Quantize.INT4
-    if exported.plan.quantize is Quantize.NONE:
+        assert row.get("kept_agreement", 1.0) == 1.0 or exported.kind != "none"
+    if exported.kind == "none":
         assert min(row["stream_top1_agreement"] for row in measured.values() if "stream_top1_agreement" in row) == 1.0
 
 
+@pytest.mark.parametrize("exported", ["kernels"], indirect=True)
 @pytest.mark.parametrize("method", ["verify_4", "verify_12"])
 def test_every_width_gives_the_bits_of_decode(engine: ExecuTorchBackend, method: str) -> None:
     plain = decode_rows(engine, TEXT)
@@ -162,6 +216,7 @@ def test_every_width_gives_the_bits_of_decode(engine: ExecuTorchBackend, method:
     assert np.array_equal(drafted[: len(plain)], plain)
 
 
+@pytest.mark.parametrize("exported", ["kernels"], indirect=True)
 def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchBackend) -> None:
     plain = decode_rows(engine, TEXT)
     for length in (1, 7, 8, 9, 30):
@@ -169,6 +224,25 @@ def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchB
         assert np.array_equal(decode_rows(engine, TEXT[length:], length), plain[length:])
         prefill(engine, TEXT[:length])
         assert np.array_equal(verify_rows(engine, "verify_12", TEXT[length:], length), plain[length:])
+
+
+@pytest.mark.parametrize("exported", ["kernels", "none"], indirect=True)
+def test_deferred_streams_are_those_of_the_verifying_pass(exported: Exported, engine: ExecuTorchBackend) -> None:
+    """To the bit with our operators, whose rows do not know where the cache ends."""
+    ids, ancestors = np.array([*TEXT[10:12], 9, 11]), np.tril(np.ones((4, 4), np.bool_))
+    ancestors[2:, 1:] = np.eye(3, dtype=np.bool_)[1:]
+    for path in ([0], [0, 1], [0, 3]):
+        prefill(engine, TEXT[:10])
+        out = engine.run("verify_4", ids, 10 + np.array([0, 1, 1, 1]), ancestors)
+        index = out.kept.tolist().index(path[-1])
+        fused = np.array(out.stream_ids[index]), np.array(out.stream_log_probs[index])
+        engine.commit(path)
+        deferred = engine.streams(index)
+        assert np.array_equal(deferred.stream_ids[0], fused[0])
+        if exported.plan.kernels:
+            assert np.array_equal(deferred.stream_log_probs[0], fused[1])
+        else:
+            np.testing.assert_allclose(deferred.stream_log_probs[0], fused[1], atol=1e-4)
 
 
 def test_the_self_test_in_the_bundle_repeats(exported: Exported, engine: ExecuTorchBackend) -> None:
@@ -183,7 +257,7 @@ def test_the_self_test_in_the_bundle_repeats(exported: Exported, engine: ExecuTo
             a, b = np.stack([ours[method].logits[n] for n in shared]), np.stack([expected[n] for n in shared])
             noise = float(((a - b) ** 2).sum())
             snr_db = 10 * np.log10(float((b**2).sum()) / max(noise, 1e-30))
-            assert snr_db >= FLOORS[exported.plan.quantize.value].snr_db
+            assert snr_db >= FLOORS[exported.kind].snr_db
 
 
 @pytest.mark.parametrize("width", [4, 12])
@@ -203,17 +277,19 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
             assert fused.statistics.draft_tokens_proposed > 0
 
 
-@pytest.mark.parametrize("exported", [Quantize.NONE], indirect=True)
+@pytest.mark.parametrize("exported", ["none"], indirect=True)
 def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
-    plan = plan_for(checkpoint, tmp_path / "two", quantize=Quantize.NONE, num_streams=2, widths=(4,), default_width=4)
+    changes = {"kernels": False, "quantize": Quantize.NONE, "num_streams": 2, "stream_nodes": None}
+    plan = plan_for(checkpoint, tmp_path / "two", widths=(4,), default_width=4, **changes)
     export_executorch(plan)
     found = []
     for folder in (plan.output_dir, exported.plan.output_dir):
         bundle = open_bundle(folder)
         with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
             prefill(backend, TEXT[:10])
-            out = backend.run("verify_4", np.array(TEXT[10:14]), np.arange(10, 14), np.tril(np.ones((4, 4), np.bool_)))
+            causal = np.tril(np.ones((4, 4), np.bool_))
+            out = backend.run("verify_4", np.array(TEXT[10:14]), np.arange(10, 14), causal, True)
             found.append((np.array(out.logits), np.array(out.stream_ids), np.array(out.stream_log_probs)))
     (logits, ids, log_probs), (all_logits, all_ids, all_log_probs) = found
     assert ids.shape == (4, 2, 5)
@@ -231,13 +307,13 @@ def test_a_graph_below_its_floor_leaves_nothing(
 ) -> None:
     def lower(export: stages._Export) -> None:  # the program that the same plan gave before
         shutil.copy(exported.bundle.graph, export.writer.folder)
+        export.operators = list(exported.bundle.manifest.required_operators)
 
-    kind = exported.plan.quantize
     monkeypatch.setattr(stages._Export, "lower", lower)
-    export_executorch(plan_for(checkpoint, tmp_path / "good", quantize=kind))
-    monkeypatch.setattr(selftest, "FLOORS", {kind.value: Floor("impossible", 500.0, 1.0)})
+    export_executorch(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
+    monkeypatch.setattr(selftest, "FLOORS", {exported.kind: Floor("impossible", 500.0, 1.0)})
     with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
-        export_executorch(plan_for(checkpoint, tmp_path / "bad", quantize=kind))
+        export_executorch(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
     assert left(tmp_path) == ["good"]
 
 

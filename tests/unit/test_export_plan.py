@@ -20,7 +20,7 @@ from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows,
 from streamfuse.cli import app
 from streamfuse.export import facts
 from streamfuse.export.graphs import build_methods
-from streamfuse.export.plan import PlanError
+from streamfuse.export.plan import PlanError, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
@@ -52,6 +52,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"widths": (1, 4)}, "--widths must be from 2 to 64, not 1"),
         ({"widths": (32,), "max_context_len": 32}, "--widths must be from 2 to 16, not 32"),
         ({"default_width": 8}, "--default-width must be one of --widths 4,12, not 8"),
+        ({"prune_keep": {8: 4}}, "--prune-keep names the width 8, which is not one of --widths 4,12"),
+        ({"prune_keep": {12: 13}}, "--prune-keep must be from 1 to 12, not 13"),
+        ({"stream_nodes": 0}, "--stream-nodes must be from 1 to 64, not 0"),
+        ({"group_size": 64}, "--group-size must be 32 with --kernels on, not 64"),
+        (
+            {"quantize": Quantize.NONE},
+            "--quantize none needs --kernels off: the kernels' operators take integer weights only",
+        ),
+        ({"quantize": Quantize.INT8, "kernels": False}, "--quantize 8da8w needs --kernels on"),
+        ({"schemes": {"head": "q4_1"}, "kernels": False}, "--scheme needs --kernels on"),
+        (
+            {"schemes": {"norm": "q4_1"}},
+            "--scheme must be PART=GRID with a part of attention, mlp, head, streams and a grid of q4_1, q8_0, "
+            "not norm=q4_1",
+        ),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], message: str) -> None:
@@ -65,7 +80,10 @@ def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], m
     [
         ({"num_streams": 4}, "--num-streams must be from 1 to 3, not 4"),
         ({"max_context_len": 129}, "--max-context-len must be from 32 to 128 for this model, not 129"),
-        ({"group_size": 64}, "--group-size must divide this model's sizes 64, 96 (one of 32), not 64"),
+        (
+            {"group_size": 64, "kernels": False},
+            "--group-size must divide this model's sizes 64, 96 (one of 32), not 64",
+        ),
     ],
 )
 def test_a_value_that_the_model_cannot_serve_is_named(
@@ -80,7 +98,39 @@ def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     bare = write_checkpoint(tmp_path / "bare", tiny_model({"pruner_rank": 0}))
     with pytest.raises(PlanError, match="at least 12 for this adapter, which has no pruner"):
         preview(plan_for(bare, tmp_path / "bundle"))
-    assert preview(plan_for(bare, tmp_path / "bundle", prune_keep=12)).parts["streams"].parameters > 0
+    with pytest.raises(PlanError, match="--stream-nodes must be as many as are kept for this adapter"):
+        preview(plan_for(bare, tmp_path / "bundle", prune_keep=12))
+    plan = plan_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes=None)
+    assert preview(plan).parts["streams"].parameters > 0
+
+
+def test_biases_and_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
+    for changes, words in (
+        ({"architectures": ["Qwen2ForCausalLM"]}, "biases"),
+        ({"num_attention_heads": 8, "num_key_value_heads": 4}, "heads of a multiple of 16"),
+    ):
+        own = write_checkpoint(tmp_path / words[:6], tiny_model(**changes), **changes)
+        with pytest.raises(PlanError, match=f"--kernels on .*{words}.*; use --kernels off"):
+            preview(plan_for(own, tmp_path / "bundle"))
+        preview(plan_for(own, tmp_path / "bundle", kernels=False))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [(4, 4, 4), (12, 6, 3)]),
+        ({"prune_keep": {4: 2}, "stream_nodes": None}, [(4, 2, 2), (12, 12, 12)]),
+        ({"prune_keep": 3, "stream_nodes": 8}, [(4, 3, 3), (12, 3, 3)]),
+        ({"schedule": Schedule.DEFERRED}, [(4, 4, 0), (12, 6, 0)]),
+        ({"schedule": Schedule.BOTH, "stream_nodes": 1}, [(4, 4, 1), (12, 6, 1)]),
+    ],
+)
+def test_a_plan_says_nodes_survivors_and_carriers_of_each_width(
+    changes: dict[str, Any], expected: list[tuple[int, int, int]]
+) -> None:
+    plan = plan_for((Path(), Path()), Path("bundle"), **changes)
+    assert plan.shapes.verify == expected
+    assert plan.shapes.deferred == ("schedule" in changes)
 
 
 def without_tokenizer(folder: Path) -> None:
@@ -125,21 +175,40 @@ def test_a_dry_run_prints_sizes_and_writes_nothing(checkpoint: Checkpoint, tmp_p
     code, stdout, stderr = export_command(checkpoint, "-o", str(folder), "--dry-run")
     assert (code, stderr) == (0, "")
     assert "cache" in stdout
-    assert "delegates        prefill 3, decode 4, verify_4 5, verify_8 5, verify_16 5" in stdout
+    assert "delegates" not in stdout
     assert "caches           0.1 MB of memory for 128 tokens" in stdout
     assert "tiny: 3 streams in the top 2 layers" in stdout
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_with_stock_operators_counts_delegates(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    _, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--kernels", "off")
+    assert "delegates        prefill 5, decode 7, verify_4 7, verify_8 7, verify_16 7, streams 5" in stdout
+
+
 def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, tmp_path: Path) -> None:
     code, stdout, _ = export_command(
-        checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--json", "--num-streams", "2"
+        checkpoint,
+        "-o",
+        str(tmp_path / "bundle"),
+        "--dry-run",
+        "--json",
+        "--num-streams",
+        "2",
+        "--prune-keep",
+        "8:4,16:8",
+        "--stream-nodes",
+        "all",
+        "--scheme",
+        "head=q4_1",
     )
     assert code == 0
     found = json.loads(stdout)
     assert (found["quantize"], found["num_streams"], found["widths"]) == ("8da4w", 2, [4, 8, 16])
     assert found["weight_bytes"] == sum(part["bytes"] for part in found["parts"].values())
-    assert found["parts"]["embedding"] == {"parameters": 258 * 64, "bytes": 258 * 64 + 258 * 2 * 4}
+    assert found["prune_keep"] == {"8": 4, "16": 8}
+    assert found["parts"]["embedding"] == {"parameters": 258 * 64, "bytes": 258 * 2 * 34}
+    assert found["parts"]["head"] == {"parameters": 258 * 64 + 64, "bytes": 258 * 2 * 20 + 64 * 4}
     assert found["cache_bytes"] == 128 * 3 * 2 * 2 * 16 * 4
     assert list(tmp_path.iterdir()) == []
 
@@ -147,10 +216,15 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--quantize", "4bit"], "--quantize must be one of none, 8da4w, not 4bit"),
+        (["--quantize", "4bit"], "--quantize must be one of none, 8da4w, 8da8w, not 4bit"),
+        (["--kernels", "maybe"], "--kernels must be one of on, off, not maybe"),
+        (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
+        (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),
+        (["--stream-nodes", "x"], "--stream-nodes must be a number, or like 8:4,16:8, not x"),
+        (["--scheme", "head"], "--scheme must be PART=GRID, for example head=q4_1, not head"),
         (["--widths", "4,x"], "--widths must be numbers with commas between"),
         (["--num-streams", "7"], "--num-streams must be from 1 to 3, not 7"),
-        (["--group-size", "128"], "--group-size must divide this model's sizes"),
+        (["--kernels", "off", "--group-size", "128"], "--group-size must divide this model's sizes"),
         (["--top-k", "65"], "--top-k must be from 1 to 64, not 65"),
         (["--max-context-len", "4096"], "--max-context-len must be from 32 to 128 for this model, not 4096"),
         (["--adapter", "no-such-adapter"], "--adapter no-such-adapter: no such file"),
@@ -179,6 +253,11 @@ def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
     backend = ReferenceBackend(build_methods(weights), spec, 3, 3, kv_heads=2, head_dim=16)
     plain = decode_rows(backend, TEXT[:12])
     np.testing.assert_allclose(verify_rows(backend, "verify_12", TEXT[:12])[:12], plain, atol=1e-4)
+
+
+def test_an_adapter_that_tunes_the_base_is_previewed_without_numbers(tmp_path: Path) -> None:
+    own = write_checkpoint(tmp_path / "tuned", tiny_model({"base_rank": 2, "base_layers": 2}))
+    assert preview(plan_for(own, tmp_path / "bundle")).weight_bytes > 0
 
 
 @pytest.mark.parametrize("capacity", [32, 128])

@@ -67,7 +67,7 @@ def export(
         typer.Option(
             metavar="[fused|deferred|both]", help="Streams in the verifying pass, in a second one after it, or both."
         ),
-    ] = "fused",
+    ] = "deferred",
     top_k: Annotated[int, typer.Option(help="Candidates per stream and node that the graph returns.")] = 16,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle that is there.")] = False,
     dry_run: Annotated[
