@@ -34,7 +34,7 @@ from .formats import DataError, Example, Sample
 from .objective import NGramObjective
 from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
-from .report import AdapterFile, MetricsFile, ProgressBar, StopAfterStep
+from .report import AdapterFile, MetricsFile, PlotFile, ProgressBar, StopAfterStep
 from .templates import TEMPLATES
 from .trainer import StreamTrainer
 
@@ -95,8 +95,10 @@ def run(
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)
     model = _model(config, base, examples)
-    checkpoint = _prepare_folder(config, model, examples, resume)
-    states = _frozen_states(config, model, examples, console)
+    arguments = _arguments(config)
+    with arguments.main_process_first(desc="cached states"):
+        checkpoint = _prepare_folder(config, model, examples, resume)
+        states = _frozen_states(config, model, examples, console)
     bar = ProgressBar(console)
     objective = NGramObjective(
         model,
@@ -112,13 +114,14 @@ def run(
         facts["chat_template"] = chat_template
     trainer = StreamTrainer(
         model=objective,
-        args=_arguments(config),
+        args=arguments,
         train_dataset=StreamDataset(examples, states),
         eval_dataset=held_out,
         data_collator=collate,
         callbacks=[
             MetricsFile(config.out_dir / "metrics.jsonl"),
             AdapterFile(model, config.adapter, facts),
+            PlotFile(config.out_dir / "metrics.jsonl", config.out_dir / "metrics.png"),
             *([StopAfterStep(stop)] if stop else []),
             bar,
             *callbacks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from transformers import TrainerCallback
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 
+from .plot import plot_metrics
+
 
 class MetricsFile(TrainerCallback):
     """Appends one JSON object per log, with its step. A resumed run forgets what came after its checkpoint."""
@@ -23,6 +26,8 @@ class MetricsFile(TrainerCallback):
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
         kept = [line for line in lines if _step(line) <= state.global_step]
         temporary = self.path.with_suffix(".tmp")
@@ -53,6 +58,17 @@ class AdapterFile(TrainerCallback):
         if state.is_world_process_zero:
             held_out = json.dumps(metrics)
             save_adapter(self.model, self.path, {**self.facts, "steps": str(state.global_step), "held_out": held_out})
+
+
+class PlotFile(TrainerCallback):
+    """Draws the run's metrics after each evaluation, where matplotlib is installed."""
+
+    def __init__(self, metrics: Path, path: Path) -> None:
+        self.metrics, self.path = metrics, path
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero and find_spec("matplotlib"):
+            plot_metrics(self.metrics, self.path)
 
 
 class StopAfterStep(TrainerCallback):
@@ -90,14 +106,28 @@ class ProgressBar(TrainerCallback):
             self._shown["tokens/s"] = f"{logs.get('trained_tokens_per_second', 0):.0f}"
         if "eval_call_reduction_ratio" in logs:
             self._shown["tokens/pass"] = f"{logs['eval_call_reduction_ratio']:.2f}"
-            rates = [value for name, value in logs.items() if name.startswith("eval_acceptance_depth_")]
-            self._console.print(
-                f"step {state.global_step}: held-out call-reduction ratio {logs['eval_call_reduction_ratio']:.3f}, "
-                f"acceptance per depth {' '.join(f'{rate:.2f}' for rate in rates)}",
-                soft_wrap=True,
-            )
+            self._console.print(_held_out_line(state.global_step, logs), soft_wrap=True)
         self._progress.update(self._task, description="  ".join(f"{k} {v}" for k, v in self._shown.items()))
 
     def close(self) -> None:
         """Give the terminal back, also after an error."""
         self._progress.stop()
+
+
+def _held_out_line(step: int, metrics: dict[str, Any]) -> str:
+    """Ratios per width, acceptance per depth, and per rank of the first depth."""
+
+    def values(prefix: str, digits: int) -> str:
+        found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+        return " ".join(
+            f"{value:.{digits}f}"
+            for name, value in found.items()
+            if name.split("_")[0].isdigit() and "rank" not in name
+        )
+
+    widths = [name.split("_")[-2] for name in metrics if name.endswith("_nodes")]
+    return (
+        f"step {step}: held-out call-reduction ratio {values('eval_call_reduction_ratio_', 2)} "
+        f"with {'/'.join(widths)} nodes; acceptance per depth {values('eval_acceptance_depth_', 2)}, "
+        f"per rank at depth 1 {values('eval_acceptance_depth_1_rank_', 2)}"
+    )

@@ -22,9 +22,9 @@ _ONTOLOGY = {
 
 
 def vary_e2e(prompts: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` new prompts, all different and none of `prompts`, in the shapes of `prompts` ("name[X], area[Y], ...") with redrawn values.
+    """`count` new prompts, all different and none of `prompts`, in their shapes ("name[X], area[Y], ...").
 
-    A value comes from the fields of the same name: half of the time from those seen, else from all that are known.
+    Values are redrawn from those of the field's name: half of the time from those seen, else from all that are known.
 
     Raises:
         ValueError: the prompts are not of that form, or too few for so many variations.

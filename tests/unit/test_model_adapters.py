@@ -106,3 +106,26 @@ def test_a_lost_tensor_is_named(model: StreamFused, tmp_path: Path) -> None:
     save_file(state, path, metadata=metadata)
     with pytest.raises(CheckpointError, match=r"tensor 'parent.gate' does not fit"):
         load_stream_fused(model.base, path)
+
+
+@torch.no_grad()
+def test_a_tuned_base_runs_with_merged_weights_and_trains_with_adapters_apart(tmp_path: Path) -> None:
+    model = tiny.fused(tiny.base(), base_rank=2, base_layers=3, adapter_rank=2)
+    path = tmp_path / "a.safetensors"
+    save_adapter(model, path)
+    apart, merged = load_stream_fused(model.base, path, merge=False), load_stream_fused(model.base, path)
+    assert apart.streams_config == model.streams_config
+    assert not any(name.startswith("base_adapters.") for name in merged.extra_state())
+    ids, at = torch.randint(1, tiny.VOCAB_SIZE, (1, 7)), torch.tensor([[3, 6]])
+    one = apart.stream_states(apart.frozen_states(ids), at)
+    two = merged.stream_states(merged.frozen_states(ids), at)
+    torch.testing.assert_close(one.streams, two.streams, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.main, two.main, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(merged.base(ids), model.base(ids), atol=1e-2)
+
+
+def test_base_adapters_without_layers_are_refused() -> None:
+    with pytest.raises(ValueError, match="base_rank and base_layers go together"):
+        tiny.fused(tiny.base(), base_rank=2)
+    with pytest.raises(ValueError, match="base_layers is 5, the base model has 4 layers"):
+        tiny.fused(tiny.base(), base_rank=2, base_layers=5)

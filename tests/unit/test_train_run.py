@@ -6,8 +6,11 @@ Run: python -m pytest tests/unit/test_train_run.py
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.train.formats import DataError
 
 pytest.importorskip("transformers")
+pytest.importorskip("matplotlib")
 
 from transformers import TrainerCallback
 
@@ -53,6 +57,7 @@ def config(tmp_path: Path) -> TrainConfig:
     for i in range(26):
         ids = torch.randint(1, tiny.VOCAB_SIZE, (12 + i % 5,), generator=generator).tolist()
         rows.append({"id": i, "input_ids": ids[:4], "completion_ids": ids[4:]})
+    (tmp_path / "base" / "tokenizer.json").write_text("{}")  # the command line asks for a whole folder
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return TrainConfig(
         model=tmp_path / "base",
@@ -94,6 +99,8 @@ def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> No
     assert [row["step"] for row in rows if "eval_call_reduction_ratio" in row] == [4, 8, 12, 15]
     assert {"accuracy_stream_1", "accuracy_given_parent_stream_2", "trained_tokens_per_second"} <= rows[0].keys()
     assert {"checkpoint-12", "checkpoint-15"} == {path.name for path in config.out_dir.glob("checkpoint-*")}
+    assert {"eval_call_reduction_ratio_64_nodes", "eval_acceptance_depth_1_rank_1"} <= rows[-2].keys() | rows[-1].keys()
+    assert (config.out_dir / "metrics.png").stat().st_size > 10_000
     checkpoint = config.out_dir / "checkpoint-15" / "model.safetensors"
     assert checkpoint.stat().st_size < 200_000
 
@@ -235,3 +242,40 @@ def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
         assert sorted(orders[-1]) == list(range(40))
         assert list(sampler) == orders[-1]
     assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["lossless", "shared"])
+def test_two_processes_give_the_losses_of_one_with_the_same_global_batch(
+    mode: str, config: TrainConfig, tmp_path: Path
+) -> None:
+    if mode == "shared":
+        config = shared(config)
+    _, expected = trained(replace(config, dtype="float32", epochs=1.0))
+    streams = {
+        name: value for name, value in asdict(config.streams).items() if name not in ("adapter_alpha", "base_alpha")
+    }
+    flags = {"mode": mode, "batch_size": 2, "epochs": 1, "held_out": 6, "log_every": 1, "dtype": "float32", **streams}
+    command = ["train", "--data", config.data[0], "--model", str(config.model), "-o", str(tmp_path / "two")]
+    command += [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), str(value))]
+    script = tmp_path / "launched.py"
+    script.write_text("from streamfuse.cli import main\nmain()\n")
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--mixed_precision",
+        "no",
+    ]
+    launch += ["--num_machines", "1", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}  # accelerate has no --multi_cpu
+    done = subprocess.run([*launch, script, *command], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = metrics_of(tmp_path / "two")
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS_PER_EPOCH + 1))
+    for row in rows:
+        if "loss" in row:
+            assert row["loss"] == pytest.approx(expected[row["step"]], rel=1e-4)
