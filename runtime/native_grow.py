@@ -45,7 +45,10 @@ def native_grower(tables: DraftTables | None) -> NativeGrower | None:
 
 
 class NativeGrower:
-    """Grows trees for one set of tables. Not thread-safe; a tree's arrays are its own."""
+    """Grows trees for one set of tables. Not thread-safe; a tree's arrays are its own.
+
+    The structure points to memory of this object for good: asking numpy for an address costs more than growing a tree.
+    """
 
     def __init__(self, library: ctypes.CDLL, tables: DraftTables | None) -> None:
         self._grow = library.sf_grow
@@ -54,6 +57,8 @@ class NativeGrower:
         self._growth = growth = _Growth()
         self._address = ctypes.addressof(growth)
         self._held: list[np.ndarray[Any, Any]] = []  # what the structure points to
+        self._width = 0
+        self._ids: IntArray = np.empty((0, 0), np.int64)
         if tables is not None and tables.rank:
             growth.parent_left = self._hold(tables.parent_left, np.float16)
             growth.parent_right = self._hold(tables.parent_right, np.float32)
@@ -63,23 +68,27 @@ class NativeGrower:
 
     def __call__(self, root: int, stream_ids: IntArray, stream_log_probs: FloatArray, width: int, depth: int) -> Tree:
         """As `draft.grow`. ValueError for a candidate outside the stream vocabulary."""
+        if stream_ids.shape != self._ids.shape or width > self._width:
+            self._make_room(stream_ids.shape, width)
+        self._ids[:], self._stated[:] = stream_ids, stream_log_probs
         growth = self._growth
-        ids = np.ascontiguousarray(stream_ids, np.int64)
-        log_probs = np.ascontiguousarray(stream_log_probs, np.float32)
-        width = max(width, 1)
-        whole = np.empty((3, width), np.int64)  # tokens, parents, depths
-        probs, visible = np.empty(width), np.empty(width * width, np.bool_)
-        growth.stream_ids, growth.stream_log_probs = ids.ctypes.data, log_probs.ctypes.data
-        growth.streams, growth.top_k = ids.shape
-        growth.root, growth.width, growth.depth = root, width, depth
-        first = whole.ctypes.data
-        growth.tokens, growth.parents, growth.depths = first, first + 8 * width, first + 16 * width
-        growth.log_probs, growth.ancestors = probs.ctypes.data, visible.ctypes.data
+        growth.root, growth.width, growth.depth = root, max(width, 1), depth
         rows = self._grow(self._address)
         if rows < 1:
             raise ValueError("a stream proposed a token outside the stream vocabulary of draft.npz")
-        tokens, parents, depths = whole[:, :rows]
-        return Tree(tokens, parents, depths, probs[:rows], visible[: rows * rows].reshape(rows, rows))
+        tokens, parents, depths = self._rows[:, :rows].copy()
+        visible = self._visible[: rows * rows].copy().reshape(rows, rows)
+        return Tree(tokens, parents, depths, self._probs[:rows].copy(), visible)
+
+    def _make_room(self, shape: tuple[int, ...], width: int) -> None:
+        growth, self._width = self._growth, max(width, self._width)
+        self._ids, self._stated = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        self._rows, self._probs = np.empty((3, self._width), np.int64), np.empty(self._width)
+        self._visible = np.empty(self._width**2, np.bool_)
+        growth.stream_ids, growth.stream_log_probs = self._ids.ctypes.data, self._stated.ctypes.data
+        growth.streams, growth.top_k = shape
+        growth.tokens, growth.parents, growth.depths = (row.ctypes.data for row in self._rows)
+        growth.log_probs, growth.ancestors = self._probs.ctypes.data, self._visible.ctypes.data
 
     def _hold(self, array: np.ndarray[Any, Any], dtype: Any) -> int:
         self._held.append(np.ascontiguousarray(array, dtype))
