@@ -32,6 +32,7 @@ class CacheLayout:
 
     Plain: caches [C, Hkv, D], mask [R, C + R]. Channels first, for the Neural Engine: caches [1, Hkv * D, 1, C], mask
     [1, C + R, 1, R]. New rows lie as the cache does, with R or K instead of C.
+    `dtype` is the package's own: float16 caches in a float32 package would round what is committed and not what is new.
     """
 
     num_layers: int

@@ -6,6 +6,7 @@ pytest tests/unit/test_coreml_emulator_models.py
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 
 import coreml_decoder as decoder
 import coreml_samples as samples
+from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.backends.coreml_common import CacheLayout, CoreMLBackend
 from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
 
 ROWS = {"decode": 1, "verify_4": 4}
@@ -111,6 +114,34 @@ def test_functions_share_their_constants(package: tuple[Path, str], model: decod
     emulator.inputs("verify_4")
     assert one > 0
     assert emulator.constants_bytes < 1.1 * one
+
+
+def test_the_backend_runs_on_the_emulator(package: tuple[Path, str], model: decoder.Decoder) -> None:
+    """A tree pass and decoding token by token give the same logits, as far as the precision goes."""
+    path, precision = package
+    emulator, turned = CoreMLEmulator(path), isinstance(model, decoder.ChannelsFirst)
+
+    def predict(method: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        given = dict(inputs)
+        if turned:
+            at = torch.from_numpy(given.pop("position_ids"))
+            given.update(cos=model.cos[at].T[None, :, None].numpy(), sin=model.sin[at].T[None, :, None].numpy())
+        return emulator.predict(given, method)
+
+    spec = ModelSpec(decoder.CAPACITY, decoder.VOCAB, 0, 0, prefill_rows=1, widths={"verify_4": (4, 4)})
+    floats = np.float32 if precision == "float32" else np.float16
+    layout = CacheLayout(decoder.LAYERS, 0, decoder.KV_HEADS, decoder.HEAD_DIM, turned, floats)
+    plain, tree = (CoreMLBackend(predict, spec, layout) for _ in range(2))
+    want = []
+    for at, token in enumerate([5, 17, 3, 41]):
+        want.append(plain.run("decode", np.array([token]), np.array([at]), np.ones((1, 1), np.bool_)).logits[0])
+        plain.commit([0])
+    found = []
+    for at, tokens in ((0, [5, 17]), (2, [3, 41])):
+        rows = np.arange(len(tokens))
+        found += [*tree.run("verify_4", np.array(tokens), at + rows, rows[:, None] >= rows).logits]
+        tree.commit(rows.tolist())
+    assert _decibels(np.stack(found), np.stack(want)) > FLOORS["float32" if precision == "float32" else "float16"]
 
 
 def test_masked_cache_rows_do_not_matter(tmp_path: Path) -> None:
