@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from streamfuse.runtime.tree import Tree
 
 _FORGET = 0.97  # of what was seen, per new sight: about the last thirty count
@@ -91,10 +89,8 @@ class Yields:
 
 def expected_hits(tree: Tree, ratios: Sequence[float], exact: Collection[int] = ()) -> list[float]:
     """[i]: probability that row i + 1 is accepted, at most 1; rows in `exact` are not corrected by depth."""
-    promised = np.exp(tree.log_probs)
-    deepest = len(ratios) - 1
-    factors = np.array(ratios)[np.minimum(tree.depths, deepest)]
-    if exact:
-        factors[list(exact)] = 1.0
-    hits: list[float] = np.minimum(promised * factors, 1.0).tolist()
-    return hits[1:]
+    deepest, found = len(ratios) - 1, []  # plain floats: a tree is small, and cold array code is slow
+    for row, (log_prob, depth) in enumerate(zip(tree.log_probs.tolist(), tree.depths.tolist(), strict=True)):
+        ratio = 1.0 if row in exact else ratios[min(depth, deepest)]
+        found.append(min(1.0, math.exp(log_prob) * ratio))
+    return found[1:]

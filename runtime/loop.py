@@ -31,7 +31,7 @@ class Emitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """All that one pass did, for traces and tests. The arrays of `output` are valid until the next pass."""
+    """All that one pass did, for traces and tests. The arrays of `output` and `tree` are valid until the next pass."""
 
     method: str
     tree: Tree

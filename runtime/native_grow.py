@@ -44,10 +44,30 @@ def native_grower(tables: DraftTables | None) -> NativeGrower | None:
     return None if library is None else NativeGrower(library, tables)
 
 
-class NativeGrower:
-    """Grows trees for one set of tables. Not thread-safe; a tree's arrays are its own.
+class _Place:
+    """Memory of one tree, and the trees of each size that have lain there."""
 
-    The structure points to memory of this object for good: asking numpy for an address costs more than growing a tree.
+    def __init__(self, width: int) -> None:
+        self._rows, self._probs = np.empty((3, width), np.int64), np.empty(width)
+        self._visible = np.empty(width**2, np.bool_)
+        arrays = (*self._rows, self._probs, self._visible)
+        self.addresses = tuple(array.ctypes.data for array in arrays)
+        self._trees: dict[int, Tree] = {}
+
+    def tree(self, rows: int) -> Tree:
+        """The first `rows` rows of what lies here."""
+        if rows not in self._trees:
+            visible = self._visible[: rows * rows].reshape(rows, rows)
+            tokens, parents, depths = self._rows[:, :rows]
+            self._trees[rows] = Tree(tokens, parents, depths, self._probs[:rows], visible)
+        return self._trees[rows]
+
+
+class NativeGrower:
+    """Grows trees for one set of tables. Not thread-safe; a tree's arrays are valid until the next but one grows.
+
+    Trees lie in two places in turn, and what points there is made once: asking numpy for an address, or for a copy,
+    costs as much as growing a tree.
     """
 
     def __init__(self, library: ctypes.CDLL, tables: DraftTables | None) -> None:
@@ -57,7 +77,7 @@ class NativeGrower:
         self._growth = growth = _Growth()
         self._address = ctypes.addressof(growth)
         self._held: list[np.ndarray[Any, Any]] = []  # what the structure points to
-        self._width = 0
+        self._width, self._turn = 0, 0
         self._ids: IntArray = np.empty((0, 0), np.int64)
         if tables is not None and tables.rank:
             growth.parent_left = self._hold(tables.parent_left, np.float16)
@@ -71,24 +91,21 @@ class NativeGrower:
         if stream_ids.shape != self._ids.shape or width > self._width:
             self._make_room(stream_ids.shape, width)
         self._ids[:], self._stated[:] = stream_ids, stream_log_probs
-        growth = self._growth
+        self._turn ^= 1
+        growth, place = self._growth, self._places[self._turn]
         growth.root, growth.width, growth.depth = root, max(width, 1), depth
+        growth.tokens, growth.parents, growth.depths, growth.log_probs, growth.ancestors = place.addresses
         rows = self._grow(self._address)
         if rows < 1:
             raise ValueError("a stream proposed a token outside the stream vocabulary of draft.npz")
-        tokens, parents, depths = self._rows[:, :rows].copy()
-        visible = self._visible[: rows * rows].copy().reshape(rows, rows)
-        return Tree(tokens, parents, depths, self._probs[:rows].copy(), visible)
+        return place.tree(rows)
 
     def _make_room(self, shape: tuple[int, ...], width: int) -> None:
         growth, self._width = self._growth, max(width, self._width)
         self._ids, self._stated = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        self._rows, self._probs = np.empty((3, self._width), np.int64), np.empty(self._width)
-        self._visible = np.empty(self._width**2, np.bool_)
+        self._places = [_Place(self._width), _Place(self._width)]
         growth.stream_ids, growth.stream_log_probs = self._ids.ctypes.data, self._stated.ctypes.data
         growth.streams, growth.top_k = shape
-        growth.tokens, growth.parents, growth.depths = (row.ctypes.data for row in self._rows)
-        growth.log_probs, growth.ancestors = self._probs.ctypes.data, self._visible.ctypes.data
 
     def _hold(self, array: np.ndarray[Any, Any], dtype: Any) -> int:
         self._held.append(np.ascontiguousarray(array, dtype))

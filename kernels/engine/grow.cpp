@@ -42,12 +42,13 @@ class Growth {
 
   int run() {
     const int64_t levels = std::min(g_.depth, g_.streams);
+    if (has_term() && !find_slots(levels)) return -1;
     g_.tokens[0] = g_.root;
     g_.parents[0] = -1;
     g_.depths[0] = 0;
     g_.log_probs[0] = 0.0;
     int64_t rows = 1;
-    if (rows < g_.width && levels > 0 && !offer(0, levels, g_.width - rows)) return -1;
+    if (rows < g_.width && levels > 0) offer(0, g_.width - rows);
     while (rows < g_.width && !open_.empty()) {
       const Candidate best = open_.front();
       open_.erase(open_.begin());
@@ -56,7 +57,7 @@ class Growth {
       g_.depths[rows] = best.depth;
       g_.log_probs[rows] = best.log_prob;
       const int64_t row = rows++;
-      if (rows < g_.width && best.depth < levels && !offer(row, levels, g_.width - rows)) return -1;
+      if (rows < g_.width && best.depth < levels) offer(row, g_.width - rows);
     }
     mark_ancestors(rows);
     return static_cast<int>(rows);
@@ -65,12 +66,32 @@ class Growth {
  private:
   bool has_term() const { return g_.parent_left != nullptr && g_.rank > 0; }
 
+  // After a pass over all weights nothing of the tables is in a cache: ask for all rows that may be needed at once,
+  // instead of waiting for one after the other.
+  bool find_slots(int64_t levels) {
+    const int64_t count = std::max<int64_t>(levels, 0) * g_.top_k;
+    slots_.resize(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t id = g_.stream_ids[i];
+      if (id < 0 || id >= g_.vocab_size) return false;
+      __builtin_prefetch(g_.slot_of + id);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t id = g_.stream_ids[i];
+      const int32_t slot = g_.slot_of[id];
+      if (slot < 0) return false;
+      slots_[static_cast<size_t>(i)] = slot;
+      for (int64_t at = 0; at < g_.rank; at += 16) __builtin_prefetch(g_.parent_right + slot * g_.rank + at);
+      for (int64_t at = 0; at < g_.rank; at += 32) __builtin_prefetch(g_.parent_left + id * g_.rank + at);
+    }
+    return true;
+  }
+
   // The children of a row that have a place among the best `room` candidates that are still open.
-  bool offer(int64_t row, int64_t levels, int64_t room) {
+  void offer(int64_t row, int64_t room) {
     const int64_t level = g_.depths[row];
-    if (level >= levels) return true;
     const int64_t* ids = g_.stream_ids + level * g_.top_k;
-    if (!score(level, g_.tokens[row], ids)) return false;
+    score(level, g_.tokens[row]);
     for (int64_t rank = 0; rank < g_.top_k; ++rank) {
       const double conditional = std::min(scores_[static_cast<size_t>(rank)], 0.0);
       const Candidate child{g_.log_probs[row] + conditional, level + 1, row, rank, ids[rank]};
@@ -82,25 +103,21 @@ class Growth {
       }
       open_.insert(std::upper_bound(open_.begin(), open_.end(), child, before), child);
     }
-    return true;
   }
 
   // scores_[rank]: log-probability of each candidate of a stream under this parent.
-  bool score(int64_t level, int64_t parent, const int64_t* ids) {
+  void score(int64_t level, int64_t parent) {
     const float* own = g_.stream_log_probs + level * g_.top_k;
     if (!has_term()) {
       for (int64_t rank = 0; rank < g_.top_k; ++rank) scores_[static_cast<size_t>(rank)] = own[rank];
-      return true;
+      return;
     }
     const uint16_t* left = g_.parent_left + parent * g_.rank;
     const float* gate = g_.gate + level * g_.rank;
     for (int64_t i = 0; i < g_.rank; ++i) gated_[static_cast<size_t>(i)] = from_half(left[i]) * gate[i];
     double mass = 0.0, stated = 0.0;
     for (int64_t rank = 0; rank < g_.top_k; ++rank) {
-      const int64_t id = ids[rank];
-      const int32_t slot = id >= 0 && id < g_.vocab_size ? g_.slot_of[id] : -1;
-      if (slot < 0) return false;
-      const float* right = g_.parent_right + slot * g_.rank;
+      const float* right = g_.parent_right + slots_[static_cast<size_t>(level * g_.top_k + rank)] * g_.rank;
       float term[8] = {0, 0, 0, 0, 0, 0, 0, 0};  // eight sums at once: a compiler makes one vector of them
       int64_t i = 0;
       for (; i + 8 <= g_.rank; i += 8) {
@@ -115,7 +132,6 @@ class Growth {
     }
     const double norm = std::log(mass + std::max(0.0, 1.0 - stated));
     for (double& score : scores_) score -= norm;
-    return true;
   }
 
   void mark_ancestors(int64_t rows) {
@@ -129,6 +145,7 @@ class Growth {
 
   sf_growth& g_;
   std::vector<float> gated_;
+  std::vector<int32_t> slots_;  // of each candidate of each stream
   std::vector<double> scores_;
   std::vector<Candidate> open_;
 };

@@ -93,7 +93,7 @@ def test_candidates_without_probability_are_not_drafted(library: ctypes.CDLL) ->
     assert NativeGrower(library, None)(1, np.array([[4, 5, 6]]), log_probs, 8, 4).tokens.tolist() == [1, 4]
 
 
-def test_trees_keep_their_memory_when_the_next_one_grows(library: ctypes.CDLL, rng: np.random.Generator) -> None:
+def test_a_tree_stays_as_it_is_when_the_next_one_grows(library: ctypes.CDLL, rng: np.random.Generator) -> None:
     drafter = StreamDrafter(None, NativeGrower(library, None))
     first_ids, first = streams_of(rng, 3, 4, tied=False)
     tree = drafter._grow(1, first_ids, first, 8, 3)
