@@ -197,6 +197,8 @@ SF_INLINE bool any_greater(Lanes a, Lanes b) {
 #endif
 }
 
+SF_INLINE bool any_nonzero(Lanes a) { return any_greater(magnitude(a), splat(0.0f)); }
+
 // The reduction tree: lane l with l + 8, then + 4, + 2, + 1.
 #define SF_FOLD(NAME, OP)                                                                        \
   SF_INLINE float NAME(Lanes a) {                                                                \

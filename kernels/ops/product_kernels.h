@@ -20,7 +20,8 @@ struct ProductKernels {
   void (*round)(const float* x, const Rounded& to, int64_t row);
   // out[j] = dot(matrix[j], x), matrix [count, size].
   void (*dots)(const float* x, const float* matrix, int64_t count, int64_t size, float* out);
-  // acc[i, c] = fma(up[j, c], inner[i, j], acc[i, c]) for j in order and c < count <= 16; acc [rows, 16], up rows `stride` apart.
+  // acc[i, c] = fma(up[j, c], inner[i, j], acc[i, c]) for j in order and c < count <= 16, where up[j] is not
+  // zero for all c; acc [rows, 16], up rows `stride` apart.
   void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);

@@ -83,12 +83,14 @@ SF_INLINE void adapt_block(float* acc, const float* inner, int64_t rank, const f
   for (int r = 0; r < Rows; ++r) sums[r] = load(acc + r * kLanes);
   for (int64_t j = 0; j < rank; ++j) {
     const Lanes column = load_at_most(up + j * stride, count);
+    if (!any_nonzero(column)) continue;  // adapters of other projections
     for (int r = 0; r < Rows; ++r) sums[r] = fma(column, splat(inner[r * rank + j]), sums[r]);
   }
   for (int r = 0; r < Rows; ++r) store(acc + r * kLanes, sums[r]);
 }
 
 void adapt(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count) {
+  for (; rows >= 8; rows -= 8, acc += 8 * kLanes, inner += 8 * rank) adapt_block<8>(acc, inner, rank, up, stride, count);
   for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * rank) adapt_block<4>(acc, inner, rank, up, stride, count);
   for (; rows > 0; --rows, acc += kLanes, inner += rank) adapt_block<1>(acc, inner, rank, up, stride, count);
 }
