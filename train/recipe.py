@@ -6,6 +6,7 @@ where it was stopped, and stages that are done are not run again.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -100,6 +101,21 @@ def change(recipe: dict[str, Any], settings: Mapping[str, str]) -> None:
             stage[key] = tomllib.loads(f"value = {value}")["value"]
         except ValueError:
             stage[key] = value
+
+
+def variants(recipe: dict[str, Any], key: str, values: str) -> dict[str, dict[str, Any]]:
+    """The recipe once per value of `values` ("1,2,4,8"), set as `change` sets it in the last stage.
+
+    Raises:
+        RecipeError: as `change`; or the last stage does not train; or the key names another stage.
+    """
+    if "." in key or recipe["stage"][-1]["kind"] != "train":
+        raise RecipeError(f"--sweep {key}: only a setting of the last stage, which trains, can be swept")
+    result = {}
+    for value in values.split(","):
+        result[value.strip()] = copy.deepcopy(recipe)
+        change(result[value.strip()], {key: value.strip()})
+    return result
 
 
 def stages(

@@ -204,6 +204,18 @@ def test_a_recipe_runs_its_stages_and_only_those_that_are_not_done(model: Path, 
     assert (tmp_path / "run" / "own.jsonl").read_text() == own
 
 
+def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path, tmp_path: Path) -> None:
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    result = invoke(*command, "--sweep", "num_streams=1,3")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(Path(result.stdout.strip()).read_text())
+    assert [(row["num_streams"], row["steps"]) for row in rows] == [("1", 3), ("3", 3)]
+    assert all(row["eval_call_reduction_ratio"] >= 1 for row in rows)
+    assert read_adapter(tmp_path / "run" / "num_streams=3" / "adapter.safetensors")[0].num_streams == 3
+    assert "only a setting of the last stage" in refused(*command, "--sweep", "base.epochs=1,2")
+    assert "num_streams must be 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
+
+
 def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -> None:
     train = ("train", "-o", tmp_path / "run", "--model", model)
     assert "no such file, and not one of chat-lossless, dialogsum-base" in refused(*train, "--recipe", "e3e")

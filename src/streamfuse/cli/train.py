@@ -32,7 +32,7 @@ _STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares
     "base_rank": 0,
     "base_layers": 0,
 }
-_WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "model", "adapter", "resume", "offline"}
+_WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "model", "adapter", "resume", "offline"}
 
 
 def _stream_option(name: str, help_text: str) -> Any:
@@ -129,6 +129,9 @@ def train(
         list[str] | None,
         _recipe_option("--set", metavar="KEY=VALUE", help="Change a setting of the last stage, or STAGE.KEY=VALUE."),
     ] = None,
+    sweep: Annotated[
+        str | None, _recipe_option("--sweep", metavar="KEY=V1,V2,...", help="The last stage once per value: a table.")
+    ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
 ) -> None:
     """Train speculative streams, and in shared mode the base with them. Prints the adapter's path.
@@ -143,6 +146,8 @@ def train(
 
     streamfuse train --recipe sql-shared -o build/train/sql --set num_msa_layers=4 --set max_steps=500
 
+    streamfuse train --recipe e2e-shared -o build/ablations --sweep num_msa_layers=1,2,4,8
+
     streamfuse train --data answers.jsonl -o build/train/chat
 
     streamfuse train --data mine.jsonl --mode shared -o build/train/mine --model ~/models/mine --num-streams 3
@@ -154,7 +159,7 @@ def train(
         _refuse_other_flags(ctx)
         from .train_recipe import run_recipe
 
-        run_recipe(recipe, changes or [], data_root, output_dir, adapter, model, resume, offline)
+        run_recipe(recipe, changes or [], sweep, data_root, output_dir, adapter, model, resume, offline)
         return
     if not data:
         raise typer.BadParameter("give --data or --recipe")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import typer
 
@@ -11,12 +13,14 @@ from .console import err, say
 from .train import import_main, report, run_config
 
 if TYPE_CHECKING:
+    from streamfuse.train.config import TrainConfig
     from streamfuse.train.recipe import DistillStage
 
 
 def run_recipe(
     name: str,
     changes: list[str],
+    sweep: str | None,
     data_root: Path,
     out_dir: Path,
     adapter: Path,
@@ -24,7 +28,7 @@ def run_recipe(
     resume: bool,
     offline: bool,
 ) -> None:
-    """Run what is not done yet; prints the path of the last stage's adapter."""
+    """Run what is not done yet; prints the path of the last stage's adapter, or of a sweep's table."""
     import_main()
     from streamfuse.model.pull import resolve_model
     from streamfuse.train import recipe as recipes
@@ -32,21 +36,43 @@ def run_recipe(
     try:
         recipe = recipes.load(name)
         recipes.change(recipe, dict(_pair(change) for change in changes))
-        recipes.stages(recipe, Path(model), data_root, out_dir, adapter)  # a wrong setting is told before a download
+        variants = recipes.variants(recipe, *_pair(sweep)) if sweep else {}
+        for one in (recipe, *variants.values()):  # a wrong setting is told before a download
+            recipes.stages(one, Path(model), data_root, out_dir, adapter)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     folder = resolve_model(model, offline=offline)
     stages = recipes.stages(recipe, folder, data_root, out_dir, adapter)
     say(f"{name}: {recipe['about']}")
-    for number, stage in enumerate(stages, 1):
+    for number, stage in enumerate(stages[:-1] if sweep else stages, 1):
+        say(f"Stage {number} of {len(stages)}.")
         if isinstance(stage, recipes.DistillStage):
-            say(f"Stage {number} of {len(stages)}: the model answers {stage.data}.")
             _answer(stage, folder)
         else:
-            say(f"Stage {number} of {len(stages)}: training, {stage.mode} mode, {', '.join(stage.data)}.")
             result = run_config(stage, resume)
             if not result.finished or stage is stages[-1]:
                 report(result, stage.adapter)
+    if sweep:
+        last = {value: recipes.stages(one, folder, data_root, out_dir, adapter)[-1] for value, one in variants.items()}
+        _sweep(cast("dict[str, TrainConfig]", last), out_dir, _pair(sweep)[0], resume)
+
+
+def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool) -> None:
+    """The last stage once per value, in folders of their own; a JSON table of what each came to."""
+    rows = []
+    for value, stage in stages.items():
+        here = out_dir / f"{key}={value}"
+        say(f"{key} = {value}")
+        result = run_config(replace(stage, out_dir=here, adapter=here / "adapter.safetensors"), resume)
+        if not result.finished:
+            report(result, here / "adapter.safetensors")
+        rows.append({key: value, "steps": result.step, **result.metrics})
+    table = out_dir / f"sweep-{key}.json"
+    table.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    for row in rows:
+        ratios = [f"{row[name]:.2f}" for name in row if name.endswith("_nodes")]
+        say(f"{key} = {row[key]}: held-out call-reduction ratio {' / '.join(ratios)}")
+    print(table)
 
 
 def _answer(stage: DistillStage, model: Path) -> None:
@@ -66,5 +92,5 @@ def _answer(stage: DistillStage, model: Path) -> None:
 def _pair(change: str) -> tuple[str, str]:
     key, equals, value = change.partition("=")
     if not equals:
-        raise ValueError(f"--set {change}: expected KEY=VALUE")
+        raise ValueError(f"{change}: expected KEY=VALUE")
     return key.strip(), value.strip()
