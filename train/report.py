@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -116,18 +117,16 @@ class ProgressBar(TrainerCallback):
 
 def _held_out_line(step: int, metrics: dict[str, Any]) -> str:
     """Ratios per width, acceptance per depth, and per rank of the first depth."""
-
-    def values(prefix: str, digits: int) -> str:
-        found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-        return " ".join(
-            f"{value:.{digits}f}"
-            for name, value in found.items()
-            if name.split("_")[0].isdigit() and "rank" not in name
-        )
-
-    widths = [name.split("_")[-2] for name in metrics if name.endswith("_nodes")]
+    ratios = {name.split("_")[-2]: value for name, value in metrics.items() if name.endswith("_nodes")}
+    ranks = [value for name, value in metrics.items() if "_rank_" in name]
+    depths = [
+        value for name, value in metrics.items() if name.startswith("eval_acceptance_depth_") and "_rank_" not in name
+    ]
     return (
-        f"step {step}: held-out call-reduction ratio {values('eval_call_reduction_ratio_', 2)} "
-        f"with {'/'.join(widths)} nodes; acceptance per depth {values('eval_acceptance_depth_', 2)}, "
-        f"per rank at depth 1 {values('eval_acceptance_depth_1_rank_', 2)}"
+        f"step {step}: held-out call-reduction ratio {_listed(ratios.values())} with {'/'.join(ratios)} nodes; "
+        f"acceptance per depth {_listed(depths)}, per rank at depth 1 {_listed(ranks)}"
     )
+
+
+def _listed(values: Iterable[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
