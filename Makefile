@@ -3,6 +3,9 @@
 #   make demo     virtual environment, native engine, model, bundle, and one prompt plainly and speculatively
 #   make test     all tests, with the real model too
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
+#   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
+#   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
+#   make wheel    dist/streamfuse-*.whl with the built engine
 #
 # PYTHON=python3.12        another interpreter (3.10 to 3.13)
 # TORCH_INDEX=URL          one more package index, for example one with CPU-only builds of torch
@@ -30,11 +33,11 @@ NATIVE_SOURCES := $(wildcard kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test unit check format clean distclean traces native bundle schema
+.PHONY: help demo test unit check format clean distclean traces native bundle schema arm sanitize wheel
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '3,10p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n 's/^# \(  make .*\)/\1/p' Makefile
 
 demo: $(MANIFEST)
 	$(BIN)/streamfuse run $(BUNDLE) "$(PROMPT)" --compare
@@ -50,6 +53,18 @@ test: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST)
 # Seconds: no weights, no network, no bundle.
 unit: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m pytest tests/unit -m "not slow and not network"
+
+arm: $(VENV)/.dev $(ENGINE_STAMP)
+	$(BIN)/python -m streamfuse.kernels.arm.build
+	$(BIN)/python -m pytest tests/end_to_end/test_arm.py
+
+sanitize: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py
+
+# What an older build left in build/lib* would be packed too.
+wheel: $(VENV)/.demo
+	rm -rf build/lib*
+	$(BIN)/python -m pip wheel . --disable-pip-version-check --no-deps --wheel-dir dist
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -70,7 +85,7 @@ schema: $(VENV)/.demo
 
 # Generated files only; the environment, the pulled models and build/train (hours of work) stay.
 clean:
-	rm -rf $(BUNDLE) build/native build/lib build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(BUNDLE) build/native build/arm build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

@@ -1,0 +1,77 @@
+"""The engine for 64-bit ARM, cross-compiled and run under an emulator: same bits, same tokens as on this machine.
+
+Run: pytest tests/end_to_end/test_arm.py, or `make arm`. Skipped without Debian's cross compiler and qemu.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from native_samples import WIDTHS, said_by, tiny_bundle
+from streamfuse.kernels.arm.build import INSTALL, build_arm, missing_tools, run_command
+from streamfuse.kernels.build import build
+
+if missing_tools():
+    pytest.skip(f"not installed: {', '.join(missing_tools())} ({INSTALL})", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
+REAL_BUNDLE = Path(__file__).parents[2] / "build" / "demo"
+# Processors of the emulator, and the instruction set that the operators choose there.
+PROCESSORS = {"max": "neon_i8mm", "neoverse-n1": "neon_dot", "cortex-a53": "neon"}
+
+
+@pytest.fixture(scope="session")
+def arm() -> Path:
+    return build_arm(quiet=True, jobs=2)
+
+
+@pytest.fixture(scope="session")
+def here() -> Path:
+    return build(quiet=True, jobs=2).parent
+
+
+@pytest.fixture(scope="session")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bundle(tmp_path_factory.mktemp("tiny")) / "model.pte"
+
+
+def emulated(program: Path, *arguments: object, processor: str = "max") -> str:
+    return said_by(run_command(program, *arguments), QEMU_CPU=processor)
+
+
+def digest(said: str) -> str:
+    return said.split("digest: ")[1].strip()
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_operators_are_right_and_row_invariant(arm: Path, processor: str) -> None:
+    said = emulated(arm / "test_ops", 20, processor=processor)
+    assert f"instruction set: {PROCESSORS[processor]}," in said
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_operators_give_the_bits_of_this_machine(arm: Path, here: Path, processor: str) -> None:
+    assert digest(emulated(arm / "test_ops", "--digest", processor=processor)) == digest(
+        said_by([here / "test_ops", "--digest"])
+    )
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_whole_graphs_give_the_bits_of_this_machine(
+    arm: Path, here: Path, graph: Path, processor: str, width: int
+) -> None:
+    said = emulated(arm / "test_engine", graph, width, processor=processor)
+    assert digest(said) == digest(said_by([here / "test_engine", graph, str(width)]))
+
+
+@pytest.mark.skipif(not (REAL_BUNDLE / "model.pte").is_file(), reason="build/demo is not there (make demo)")
+@pytest.mark.parametrize(("method", "count"), [("decode", 8), ("verify_8", 4)])
+def test_a_real_model_says_the_same_words(arm: Path, here: Path, method: str, count: int) -> None:
+    options = ["--tokens", "1,4093,198,1780,253,2573,28,253,1838", "--count", str(count), "--method", method]
+    model = str(REAL_BUNDLE / "model.pte")
+    words = said_by([here / "generate", model, *options])
+    assert len(words.split()) == count
+    assert emulated(arm / "generate", model, *options) == words

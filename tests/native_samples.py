@@ -1,0 +1,30 @@
+"""What the tests of the native programs share: a tiny bundle, and running a built program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from export_samples import plan_for, tiny_model, write_checkpoint
+from streamfuse.export.bundle import export_executorch
+
+WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
+
+
+def tiny_bundle(folder: Path) -> Path:
+    """Export a small model with random weights, all methods; returns the bundle."""
+    torch.manual_seed(1)
+    plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle")
+    export_executorch(plan, lambda word: None)
+    return plan.output_dir
+
+
+def said_by(command: Sequence[str | Path], **environment: str) -> str:
+    """What a program prints; it must end well."""
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
