@@ -6,6 +6,7 @@ The law is checked on the way: plain and speculative must give the same tokens, 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,19 +73,18 @@ class SystemResult:
             return {}
         passes = sum(one["target_forward_passes"] for one in known)
         emitted = sum(one["mean_accepted_tokens"] * one["target_forward_passes"] for one in known)
-        widths: dict[str, int] = {}
+        widths: Counter[str] = Counter()
         for one in known:
-            for name, count in one["widths"].items():
-                widths[name] = widths.get(name, 0) + count
+            widths.update(one["widths"])
         spent = {phase: sum(one["time_ms"][phase] for one in known) for phase in known[0]["time_ms"]}
         decoding = sum(ms for phase, ms in spent.items() if phase != "prefill")
         outside = sum(spent[phase] for phase in LOOP_PHASES)
-        reasons = sorted({one["fallback_reason"] for one in known if one["fallback_reason"]})
+        reasons = Counter(one["fallback_reason"] for one in known if one["fallback_reason"])
         return {
             "mean_accepted_tokens": emitted / passes if passes else 0.0,
             "loop_share": outside / decoding if decoding else 0.0,
-            "widths": widths,
-            "fallback_reasons": reasons,
+            "widths": dict(widths),
+            "fallback_reasons": dict(reasons),
         }
 
 

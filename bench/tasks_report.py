@@ -44,9 +44,12 @@ def summary(result: TaskResult) -> list[str]:
     )
     if result.equal is not None:
         lines.append("plain and speculative gave the same tokens" if result.equal else "THE TEXTS DIFFER")
-    reasons = result.systems[SPECULATIVE].statistics.get("fallback_reasons") if SPECULATIVE in result.systems else None
-    if reasons:
-        lines.append(f"fell back to plain decoding: {'; '.join(reasons)}")
+    drafting = result.systems[SPECULATIVE].statistics if SPECULATIVE in result.systems else {}
+    if drafting:
+        passes = ", ".join(f"{name} {count}" for name, count in sorted(drafting["widths"].items()))
+        lines.append(f"speculative passes: {passes}; {drafting['loop_share']:.1%} of the time in the loop")
+        for reason, answers in drafting["fallback_reasons"].items():
+            lines.append(f"plain passes in {answers} of {len(result.systems[SPECULATIVE].answers)} answers: {reason}")
     trial = result.facts.get("llama_cpp_trial_token_per_sec")
     if trial:
         found = ", ".join(f"{kind} {rate:.1f}" for kind, rate in trial.items())
