@@ -26,7 +26,8 @@ class XnnpackOptions {
  public:
   XnnpackOptions() {
     (void)options_.set_option("weight_cache_enabled", wish("STREAMFUSE_XNNPACK_WEIGHT_CACHE", 1) != 0);
-    (void)options_.set_option("workspace_sharing_mode", wish("STREAMFUSE_XNNPACK_WORKSPACE", 1));  // 0 none, 1 model, 2 global
+    (void)options_.set_option("workspace_sharing_mode",
+                              wish("STREAMFUSE_XNNPACK_WORKSPACE", 1));  // 0 none, 1 model, 2 global
     (void)map_.set_options(kXnnpack, options_.view());
   }
   const executorch::runtime::LoadBackendOptionsMap* map() const { return &map_; }
@@ -81,7 +82,8 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
   if (error == Error::Ok) return;
   const std::string missing = scope.missing_operators();
   if (error == Error::OperatorMissing || !missing.empty())
-    throw Failure(SF_MISSING_OPERATOR, "method " + signature_.name + " needs operators that this library does not carry: " +
+    throw Failure(SF_MISSING_OPERATOR, "method " + signature_.name +
+                                           " needs operators that this library does not carry: " +
                                            (missing.empty() ? scope.errors() : missing));
   throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + said(error, scope));
 }
@@ -91,10 +93,12 @@ void GraphMethod::bind_inputs(const std::vector<Block>& caches) {
     const TensorFacts& facts = signature_.inputs[i];
     const bool is_cache = i >= signature_.first_cache;
     if (is_cache && facts.is_planned)
-      bad_program(signature_.name, "its caches have planned memory; export it with "
-                                   "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)");
+      bad_program(signature_.name,
+                  "its caches have planned memory; export it with "
+                  "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)");
     if (!is_cache) blocks_.emplace_back(facts.bytes);
-    void* data = is_cache ? caches[signature_.skipped_caches + i - signature_.first_cache].data() : blocks_.back().data();
+    void* data =
+        is_cache ? caches[signature_.skipped_caches + i - signature_.first_cache].data() : blocks_.back().data();
     sizes_.emplace_back(facts.shape.begin(), facts.shape.end());
     orders_.emplace_back(facts.shape.size());
     std::iota(orders_.back().begin(), orders_.back().end(), uint8_t{0});
@@ -107,7 +111,8 @@ void GraphMethod::bind_inputs(const std::vector<Block>& caches) {
 void GraphMethod::set_input(size_t index) {
   PlatformScope scope;
   const Error error = method_->set_input(EValue(Tensor(inputs_[index].get())), index);
-  if (error != Error::Ok) bad_program(signature_.name, "input " + std::to_string(index) + " cannot be bound" + said(error, scope));
+  if (error != Error::Ok)
+    bad_program(signature_.name, "input " + std::to_string(index) + " cannot be bound" + said(error, scope));
 }
 
 void GraphMethod::bind_outputs() {
@@ -119,7 +124,8 @@ void GraphMethod::bind_outputs() {
     blocks_.emplace_back(facts.bytes);
     outputs_.back() = blocks_.back().data();
     const Error error = method_->set_output_data_ptr(blocks_.back().data(), facts.bytes, i);
-    if (error != Error::Ok) bad_program(signature_.name, "output " + std::to_string(i) + " cannot be bound" + said(error, scope));
+    if (error != Error::Ok)
+      bad_program(signature_.name, "output " + std::to_string(i) + " cannot be bound" + said(error, scope));
   }
 }
 

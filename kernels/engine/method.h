@@ -16,8 +16,8 @@ namespace streamfuse {
 
 class GraphMethod {
  public:
-  // `arena` holds the activations, program.arena_bytes() of them; `caches` are all of the session's, lowest layer first.
-  // `tracer` may be null. Throws Failure.
+  // `arena` holds the activations, program.arena_bytes() of them; `caches` are all of the session's, lowest layer
+  // first. `tracer` may be null. Throws Failure.
   GraphMethod(const Program& program, const Signature& signature, const Block& arena, const std::vector<Block>& caches,
               executorch::runtime::EventTracer* tracer);
   GraphMethod(const GraphMethod&) = delete;

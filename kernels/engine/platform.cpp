@@ -54,9 +54,9 @@ void abort_or_throw() {
   std::abort();
 }
 
-// Takes the place of whatever platform layer is registered. Done again at every scope, because another user of libexecutorch
-// in this process (its Python bindings) may have registered its own since. register_pal would complain aloud each time, so
-// the registered table is edited in place.
+// Takes the place of whatever platform layer is registered. Done again at every scope, because another user of
+// libexecutorch in this process (its Python bindings) may have registered its own since. register_pal would complain
+// aloud each time, so the registered table is edited in place.
 void install() {
   const std::lock_guard<std::mutex> guard(platform_lock);
   auto* table = const_cast<executorch::runtime::PalImpl*>(executorch::runtime::get_pal_impl());

@@ -5,8 +5,8 @@
 
 namespace streamfuse {
 
-// While one lives, ExecuTorch's error messages of this thread are collected instead of printed, and its abort becomes an
-// exception of type Aborted on this thread. Set STREAMFUSE_LOG=1 to print everything as well.
+// While one lives, ExecuTorch's error messages of this thread are collected instead of printed, and its abort becomes
+// an exception of type Aborted on this thread. Set STREAMFUSE_LOG=1 to print everything as well.
 class PlatformScope {
  public:
   PlatformScope();
@@ -26,7 +26,8 @@ class PlatformScope {
 
 struct Aborted {};
 
-// Threads of the process-wide pool; `resize` keeps the pool while any engine is open (its delegates hold a pointer to it).
+// Threads of the process-wide pool; `resize` keeps the pool while any engine is open (its delegates hold a pointer to
+// it).
 class PoolLease {
  public:
   explicit PoolLease(int num_threads);

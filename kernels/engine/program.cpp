@@ -61,7 +61,8 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
   using ExecuTorchProgram = executorch::runtime::Program;
   Result<ExecuTorchProgram> program =
       ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);
-  if (!program.ok()) throw Failure(SF_BAD_PROGRAM, path + " is not an ExecuTorch program, or is damaged: " + scope.errors());
+  if (!program.ok())
+    throw Failure(SF_BAD_PROGRAM, path + " is not an ExecuTorch program, or is damaged: " + scope.errors());
   program_ = std::make_unique<ExecuTorchProgram>(std::move(program.get()));
 
   std::vector<std::string> passes, constants;
@@ -139,13 +140,16 @@ const Signature& Program::signature(const std::string& name) const {
 std::string Program::describe() const {
   std::vector<std::string> methods, constants;
   for (const auto& [name, s] : signatures_)
-    methods.push_back(quoted(name) + ": {" + joined({field("rows", s.rows), field("keep", s.keep), flag("logits", s.logits.has_value()),
-                                                     flag("streams", s.stream_ids.has_value()), field("carrying", s.carrying),
-                                                     flag("hidden", s.hidden.has_value())}) + "}");
+    methods.push_back(quoted(name) + ": {" +
+                      joined({field("rows", s.rows), field("keep", s.keep), flag("logits", s.logits.has_value()),
+                              flag("streams", s.stream_ids.has_value()), field("carrying", s.carrying),
+                              flag("hidden", s.hidden.has_value())}) +
+                      "}");
   for (const auto& [name, value] : constants_) constants.push_back(quoted(name) + ": " + value);
   return "{" +
-         joined({"\"methods\": {" + joined(methods) + "}", field("layers", shapes_.layers), field("kv_heads", shapes_.kv_heads),
-                 field("head_dim", shapes_.head_dim), field("capacity", shapes_.capacity), field("vocab_size", shapes_.vocab_size),
+         joined({"\"methods\": {" + joined(methods) + "}", field("layers", shapes_.layers),
+                 field("kv_heads", shapes_.kv_heads), field("head_dim", shapes_.head_dim),
+                 field("capacity", shapes_.capacity), field("vocab_size", shapes_.vocab_size),
                  field("num_streams", shapes_.num_streams), field("top_k", shapes_.top_k),
                  "\"constants\": {" + joined(constants) + "}", field("threads", threads_),
                  quoted("instruction_set") + ": " + quoted(lane_kernels().name),

@@ -1,5 +1,5 @@
-// A loaded .pte: its methods' signatures, its constants, and the weights, read in place from the mapped file. Never changes
-// after loading, so any number of sessions may use it at once.
+// A loaded .pte: its methods' signatures, its constants, and the weights, read in place from the mapped file. Never
+// changes after loading, so any number of sessions may use it at once.
 #pragma once
 
 #include <map>

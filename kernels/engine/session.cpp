@@ -16,24 +16,27 @@ namespace {
 void check_rows(const Shapes& shapes, const Signature& method, int n, const int64_t* ids, const int64_t* positions,
                 const uint8_t* ancestors) {
   if (n < 1 || n > method.rows)
-    bad_argument("method " + method.name + " takes 1 to " + std::to_string(method.rows) + " rows, not " + std::to_string(n));
+    bad_argument("method " + method.name + " takes 1 to " + std::to_string(method.rows) + " rows, not " +
+                 std::to_string(n));
   if (ids == nullptr || positions == nullptr || ancestors == nullptr) bad_argument("an input of run is a null pointer");
   for (int i = 0; i < n; ++i) {
     const std::string row_text = " in row " + std::to_string(i);
     if (ids[i] < 0 || (shapes.vocab_size > 0 && ids[i] >= shapes.vocab_size))
-      bad_argument("token " + std::to_string(ids[i]) + row_text + " lies outside the vocabulary of " + std::to_string(shapes.vocab_size));
+      bad_argument("token " + std::to_string(ids[i]) + row_text + " lies outside the vocabulary of " +
+                   std::to_string(shapes.vocab_size));
     if (positions[i] < 0 || positions[i] >= shapes.capacity)
       bad_argument("position " + std::to_string(positions[i]) + row_text + " lies outside the capacity of " +
                    std::to_string(shapes.capacity));
     const uint8_t* row = ancestors + static_cast<size_t>(i) * n;
     if (row[i] == 0) bad_argument("row " + std::to_string(i) + " is not its own ancestor");
     for (int j = i + 1; j < n; ++j)
-      if (row[j] != 0) bad_argument("row " + std::to_string(i) + " has the later row " + std::to_string(j) + " as an ancestor");
+      if (row[j] != 0)
+        bad_argument("row " + std::to_string(i) + " has the later row " + std::to_string(j) + " as an ancestor");
   }
 }
 
-void fill_inputs(const GraphMethod& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors,
-                 int64_t length, bool want_logits) {
+void fill_inputs(const GraphMethod& method, int n, const int64_t* ids, const int64_t* positions,
+                 const uint8_t* ancestors, int64_t length, bool want_logits) {
   const int64_t rows = method.signature().rows;
   std::fill(std::copy_n(ids, n, method.input<int64_t>(0)), method.input<int64_t>(0) + rows, 0);
   std::fill(std::copy_n(positions, n, method.input<int64_t>(1)), method.input<int64_t>(1) + rows, 0);
@@ -47,7 +50,8 @@ void fill_inputs(const GraphMethod& method, int n, const int64_t* ids, const int
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Program> program) : program_(std::move(program)), arena_(program_->arena_bytes()) {
+Session::Session(std::shared_ptr<const Program> program)
+    : program_(std::move(program)), arena_(program_->arena_bytes()) {
   const Shapes& shapes = program_->shapes();
   int64_t most_rows = 0;
   for (const auto& [name, signature] : program_->signatures()) most_rows = std::max(most_rows, signature.rows);
@@ -63,12 +67,12 @@ void Session::load_methods() {
   ran_ = streamed_ = nullptr;
   can_commit_ = false;
   for (const auto& [name, signature] : program_->signatures())
-    methods_[name] = std::make_unique<GraphMethod>(*program_, signature, signature.is_streams() ? streams_arena_ : arena_,
-                                                   caches_, tracer_.get());
+    methods_[name] = std::make_unique<GraphMethod>(
+        *program_, signature, signature.is_streams() ? streams_arena_ : arena_, caches_, tracer_.get());
 }
 
-void Session::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors,
-                  bool want_logits) {
+void Session::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
+                  const uint8_t* ancestors, bool want_logits) {
   const Signature& signature = program_->signature(method);
   if (signature.is_streams()) bad_argument("method streams is called by sf_streams");
   GraphMethod& target = *methods_.at(method);
@@ -94,7 +98,8 @@ void Session::read_survivors(const GraphMethod& method, int n) {
   }
   const int64_t* rows = method.output<int64_t>(*signature.kept);
   for (int64_t i = 0; i < signature.keep && rows[i] >= 0 && rows[i] < n; ++i) kept_.push_back(rows[i]);
-  if (kept_.empty() || kept_[0] != 0) throw Failure(SF_EXECUTION, "method " + signature.name + " did not keep its root");
+  if (kept_.empty() || kept_[0] != 0)
+    throw Failure(SF_EXECUTION, "method " + signature.name + " did not keep its root");
 }
 
 void Session::streams(int index) {
@@ -104,7 +109,8 @@ void Session::streams(int index) {
   const Signature& signature = ran_->signature();
   if (!signature.hidden) bad_argument("method " + signature.name + " leaves no hidden state for streams");
   if (index < 0 || index >= static_cast<int>(kept_.size()))
-    bad_argument("the last run has " + std::to_string(kept_.size()) + " survivors, not one with the number " + std::to_string(index));
+    bad_argument("the last run has " + std::to_string(kept_.size()) + " survivors, not one with the number " +
+                 std::to_string(index));
   if (length_ < 1) bad_argument("streams need the node's keys and values: commit first");
   GraphMethod& method = *found->second;
   const size_t hidden = static_cast<size_t>(program_->shapes().hidden_size);
@@ -142,11 +148,13 @@ OutputView Session::output(const std::string& name) const {
 // The last run's new keys or values of one cache; `by_place` tells whether its rows stand in the order of `kept`.
 const float* Session::new_rows(size_t cache, bool& by_place) const {
   const Signature& s = ran_->signature();
-  const int64_t from_top = program_->shapes().layers - static_cast<int64_t>(cache / 2), msa = program_->num_msa_layers();
+  const int64_t from_top = program_->shapes().layers - static_cast<int64_t>(cache / 2),
+                msa = program_->num_msa_layers();
   const int64_t rows = s.outputs[s.new_rows + cache].shape[0];
   by_place = s.kept && (msa >= 0 ? from_top <= msa : rows != s.rows);
   if (by_place != (rows == s.keep) && s.keep != s.rows)
-    throw Failure(SF_EXECUTION, "method " + s.name + ": the rows of layer " + std::to_string(cache / 2) + " do not fit its pruning");
+    throw Failure(SF_EXECUTION,
+                  "method " + s.name + ": the rows of layer " + std::to_string(cache / 2) + " do not fit its pruning");
   return ran_->output<float>(s.new_rows + cache);
 }
 
@@ -157,26 +165,30 @@ void Session::commit(const int32_t* rows, int n) {
   std::vector<int64_t> places;
   for (int i = 0; i < n; ++i) {
     const auto found = std::find(kept_.begin(), kept_.end(), rows[i]);
-    if (found == kept_.end()) throw Failure(SF_NOT_KEPT, "row " + std::to_string(rows[i]) + " of the last run did not survive");
+    if (found == kept_.end())
+      throw Failure(SF_NOT_KEPT, "row " + std::to_string(rows[i]) + " of the last run did not survive");
     places.push_back(found - kept_.begin());
   }
   if (length_ + n > shapes.capacity)
-    throw Failure(SF_CONTEXT_FULL, "the cache holds " + std::to_string(length_) + " of " + std::to_string(shapes.capacity) +
-                                       " positions and cannot take " + std::to_string(n) + " more");
+    throw Failure(SF_CONTEXT_FULL, "the cache holds " + std::to_string(length_) + " of " +
+                                       std::to_string(shapes.capacity) + " positions and cannot take " +
+                                       std::to_string(n) + " more");
   const size_t floats = static_cast<size_t>(shapes.cache_row());
   for (size_t c = 0; c < caches_.size(); ++c) {
     bool by_place;
     const float* source = new_rows(c, by_place);
     float* target = caches_[c].as<float>() + static_cast<size_t>(length_) * floats;
     for (int i = 0; i < n; ++i)
-      std::memcpy(target + i * floats, source + static_cast<size_t>(by_place ? places[i] : rows[i]) * floats, floats * sizeof(float));
+      std::memcpy(target + i * floats, source + static_cast<size_t>(by_place ? places[i] : rows[i]) * floats,
+                  floats * sizeof(float));
   }
   length_ += n;
 }
 
 void Session::truncate(int64_t length) {
   if (length < 0 || length > length_)
-    bad_argument("cannot truncate to " + std::to_string(length) + ": the cache holds " + std::to_string(length_) + " positions");
+    bad_argument("cannot truncate to " + std::to_string(length) + ": the cache holds " + std::to_string(length_) +
+                 " positions");
   length_ = length;
   if (length < ran_at_length_) can_commit_ = false;
 }

@@ -26,7 +26,8 @@ class Session {
   int64_t length() const { return length_; }
 
   // See streamfuse_engine.h; all throw Failure.
-  void run(const std::string& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors, bool want_logits);
+  void run(const std::string& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors,
+           bool want_logits);
   void streams(int index);
   OutputView output(const std::string& name) const;
   void commit(const int32_t* rows, int n);
@@ -48,7 +49,7 @@ class Session {
   std::vector<uint8_t> profile_data_;
   int64_t length_ = 0;
 
-  GraphMethod* ran_ = nullptr;      // the last pass; null where there is none to read from
+  GraphMethod* ran_ = nullptr;       // the last pass; null where there is none to read from
   GraphMethod* streamed_ = nullptr;  // where stream_ids and stream_log_probs come from
   int64_t ran_at_length_ = 0;
   bool can_commit_ = false;

@@ -58,7 +58,8 @@ class Outputs {
   int64_t length(size_t index, size_t dimension) const { return signature_.outputs[index].shape[dimension]; }
   void expect_end() const {
     if (at_ != signature_.outputs.size())
-      bad_program(signature_.name, "it has " + std::to_string(signature_.outputs.size()) + " outputs, not " + std::to_string(at_));
+      bad_program(signature_.name,
+                  "it has " + std::to_string(signature_.outputs.size()) + " outputs, not " + std::to_string(at_));
   }
 
  private:
@@ -68,7 +69,8 @@ class Outputs {
 
 void agree(const std::string& method, const char* what, int64_t& known, int64_t found) {
   if (known != 0 && known != found)
-    bad_program(method, std::string(what) + " is " + std::to_string(found) + ", in other methods " + std::to_string(known));
+    bad_program(method,
+                std::string(what) + " is " + std::to_string(found) + ", in other methods " + std::to_string(known));
   known = found;
 }
 
@@ -114,7 +116,8 @@ void read_pass(Signature& s, Shapes& shapes) {
   }
   if (outputs.next_is(ScalarType::Long, 1)) s.kept = outputs.take("kept", ScalarType::Long, {s.keep});
   if (s.keep > s.rows || (!s.kept && s.keep != s.rows))
-    bad_program(s.name, "it keeps " + std::to_string(s.keep) + " of " + std::to_string(s.rows) + " rows without naming them");
+    bad_program(s.name,
+                "it keeps " + std::to_string(s.keep) + " of " + std::to_string(s.rows) + " rows without naming them");
   if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);
   for (int64_t i = 0; i < 2 * shapes.layers; ++i) {
     const std::string what = (i % 2 == 0 ? "new_key_" : "new_value_") + std::to_string(i / 2);
@@ -129,11 +132,12 @@ void read_pass(Signature& s, Shapes& shapes) {
 
 void read_streams(Signature& s, Shapes& shapes) {
   s.rows = s.keep = 1;
-  check_inputs(s,
-               {{"hidden", {ScalarType::Float, {1, s.inputs[0].shape.size() == 2 ? s.inputs[0].shape[1] : 0}, 0, false}},
-                {"position_ids", {ScalarType::Long, {1}, 0, false}},
-                {"cache_length", {ScalarType::Long, {1}, 0, false}}},
-               shapes);
+  check_inputs(
+      s,
+      {{"hidden", {ScalarType::Float, {1, s.inputs[0].shape.size() == 2 ? s.inputs[0].shape[1] : 0}, 0, false}},
+       {"position_ids", {ScalarType::Long, {1}, 0, false}},
+       {"cache_length", {ScalarType::Long, {1}, 0, false}}},
+      shapes);
   agree(s.name, "the hidden size", shapes.hidden_size, s.inputs[0].shape[1]);
   Outputs outputs(s);
   take_streams(s, outputs, shapes);
@@ -149,7 +153,8 @@ void bad_program(const std::string& method, const std::string& why) {
 void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& shapes) {
   const size_t inputs = meta.num_inputs();
   if (inputs < kPassInputs + 2 || (inputs - kPassInputs) % 2 != 0)
-    bad_program(name, "it takes " + std::to_string(inputs) + " inputs, not " + std::to_string(kPassInputs) + " + 2 per layer");
+    bad_program(
+        name, "it takes " + std::to_string(inputs) + " inputs, not " + std::to_string(kPassInputs) + " + 2 per layer");
   const std::vector<int64_t> cache = facts_of(name, "key_cache_0", meta.input_tensor_meta(kPassInputs)).shape;
   if (cache.size() != 3) bad_program(name, "key_cache_0 must be [capacity, kv heads, head dim]");
   agree(name, "the number of layers", shapes.layers, static_cast<int64_t>(inputs - kPassInputs) / 2);
@@ -167,7 +172,8 @@ Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes
     s.outputs.push_back(facts_of(name, "output " + std::to_string(i), meta.output_tensor_meta(i)));
   s.first_cache = s.is_streams() ? kStreamsInputs : kPassInputs;
   const size_t all = static_cast<size_t>(2 * shapes.layers);
-  if (s.inputs.size() < s.first_cache || s.inputs.size() - s.first_cache > all || (s.inputs.size() - s.first_cache) % 2 != 0)
+  if (s.inputs.size() < s.first_cache || s.inputs.size() - s.first_cache > all ||
+      (s.inputs.size() - s.first_cache) % 2 != 0)
     bad_program(name, "it takes " + std::to_string(s.inputs.size()) + " inputs");
   s.skipped_caches = all - (s.inputs.size() - s.first_cache);
   if (s.is_streams())

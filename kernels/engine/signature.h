@@ -1,4 +1,5 @@
-// What a method of a program takes and gives, read from its meta data and checked against docs/contracts.md, sections 2 and 7.
+// What a method of a program takes and gives, read from its meta data and checked against docs/contracts.md, sections 2
+// and 7.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 
 // Numbers that all methods share; 0 where no method told.
 struct Shapes {
-  int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0, hidden_size = 0;
+  int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
+          hidden_size = 0;
   int64_t cache_row() const { return kv_heads * head_dim; }  // floats per position, layer and kind
 };
 
@@ -28,8 +30,8 @@ struct TensorFacts {
 struct Signature {
   std::string name;
   int64_t rows = 0, keep = 0;
-  int64_t carrying = 0;     // how many of the kept nodes have streams
-  size_t first_cache = 0;   // the first input that is a cache ...
+  int64_t carrying = 0;       // how many of the kept nodes have streams
+  size_t first_cache = 0;     // the first input that is a cache ...
   size_t skipped_caches = 0;  // ... and how many caches of lower layers the method does not take
   std::vector<TensorFacts> inputs, outputs;
   // Places among the outputs.

@@ -5,14 +5,15 @@
  *
  * Rules
  *   - Functions that return int return SF_OK or an error code; sf_last_error says it in one sentence.
- *   - Nothing aborts the process because of its input: arguments are checked before ExecuTorch sees them, and an ExecuTorch
- *     check that still fails becomes SF_BROKEN.
- *   - Pointers handed out belong to the library. A program's description lives as long as the program; an output until the
- *     next sf_run on its session (stream_ids and stream_log_probs: or sf_streams); an error's text until the next failing
- *     call on this thread.
- *   - Calls on one session are serialised by a lock; different sessions are independent. sf_free_session and sf_close must
- *     not race with other calls on the same handle. Sessions keep their program's memory alive.
- *   - The library's threads are one team for the process; a session that finds it at work computes on its own thread alone.
+ *   - Nothing aborts the process because of its input: arguments are checked before ExecuTorch sees them, and an
+ * ExecuTorch check that still fails becomes SF_BROKEN.
+ *   - Pointers handed out belong to the library. A program's description lives as long as the program; an output until
+ * the next sf_run on its session (stream_ids and stream_log_probs: or sf_streams); an error's text until the next
+ * failing call on this thread.
+ *   - Calls on one session are serialised by a lock; different sessions are independent. sf_free_session and sf_close
+ * must not race with other calls on the same handle. Sessions keep their program's memory alive.
+ *   - The library's threads are one team for the process; a session that finds it at work computes on its own thread
+ * alone.
  */
 #ifndef STREAMFUSE_ENGINE_H
 #define STREAMFUSE_ENGINE_H
@@ -42,14 +43,14 @@ enum {
   SF_NOT_KEPT = 5,         /* a row to commit did not survive, or there is no run to read or commit from */
   SF_EXECUTION = 6,        /* ExecuTorch reported an error while running */
   SF_OUT_OF_MEMORY = 7,
-  SF_BROKEN = 8            /* an internal check failed; free this session */
+  SF_BROKEN = 8 /* an internal check failed; free this session */
 };
 
 /* Element types of sf_output, numbered as ExecuTorch's ScalarType. */
 enum { SF_INT64 = 4, SF_FLOAT32 = 6 };
 
-/* Maps the file and loads all methods once, so that whatever is wrong with them is said here. num_threads 0 chooses for this
- * machine. On failure *out is NULL. */
+/* Maps the file and loads all methods once, so that whatever is wrong with them is said here. num_threads 0 chooses for
+ * this machine. On failure *out is NULL. */
 SF_EXPORT int sf_open(const char* pte_path, int num_threads, sf_program** out);
 SF_EXPORT void sf_close(sf_program*);
 
@@ -61,21 +62,23 @@ SF_EXPORT int sf_describe(sf_program*, const char** json);
 SF_EXPORT int sf_new_session(sf_program*, sf_session** out);
 SF_EXPORT void sf_free_session(sf_session*);
 
-/* One pass over n real rows, 1 <= n <= rows of the method; the engine pads. ancestors is n*n bytes, row-major, 0 or 1: its
- * diagonal is 1 and nothing lies above it. Changes no cache row. Without want_logits the contents of `logits` are undefined. */
+/* One pass over n real rows, 1 <= n <= rows of the method; the engine pads. ancestors is n*n bytes, row-major, 0 or 1:
+ * its diagonal is 1 and nothing lies above it. Changes no cache row. Without want_logits the contents of `logits` are
+ * undefined. */
 SF_EXPORT int sf_run(sf_session*, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
                      const uint8_t* ancestors, int want_logits);
 
-/* The deferred schedule: streams of one survivor of the last pass, `index` among its survivors, all rows up to which are
- * committed. Its stream_ids [1, G, k] and stream_log_probs take the place of the pass's own. */
+/* The deferred schedule: streams of one survivor of the last pass, `index` among its survivors, all rows up to which
+ * are committed. Its stream_ids [1, G, k] and stream_log_probs take the place of the pass's own. */
 SF_EXPORT int sf_streams(sf_session*, int index);
 
-/* An output of the last run, real nodes only (K' of them): logits [K', V], best [K'], kept [K'], and for the first M' of
- * them stream_ids [M', G, k], stream_log_probs [M', G, k]. shape has room for 4 numbers. `kept` is known for every method. */
+/* An output of the last run, real nodes only (K' of them): logits [K', V], best [K'], kept [K'], and for the first M'
+ * of them stream_ids [M', G, k], stream_log_probs [M', G, k]. shape has room for 4 numbers. `kept` is known for every
+ * method. */
 SF_EXPORT int sf_output(sf_session*, const char* name, const void** data, int64_t* shape, int* rank, int* dtype);
 
-/* Copies keys and values of these rows of the last run to cache positions length, length + 1, ... in the order given. All or
- * nothing. A second commit after one run continues. */
+/* Copies keys and values of these rows of the last run to cache positions length, length + 1, ... in the order given.
+ * All or nothing. A second commit after one run continues. */
 SF_EXPORT int sf_commit(sf_session*, const int32_t* rows, int n);
 
 /* Forgets positions from `length` on. Rows of a run that saw forgotten positions can no longer be committed. */
@@ -83,13 +86,14 @@ SF_EXPORT int sf_truncate(sf_session*, int64_t length);
 
 SF_EXPORT int sf_length(sf_session*, int64_t* length);
 
-/* Starts or ends a profile of every operator. The session's methods are loaded anew, which forgets the last run but no cache
- * row. sf_profile_data gives what was recorded since the start or since it was last asked, as an ETDump for ExecuTorch's
- * Inspector; the bytes stay valid until the next call. */
+/* Starts or ends a profile of every operator. The session's methods are loaded anew, which forgets the last run but no
+ * cache row. sf_profile_data gives what was recorded since the start or since it was last asked, as an ETDump for
+ * ExecuTorch's Inspector; the bytes stay valid until the next call. */
 SF_EXPORT int sf_profile(sf_session*, int on);
 SF_EXPORT int sf_profile_data(sf_session*, const void** data, size_t* size);
 
-/* Milliseconds that this thread has waited inside sf_run and sf_streams for other threads of the team, since it last asked. */
+/* Milliseconds that this thread has waited inside sf_run and sf_streams for other threads of the team, since it last
+ * asked. */
 SF_EXPORT int sf_waited(double* ms);
 
 /* How fast this machine's memory gives bytes to so many threads of the team, in GB/s; takes about 100 ms. 0 chooses. */

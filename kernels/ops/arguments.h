@@ -6,8 +6,8 @@
 #include <string>
 
 #include <executorch/runtime/core/evalue.h>
-#include <executorch/runtime/core/span.h>
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/core/span.h>
 #include <executorch/runtime/kernel/kernel_runtime_context.h>
 
 #include "packed.h"

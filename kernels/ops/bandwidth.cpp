@@ -27,7 +27,8 @@ double read_bandwidth() {
   const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(kPage, kBytes), std::free);
   if (memory == nullptr) throw std::bad_alloc();
 #if defined(__linux__)
-  (void)madvise(memory.get(), kBytes, MADV_HUGEPAGE);  // small pages can halve the speed, and a mapped file has large ones
+  (void)madvise(memory.get(), kBytes,
+                MADV_HUGEPAGE);  // small pages can halve the speed, and a mapped file has large ones
 #endif
   std::memset(memory.get(), 1, kBytes);  // pages that were never written are all one page of zeros
   const auto* block = static_cast<const uint8_t*>(memory.get());

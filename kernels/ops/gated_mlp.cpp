@@ -8,7 +8,11 @@ namespace streamfuse {
 
 void gated_mlp(const GatedMlp& args) {
   const int64_t rows = args.input.rows, inner_size = args.intermediate, tile_floats = rows * kTileRows;
-  Linear down = {{nullptr, nullptr, 0, rows, inner_size, args.down_adapter}, args.down_proj, args.input.inputs, args.input.x, args.out};
+  Linear down = {{nullptr, nullptr, 0, rows, inner_size, args.down_adapter},
+                 args.down_proj,
+                 args.input.inputs,
+                 args.input.x,
+                 args.out};
   const int64_t adapted = down.input.adapted_rows(), first = rows - adapted, rank = args.down_adapter.rank;
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * 4 * tile_floats) +
                   rounded_bytes(rows, inner_size) + Scratch::size_of<float>(adapted * inner_size) +

@@ -1,6 +1,6 @@
-// One group (32 inputs) of a tile's weights in registers, and its integer dot products with a row's rounded activations.
-// A part is as many of the tile's 16 outputs as one register of this instruction set holds. Sums are exact in int32, so how
-// they are taken is this file's own affair.
+// One group (32 inputs) of a tile's weights in registers, and its integer dot products with a row's rounded
+// activations. A part is as many of the tile's 16 outputs as one register of this instruction set holds. Sums are exact
+// in int32, so how they are taken is this file's own affair.
 #pragma once
 
 #include "lanes.h"
@@ -57,7 +57,8 @@ SF_INLINE Native halves(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_
 
 #elif defined(__AVX2__)
 
-// Products of a byte below 16 and an int8 are at most 15 * 127; 16 of them fit an int16. Larger bytes are taken in halves.
+// Products of a byte below 16 and an int8 are at most 15 * 127; 16 of them fit an int16. Larger bytes are taken in
+// halves.
 template <bool Q8>
 struct Group {
   __m256i v[8];
@@ -134,8 +135,8 @@ struct Group {
 };
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-// The same for two rows at a time: an instruction multiplies 2 rows with 2 outputs over 8 inputs. place_group below lays the
-// rows out for it.
+// The same for two rows at a time: an instruction multiplies 2 rows with 2 outputs over 8 inputs. place_group below
+// lays the rows out for it.
 template <bool Q8>
 struct PairGroup {
   int8x16_t low[4], high[4];  // outputs 0 and 1, outputs 2 and 3; eight inputs each
@@ -164,8 +165,8 @@ struct PairGroup {
   }
 };
 
-// Copies a row's 32 rounded values of one group to their place among those of all `rows`: rows 2 i and 2 i + 1 take turns
-// every eight values; a last row without a partner stands alone.
+// Copies a row's 32 rounded values of one group to their place among those of all `rows`: rows 2 i and 2 i + 1 take
+// turns every eight values; a last row without a partner stands alone.
 SF_INLINE void place_group(const int8_t* q, int8_t* group, int64_t row, int64_t rows) {
   const bool alone = (row | 1) >= rows;
   int8_t* const place = group + (row & ~(int64_t)1) * kGroupSize + (row & 1) * 8;

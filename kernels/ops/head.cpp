@@ -16,7 +16,8 @@ constexpr Best kNone = {-std::numeric_limits<float>::infinity(), std::numeric_li
 void head(const Head& args) {
   const int64_t rows = args.input.rows, vocabulary = args.vocab_size, stride = rows * kTileRows;
   const int threads = team_limit();
-  Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(threads * stride) + Scratch::size_of<Best>(threads * rows));
+  Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(threads * stride) +
+                  Scratch::size_of<Best>(threads * rows));
   const Prepared ready = prepare(args.input, scratch);
   float* const accs = scratch.take<float>(threads * stride);
   Best* const bests = scratch.take<Best>(threads * rows);

@@ -1,9 +1,12 @@
-// head: vocabulary logits and their argmax. stream_top_k: the best candidates of the stream head with log-probabilities.
+// head: vocabulary logits and their argmax. stream_top_k: the best candidates of the stream head with
+// log-probabilities.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs].
-//   head          logits [rows, vocab_size], written only where it is not null; best int64 [rows], ties by smaller id, a NaN
+//   head          logits [rows, vocab_size], written only where it is not null; best int64 [rows], ties by smaller id,
+//   a NaN
 //                 counts as the smallest value
-//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as top_k_log_prob gives them for the same logits
+//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as top_k_log_prob gives them for the same
+//   logits
 // Row-invariant.
 #pragma once
 

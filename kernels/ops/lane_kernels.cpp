@@ -129,8 +129,8 @@ void mix(const Sequence& values, const float* weights, int64_t line, const float
 }
 
 template <int Heads>
-void attend_heads(const float* query, const Sequence& keys, const Sequence& values, int64_t dim, float scale, float* out,
-                  float* scratch) {
+void attend_heads(const float* query, const Sequence& keys, const Sequence& values, int64_t dim, float scale,
+                  float* out, float* scratch) {
   const int64_t padded = (dim + kLanes - 1) / kLanes * kLanes, line = (keys.length + kLanes - 1) / kLanes * kLanes;
   float* scores = scratch + Heads * padded;
   for (int h = 0; h < Heads; ++h) {
@@ -158,10 +158,18 @@ void attend(const TreeAttention& a, int64_t row, int64_t kv_head, const int32_t*
   for (int64_t left = group; left > 0;) {
     const int64_t heads = left < kHeadBlock ? left : kHeadBlock;
     switch (heads) {
-      case 1: attend_heads<1>(query, keys, values, dim, a.scale, out, scratch); break;
-      case 2: attend_heads<2>(query, keys, values, dim, a.scale, out, scratch); break;
-      case 3: attend_heads<3>(query, keys, values, dim, a.scale, out, scratch); break;
-      default: attend_heads<4>(query, keys, values, dim, a.scale, out, scratch); break;
+      case 1:
+        attend_heads<1>(query, keys, values, dim, a.scale, out, scratch);
+        break;
+      case 2:
+        attend_heads<2>(query, keys, values, dim, a.scale, out, scratch);
+        break;
+      case 3:
+        attend_heads<3>(query, keys, values, dim, a.scale, out, scratch);
+        break;
+      default:
+        attend_heads<4>(query, keys, values, dim, a.scale, out, scratch);
+        break;
     }
     query += heads * dim, out += heads * dim, left -= heads;
   }
@@ -178,8 +186,8 @@ SF_INLINE void insert_sorted(float* values, int64_t* columns, int64_t filled, fl
   columns[at] = column;
 }
 
-// log(x) for normal x > 0 (anything else comes back as it is), in double precision, so that no C library has a say in the bits: x = 2^n m with m around 1, and the
-// series of atanh((m - 1) / (m + 1)).
+// log(x) for normal x > 0 (anything else comes back as it is), in double precision, so that no C library has a say in
+// the bits: x = 2^n m with m around 1, and the series of atanh((m - 1) / (m + 1)).
 float log_of(float x) {
   if (!(x > 0.0f) || x > 3.4e38f) return x;
   int n = 0;

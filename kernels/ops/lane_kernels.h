@@ -11,8 +11,8 @@ struct LaneKernels {
   const char* name;
   // One row and one kv head (all of its query heads). `visible_rows` lists the n_visible new rows that the row sees.
   // `scratch` holds attention_scratch(...) floats.
-  void (*attend)(const TreeAttention& args, int64_t row, int64_t kv_head, const int32_t* visible_rows, int64_t n_visible,
-                 float* scratch);
+  void (*attend)(const TreeAttention& args, int64_t row, int64_t kv_head, const int32_t* visible_rows,
+                 int64_t n_visible, float* scratch);
   void (*top_k_row)(const TopKLogProb& args, int64_t row);
   const ProductKernels* products;
 };

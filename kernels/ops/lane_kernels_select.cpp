@@ -9,8 +9,8 @@
 
 namespace streamfuse {
 
-#define SF_DECLARE(ISA)           \
-  namespace ISA {                 \
+#define SF_DECLARE(ISA)            \
+  namespace ISA {                  \
   extern const LaneKernels kTable; \
   }
 #if defined(__x86_64__)
@@ -48,7 +48,8 @@ struct ArmFeatures {
 const LaneKernels& select() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vnni");

@@ -1,9 +1,9 @@
 // Sixteen float lanes with one meaning on every instruction set.
 //
-// All operators compute with `Lanes`. An operation here has the same operand order, the same number of roundings and the
-// same reduction tree whatever the register width is, so AVX-512, AVX2+FMA, NEON and the portable build (which computes the
-// fused multiply-add in double precision, rounding to odd) give the same bits.
-// Compile with -ffp-contract=off: fusing is said here, by `fma`, and nowhere else.
+// All operators compute with `Lanes`. An operation here has the same operand order, the same number of roundings and
+// the same reduction tree whatever the register width is, so AVX-512, AVX2+FMA, NEON and the portable build (which
+// computes the fused multiply-add in double precision, rounding to odd) give the same bits. Compile with
+// -ffp-contract=off: fusing is said here, by `fma`, and nowhere else.
 //
 // This header is compiled once per instruction set into one library. Therefore everything lives in the namespace
 // STREAMFUSE_ISA and nothing from the C++ standard library with inline code is used: a linker keeps one copy of such
@@ -154,7 +154,8 @@ SF_INLINE Lanes positive_or(Lanes x, Lanes a, Lanes b) {
   return x;
 }
 
-// q = round(a * inverse), half to even, as int8; returns them as integers, to be added up. |a * inverse| stays below 128.
+// q = round(a * inverse), half to even, as int8; returns them as integers, to be added up. |a * inverse| stays below
+// 128.
 SF_INLINE NativeInt round_lanes(Lanes a, float inverse, int8_t* q) {
   typedef int8_t Bytes __attribute__((vector_size(kNativeBytes / 4)));
   const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the low bits
@@ -200,13 +201,13 @@ SF_INLINE bool any_greater(Lanes a, Lanes b) {
 SF_INLINE bool any_nonzero(Lanes a) { return any_greater(magnitude(a), splat(0.0f)); }
 
 // The reduction tree: lane l with l + 8, then + 4, + 2, + 1.
-#define SF_FOLD(NAME, OP)                                                                        \
-  SF_INLINE float NAME(Lanes a) {                                                                \
-    float v[kLanes];                                                                             \
-    store(v, a);                                                                                 \
-    for (int half = kLanes / 2; half > 0; half /= 2)                                             \
-      for (int l = 0; l < half; ++l) v[l] = OP(v[l], v[l + half]);                               \
-    return v[0];                                                                                 \
+#define SF_FOLD(NAME, OP)                                          \
+  SF_INLINE float NAME(Lanes a) {                                  \
+    float v[kLanes];                                               \
+    store(v, a);                                                   \
+    for (int half = kLanes / 2; half > 0; half /= 2)               \
+      for (int l = 0; l < half; ++l) v[l] = OP(v[l], v[l + half]); \
+    return v[0];                                                   \
   }
 #define SF_PLUS(a, b) ((a) + (b))
 #define SF_GREATER(a, b) ((a) > (b) ? (a) : (b))
@@ -243,8 +244,8 @@ SF_INLINE float largest(Lanes a) { return _mm512_reduce_max_ps(a.part[0]); }
 SF_FOLD(largest, SF_GREATER)
 #endif
 
-// exp(x) for x <= 0, relative error about 1e-7; zero below -86. x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree
-// 6 in r, and n added to the exponent bits (never below the normal numbers, since n >= -125).
+// exp(x) for x <= 0, relative error about 1e-7; zero below -86. x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of
+// degree 6 in r, and n added to the exponent bits (never below the normal numbers, since n >= -125).
 SF_INLINE Lanes exp_of_nonpositive(Lanes x) {
   const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   SF_EACH_PART {

@@ -48,8 +48,7 @@ Prepared prepare(const ProductInput& input, Scratch& scratch) {
         x = normed + row * input.inputs;
       }
       kernels.round(x, rounded, row);
-      if (row >= first)
-        kernels.dots(x, adapter.down, adapter.rank, input.inputs, inner + (row - first) * adapter.rank);
+      if (row >= first) kernels.dots(x, adapter.down, adapter.rank, input.inputs, inner + (row - first) * adapter.rank);
     }
   };
   if (input.inputs * (3 * input.rows + adapted * adapter.rank) < kSerialWork)

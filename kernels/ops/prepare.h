@@ -14,9 +14,7 @@ struct ProductInput {
   int64_t inputs;  // a multiple of 32
   LowRank adapter;
 
-  int64_t adapted_rows() const {
-    return adapter.rank == 0 || adapter.first_row >= rows ? 0 : rows - adapter.first_row;
-  }
+  int64_t adapted_rows() const { return adapter.rank == 0 || adapter.first_row >= rows ? 0 : rows - adapter.first_row; }
 };
 
 Rounded take_rounded(Scratch& scratch, int64_t rows, int64_t inputs);

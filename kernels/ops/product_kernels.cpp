@@ -108,10 +108,13 @@ void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t r
     int64_t n = (left + blocks - 1) / blocks;
     if (kPairs && n % 2 != 0 && n < left) ++n;  // only the last row of all may lack a partner
     switch (n) {
-#define SF_ROWS(N) \
-  case N: product_block<Q8, N <= kRowBlock ? N : 1>(tile, x, row0, out); break;
-      SF_ROWS(1) SF_ROWS(2) SF_ROWS(3) SF_ROWS(4) SF_ROWS(5) SF_ROWS(6)
-      SF_ROWS(7) SF_ROWS(8) SF_ROWS(9) SF_ROWS(10) SF_ROWS(11) SF_ROWS(12)
+#define SF_ROWS(N)                                                 \
+  case N:                                                          \
+    product_block<Q8, N <= kRowBlock ? N : 1>(tile, x, row0, out); \
+    break;
+      SF_ROWS(1)
+      SF_ROWS(2) SF_ROWS(3) SF_ROWS(4) SF_ROWS(5) SF_ROWS(6) SF_ROWS(7) SF_ROWS(8) SF_ROWS(9) SF_ROWS(10) SF_ROWS(11)
+          SF_ROWS(12)
 #undef SF_ROWS
     }
     row0 += n, left -= n, out += n * kLanes;

@@ -22,11 +22,12 @@ struct ProductKernels {
   void (*dots)(const float* x, const float* matrix, int64_t count, int64_t size, float* out);
   // acc[i, c] = fma(up[j, c], inner[i, j], acc[i, c]) for j in order and c < count <= 16, where up[j] is not
   // zero for all c; acc [rows, 16], up rows `stride` apart.
-  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count);
+  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride,
+                int64_t count);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
-  // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats where
-  // it is not null, `to` their rounding.
+  // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats
+  // where it is not null, `to` their rounding.
   void (*gate)(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated);
   // Takes the best of `count` <= 16 values with ids from first_id on; ids come in ascending order. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);

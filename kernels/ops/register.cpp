@@ -1,8 +1,8 @@
 // The boxed `.out` variants: arguments in the order of kernels/aot.py, then the results, then what is returned.
 #include "register.h"
 
-#include <mutex>
 #include <iterator>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -60,7 +60,8 @@ void run_top_k_log_prob(const Arguments& a) {
   const int64_t rows = a.size(0, "logits", 2, 0), columns = a.size(0, "logits", 2, 1), k = a.integer(2, "k", 1);
   if (k > columns) throw Refused{"k must not be larger than the number of columns"};
   top_k_log_prob({a.read<float>(0, "logits", {rows, columns}), a.read<int64_t>(1, "ids", {columns}),
-                  a.write<int64_t>(3, "out_ids", {rows, k}), a.write<float>(4, "out_log_probs", {rows, k}), rows, columns, k});
+                  a.write<int64_t>(3, "out_ids", {rows, k}), a.write<float>(4, "out_log_probs", {rows, k}), rows,
+                  columns, k});
 }
 
 void run_embedding_q8(const Arguments& a) {

@@ -1,4 +1,5 @@
-// What surrounds a packed product, row by row: norm, rounding, adapters, rotation, gate. Included by product_kernels.cpp.
+// What surrounds a packed product, row by row: norm, rounding, adapters, rotation, gate. Included by
+// product_kernels.cpp.
 #pragma once
 
 #include "groups.h"
@@ -35,7 +36,9 @@ void round(const float* x, const Rounded& to, int64_t row) {
     round_group(load(x + g * kGroupSize), load(x + g * kGroupSize + kLanes), to, row, g);
 }
 
-SF_INLINE Lanes load_at_most(const float* p, int64_t count) { return count < kLanes ? load_first(p, (int)count) : load(p); }
+SF_INLINE Lanes load_at_most(const float* p, int64_t count) {
+  return count < kLanes ? load_first(p, (int)count) : load(p);
+}
 
 template <int Count>
 SF_INLINE void dot_block(const float* x, const float* const* rows, int64_t size, float* out) {
@@ -56,7 +59,8 @@ SF_INLINE void dot_block(const float* x, const float* const* rows, int64_t size,
 void dots(const float* x, const float* matrix, int64_t count, int64_t size, float* out) {
   int64_t j = 0;
   for (; j + 4 <= count; j += 4) {
-    const float* rows[4] = {matrix + j * size, matrix + (j + 1) * size, matrix + (j + 2) * size, matrix + (j + 3) * size};
+    const float* rows[4] = {matrix + j * size, matrix + (j + 1) * size, matrix + (j + 2) * size,
+                            matrix + (j + 3) * size};
     dot_block<4>(x, rows, size, out + j);
   }
   for (; j < count; ++j) {
@@ -78,7 +82,8 @@ void norm(const float* x, const float* weight, float eps, int64_t size, float* o
 }
 
 template <int Rows>
-SF_INLINE void adapt_block(float* acc, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count) {
+SF_INLINE void adapt_block(float* acc, const float* inner, int64_t rank, const float* up, int64_t stride,
+                           int64_t count) {
   Lanes sums[Rows];
   for (int r = 0; r < Rows; ++r) sums[r] = load(acc + r * kLanes);
   for (int64_t j = 0; j < rank; ++j) {
@@ -90,8 +95,10 @@ SF_INLINE void adapt_block(float* acc, const float* inner, int64_t rank, const f
 }
 
 void adapt(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count) {
-  for (; rows >= 8; rows -= 8, acc += 8 * kLanes, inner += 8 * rank) adapt_block<8>(acc, inner, rank, up, stride, count);
-  for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * rank) adapt_block<4>(acc, inner, rank, up, stride, count);
+  for (; rows >= 8; rows -= 8, acc += 8 * kLanes, inner += 8 * rank)
+    adapt_block<8>(acc, inner, rank, up, stride, count);
+  for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * rank)
+    adapt_block<4>(acc, inner, rank, up, stride, count);
   for (; rows > 0; --rows, acc += kLanes, inner += rank) adapt_block<1>(acc, inner, rank, up, stride, count);
 }
 

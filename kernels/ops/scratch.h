@@ -1,5 +1,5 @@
-// Memory that an operator needs while it runs: one block per calling thread, kept for the next call. The caller allocates
-// for all threads of the job before it shares out the work, so that nothing can fail inside it.
+// Memory that an operator needs while it runs: one block per calling thread, kept for the next call. The caller
+// allocates for all threads of the job before it shares out the work, so that nothing can fail inside it.
 #pragma once
 
 #include <cstddef>

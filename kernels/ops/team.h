@@ -1,9 +1,9 @@
 // The threads of this library: one team per process that shares out the chunks of one operator at a time.
 //
-// A worker joins a job when it gets to it, and the caller never waits for a worker that has not begun: chunks are claimed
-// one by one, and whoever is awake takes the next. So a worker that the system has put aside costs its share of the work
-// and at most the chunk it was in. Between jobs workers spin for a moment, since the next operator is microseconds away,
-// and then sleep, so an idle app burns nothing. Results never depend on who computed a chunk.
+// A worker joins a job when it gets to it, and the caller never waits for a worker that has not begun: chunks are
+// claimed one by one, and whoever is awake takes the next. So a worker that the system has put aside costs its share of
+// the work and at most the chunk it was in. Between jobs workers spin for a moment, since the next operator is
+// microseconds away, and then sleep, so an idle app burns nothing. Results never depend on who computed a chunk.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace streamfuse {
 
 constexpr int kMostThreads = 64;
 
-// Makes sure that `threads` threads (the caller is one of them) can work; 0 chooses for this machine. Returns the number.
-// Throws std::bad_alloc or std::system_error where the system gives no thread.
+// Makes sure that `threads` threads (the caller is one of them) can work; 0 chooses for this machine. Returns the
+// number. Throws std::bad_alloc or std::system_error where the system gives no thread.
 int reserve_team(int threads);
 
 // How many threads the calling thread's jobs may use: a session sets the number of its program.
@@ -26,8 +26,8 @@ void rouse_team();
 using TeamJob = void (*)(const void* context, int64_t begin, int64_t end, int thread);
 
 // Calls job(context, begin, end, thread) over chunks of [0, units) and returns when all are done. `thread` lies below
-// team_limit() and is used by one thread at a time. A team that another caller is using, or a single chunk, leaves all of
-// the work to the calling thread.
+// team_limit() and is used by one thread at a time. A team that another caller is using, or a single chunk, leaves all
+// of the work to the calling thread.
 void run_team(int64_t units, int64_t chunk, TeamJob job, const void* context);
 
 // How long the calling thread has waited at the ends of its jobs for the others, since it last asked.

@@ -1,8 +1,8 @@
 // top_k_log_prob: the k best columns of each row with their log-softmax, without writing a [rows, columns] block.
 //
 // Contract (docs/contracts.md, section 6): logits float32 [rows, columns], ids int64 [columns], 1 <= k <= columns.
-//   out_ids [rows, k]        ids[column], best first; equal logits by smaller column; a NaN counts as the smallest value
-//   out_log_probs [rows, k]  logit - (max + log(sum(exp(logit - max))))
+//   out_ids [rows, k]        ids[column], best first; equal logits by smaller column; a NaN counts as the smallest
+//   value out_log_probs [rows, k]  logit - (max + log(sum(exp(logit - max))))
 // A row's result does not depend on the other rows.
 #pragma once
 

@@ -1,12 +1,14 @@
 // tree_attention: each row attends to the valid part of the cache and to its ancestors among the new rows.
 //
 // Contract (docs/contracts.md, section 6). All tensors dense, row-major, float32:
-//   query [rows, query_heads, head_dim], key and value [rows, kv_heads, head_dim], caches [capacity, kv_heads, head_dim],
-//   visible bool [rows, rows], out [rows, query_heads * head_dim].
-// The canonical sequence of row i is: cache positions 0 .. cache_length-1, then the rows j with visible[i, j] in row order.
+//   query [rows, query_heads, head_dim], key and value [rows, kv_heads, head_dim], caches [capacity, kv_heads,
+//   head_dim], visible bool [rows, rows], out [rows, query_heads * head_dim].
+// The canonical sequence of row i is: cache positions 0 .. cache_length-1, then the rows j with visible[i, j] in row
+// order.
 //
-// Row-invariance: the result is a function of the query row and the canonical sequence alone, to the bit. It does not depend
-// on how many rows share the pass, on i, on the number of threads, or on which part of the sequence lies in the cache.
+// Row-invariance: the result is a function of the query row and the canonical sequence alone, to the bit. It does not
+// depend on how many rows share the pass, on i, on the number of threads, or on which part of the sequence lies in the
+// cache.
 //   score_t  = scale * dot(q, k_t);  lane d % 16 adds its products in order of d, then the fixed tree of lanes.h
 //   weight_t = exp(score_t - max)
 //   total    = lane t % 16 adds its weights in order of t, then the fixed tree

@@ -36,7 +36,7 @@ struct Matrix {
 };
 
 struct Layer {
-  Matrix qkv{(kHeads + 2 * kKvHeads) * kDim, kHidden, false}, o{kHidden, kHeads * kDim, false};
+  Matrix qkv{(kHeads + 2 * kKvHeads) * kDim, kHidden, false}, o{kHidden, kHeads* kDim, false};
   Matrix gate_up{2 * kInner, kHidden, false}, down{kHidden, kInner, false};
 };
 
@@ -61,12 +61,14 @@ void bench_products() {
   Matrix vocabulary(kVocabulary, kHidden, true);
   double bytes = vocabulary.size(), weights = vocabulary.weights();
   for (const auto& layer : layers)
-    for (const Matrix* m : {&layer->qkv, &layer->o, &layer->gate_up, &layer->down}) bytes += m->size(), weights += m->weights();
+    for (const Matrix* m : {&layer->qkv, &layer->o, &layer->gate_up, &layer->down})
+      bytes += m->size(), weights += m->weights();
   const double gigabytes_per_second = read_bandwidth();
-  std::printf("read bandwidth %.1f GB/s, weights %.1f MB, floor %.2f ms, %d threads\n", gigabytes_per_second, bytes / 1e6,
-              bytes / 1e6 / gigabytes_per_second, team_limit());
+  std::printf("read bandwidth %.1f GB/s, weights %.1f MB, floor %.2f ms, %d threads\n", gigabytes_per_second,
+              bytes / 1e6, bytes / 1e6 / gigabytes_per_second, team_limit());
   const int64_t most = 128;
-  std::vector<float> x(most * kHidden, 0.25f), y(most * kHidden), norm(kHidden, 1.0f), attended(most * kHeads * kDim, 0.5f);
+  std::vector<float> x(most * kHidden, 0.25f), y(most * kHidden), norm(kHidden, 1.0f),
+      attended(most * kHeads * kDim, 0.5f);
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(i % 37) - 18.0f;
   std::vector<float> rotary(most * kDim, 0.5f), q(most * kHeads * kDim), k(most * kKvHeads * kDim), v(k);
   std::vector<int64_t> best(most);
@@ -74,7 +76,8 @@ void bench_products() {
     const double ms = milliseconds_of([&] {
       for (const auto& layer : layers) {
         const ProductInput input = {x.data(), norm.data(), 1e-5f, rows, kHidden, {}};
-        qkv({input, layer->qkv.packed, rotary.data(), rotary.data(), nullptr, nullptr, kHeads, kKvHeads, kDim, q.data(), k.data(), v.data()});
+        qkv({input, layer->qkv.packed, rotary.data(), rotary.data(), nullptr, nullptr, kHeads, kKvHeads, kDim, q.data(),
+             k.data(), v.data()});
         linear({{attended.data(), nullptr, 0, rows, kHeads * kDim, {}}, layer->o.packed, kHidden, x.data(), y.data()});
         gated_mlp({input, layer->gate_up.packed, layer->down.packed, {}, kInner, y.data()});
       }

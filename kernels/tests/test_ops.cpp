@@ -47,10 +47,19 @@ struct Pass {
   std::unique_ptr<bool[]> visible;
 
   Pass(int64_t rows, int64_t query_heads, int64_t kv_heads, int64_t dim, int64_t capacity, int64_t length)
-      : rows(rows), query_heads(query_heads), kv_heads(kv_heads), dim(dim), capacity(capacity), length(length),
-        query(normal(rows * query_heads * dim)), key(normal(rows * kv_heads * dim)), value(normal(rows * kv_heads * dim)),
-        key_cache(normal(capacity * kv_heads * dim)), value_cache(normal(capacity * kv_heads * dim)),
-        out(rows * query_heads * dim, -7.0f), visible(new bool[rows * rows]()) {}
+      : rows(rows),
+        query_heads(query_heads),
+        kv_heads(kv_heads),
+        dim(dim),
+        capacity(capacity),
+        length(length),
+        query(normal(rows * query_heads * dim)),
+        key(normal(rows * kv_heads * dim)),
+        value(normal(rows * kv_heads * dim)),
+        key_cache(normal(capacity * kv_heads * dim)),
+        value_cache(normal(capacity * kv_heads * dim)),
+        out(rows * query_heads * dim, -7.0f),
+        visible(new bool[rows * rows]()) {}
 
   void random_tree() {
     for (int64_t i = 0; i < rows; ++i) {
@@ -63,8 +72,9 @@ struct Pass {
   }
 
   void run() {
-    streamfuse::tree_attention({query.data(), key.data(), value.data(), key_cache.data(), value_cache.data(), visible.get(),
-                                out.data(), length, rows, query_heads, kv_heads, dim, 1.0f / std::sqrt(float(dim))});
+    streamfuse::tree_attention({query.data(), key.data(), value.data(), key_cache.data(), value_cache.data(),
+                                visible.get(), out.data(), length, rows, query_heads, kv_heads, dim,
+                                1.0f / std::sqrt(float(dim))});
   }
 
   std::vector<double> expected(int64_t row, int64_t head) const {
@@ -112,7 +122,8 @@ void attention_equals_double_reference() {
   expect(worst < 3e-6, "attention differs from the double-precision reference");
 }
 
-// Moves row `row`'s path into the cache except its last `kept_new` rows, and asks for the same bits from a smaller pass.
+// Moves row `row`'s path into the cache except its last `kept_new` rows, and asks for the same bits from a smaller
+// pass.
 void attention_is_row_invariant() {
   const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), dim = 4 * any_of(1, 24), rows = any_of(2, 40);
   const int64_t capacity = any_of(1, 90) + rows, length = any_of(0, capacity - rows), stride = kv_heads * dim;
@@ -142,7 +153,8 @@ void attention_is_row_invariant() {
     const float *k = &tree.key[path[n] * stride], *v = &tree.value[path[n] * stride];
     const bool cached = n < moved;
     std::copy_n(k, stride, cached ? &chain.key_cache[(length + n) * stride] : &chain.key[places[n - moved] * stride]);
-    std::copy_n(v, stride, cached ? &chain.value_cache[(length + n) * stride] : &chain.value[places[n - moved] * stride]);
+    std::copy_n(v, stride,
+                cached ? &chain.value_cache[(length + n) * stride] : &chain.value[places[n - moved] * stride]);
     if (!cached) chain.visible[last * chain.rows + places[n - moved]] = true;
   }
   const int64_t width = tree.query_heads * dim;
@@ -161,7 +173,8 @@ void a_row_that_sees_nothing_gives_zeros() {
 void top_k_equals_a_full_sort() {
   const int64_t rows = any_of(1, 9), columns = any_of(1, 700), k = any_of(1, std::min<int64_t>(columns, 40));
   std::vector<float> logits = normal(rows * columns, 3.0f);
-  if (any_of(0, 1)) for (float& logit : logits) logit = std::round(logit);  // many ties
+  if (any_of(0, 1))
+    for (float& logit : logits) logit = std::round(logit);  // many ties
   std::vector<int64_t> ids(columns), out_ids(rows * k);
   for (int64_t c = 0; c < columns; ++c) ids[c] = 3 * c + 1;
   std::vector<float> out(rows * k);
@@ -245,14 +258,17 @@ void bench() {
     std::vector<float> logits = normal(rows * columns, 3.0f), out(rows * k);
     std::vector<int64_t> ids(columns), out_ids(rows * k);
     std::snprintf(name, sizeof name, "top_k_log_prob rows %lld columns 8192 k 32", (long long)rows);
-    report(name, [&] { streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k}); });
+    report(name, [&] {
+      streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k});
+    });
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  streamfuse::limit_team(streamfuse::reserve_team(std::getenv("STREAMFUSE_THREADS") ? std::atoi(std::getenv("STREAMFUSE_THREADS")) : 0));
+  streamfuse::limit_team(
+      streamfuse::reserve_team(std::getenv("STREAMFUSE_THREADS") ? std::atoi(std::getenv("STREAMFUSE_THREADS")) : 0));
   std::printf("instruction set: %s, %d threads\n", streamfuse::lane_kernels().name, streamfuse::team_limit());
   if (argc > 1 && std::strcmp(argv[1], "--bench-products") == 0) return bench_products(), 0;
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) return bench(), 0;
