@@ -483,6 +483,17 @@ def test_a_profile_names_every_operator_and_leaves_the_caches(program, backend, 
     assert backend.run("decode", *chain([3], 2)).best.tolist() == expected
 
 
+def test_an_idle_engine_sleeps(backend) -> None:
+    """Its threads spin for a moment after a pass, not longer."""
+    import time
+
+    backend.run("prefill", *chain([1, 2, 3], 0))
+    time.sleep(0.05)
+    start = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - start < 0.1
+
+
 def test_the_read_bandwidth_is_a_sane_number() -> None:
     from streamfuse.runtime.backends.executorch import read_bandwidth
 
