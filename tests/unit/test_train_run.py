@@ -28,6 +28,7 @@ pytest.importorskip("matplotlib")
 from transformers import TrainerCallback
 
 from streamfuse.train.main import TrainConfig, TrainResult, run
+from streamfuse.train.templates import CHATML
 from streamfuse.train.trainer import LengthGrouped
 
 STEPS_PER_EPOCH = 5  # 20 examples in batches of 4
@@ -187,12 +188,12 @@ def shared(config: TrainConfig, **changes: Any) -> TrainConfig:
 
 
 def test_shared_mode_tunes_the_base_and_streams_together(config: TrainConfig) -> None:
-    config = shared(config, chat_template="{{ messages }}")
+    config = shared(config, task="e2e")
     result, losses = trained(config)
     assert losses[15] < losses[1]
     assert {"main_loss", "main_accuracy", "accuracy_stream_1"} <= metrics_of(config.out_dir)[0].keys()
     streams, state, facts = read_adapter(config.adapter)
-    assert (streams.base_rank, facts["mode"], facts["chat_template"]) == (2, "shared", "{{ messages }}")
+    assert (streams.base_rank, facts["mode"], facts["chat_template"]) == (2, "shared", CHATML)
     assert {value.dtype for name, value in state.items() if name.startswith("base_adapters.")} == {torch.float16}
     base = load_base(config.model)
     before = {name: value.clone() for name, value in base.state_dict().items()}
