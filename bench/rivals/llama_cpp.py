@@ -39,7 +39,8 @@ def library() -> ModuleType:
             f"llama.cpp needs llama-cpp-python ({error}): pip install 'streamfuse[rivals]', or drop it from --systems"
         ) from None
     llama_cpp.llama_log_set(_silence(llama_cpp), None)
-    return llama_cpp
+    binding: ModuleType = llama_cpp
+    return binding
 
 
 class LlamaCpp:

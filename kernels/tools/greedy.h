@@ -33,6 +33,14 @@ inline View<T> output(sf_session* session, const char* name) {
   return view;
 }
 
+// Whether the last pass has that output: a verify method without streams lacks theirs.
+inline bool has_output(sf_session* session, const char* name) {
+  const void* data;
+  int64_t shape[4];
+  int rank, dtype;
+  return sf_output(session, name, &data, shape, &rank, &dtype) == SF_OK;
+}
+
 // The rows of a method, read from the engine's description; 0 where there is no such method.
 inline int64_t rows_of(const std::string& description, const std::string& method) {
   const size_t at = description.find("\"" + method + "\":");
@@ -97,13 +105,10 @@ inline std::vector<int64_t> generate(sf_session* session, const std::string& met
     chain = {generated.back()};
     commit_first(session, accepted);
     if (!drafts) continue;
-    View<int64_t> streams = output<int64_t>(session, "stream_ids");
-    int64_t row = node;
-    if (streams.shape[0] == 0) {  // the deferred schedule: a pass of its own for the accepted node
-      check(sf_streams(session, static_cast<int>(node)));
-      streams = output<int64_t>(session, "stream_ids");
-      row = 0;
-    }
+    const bool deferred = !has_output(session, "stream_ids");
+    if (deferred) check(sf_streams(session, static_cast<int>(node)));  // a pass of its own for the accepted node
+    const View<int64_t> streams = output<int64_t>(session, "stream_ids");
+    const int64_t row = deferred ? 0 : node;
     if (row >= streams.shape[0]) continue;
     for (int64_t j = 0; j < streams.shape[1]; ++j)
       chain.push_back(streams.data[(row * streams.shape[1] + j) * streams.shape[2]]);

@@ -47,7 +47,8 @@ def demo_prompt() -> str:
 
 
 def test_the_demo_is_equal_and_accepts_drafts() -> None:
-    facts = comparison(demo_prompt(), "--max-new-tokens", "96")
+    # A fixed width: the plan may well decide on this machine, today, that drafting does not pay.
+    facts = comparison(demo_prompt(), "--max-new-tokens", "96", "--width", "8")
     assert facts["equal"] is True
     assert facts["speculative"]["fallback_reason"] is None
     assert facts["plain"]["mean_accepted_tokens"] == 1.0
