@@ -13,6 +13,7 @@ from typing import Any
 
 _NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
+PARENT_PATHS = ("parent", "grandparent", "cell")
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SCALING_FIELDS = {  # RoPE scaling and what its formula needs
     "default": (),
@@ -129,6 +130,8 @@ class StreamConfig:
         base_layers: how many top layers have them.
         base_alpha: their scale is base_alpha / base_rank.
         parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
+        parent_path: what the parent term knows of the path from the root: "parent", its last token; "grandparent", its
+            last two; "cell", all of it, through a small recurrent cell.
         pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
     """
@@ -145,6 +148,7 @@ class StreamConfig:
     base_rank: int = 0
     base_layers: int = 0
     base_alpha: float = 48.0
+    parent_path: str = "parent"
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_streams <= 8:
@@ -154,6 +158,8 @@ class StreamConfig:
         for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size", "base_rank"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, it is {getattr(self, name)}")
+        if self.parent_path not in PARENT_PATHS:
+            raise ValueError(f"parent_path must be one of {', '.join(PARENT_PATHS)}, not {self.parent_path!r}")
         if bool(self.base_rank) != bool(self.base_layers) or self.base_layers < 0:
             raise ValueError(
                 f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "

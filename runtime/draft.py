@@ -48,6 +48,8 @@ class DraftTables:
     gate: FloatArray  # [G, r]
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
     calibration: tuple[float, ...] = ()  # [G] hits per promised hit at each depth; empty where nobody measured
+    mix: FloatArray | None = None  # [r, r]: what comes before the parent on its path counts through it; None: nothing
+    cell: bool = False  # with mix: a recurrent cell over the whole path, else the grandparent
 
     @classmethod
     def of(
@@ -57,6 +59,8 @@ class DraftTables:
         gate: FloatArray,
         stream_vocab: npt.NDArray[np.int32],
         calibration: Sequence[float] = (),
+        mix: FloatArray | None = None,
+        cell: bool = False,
     ) -> DraftTables:
         """From the arrays of draft.npz. ValueError where the shapes contradict one another."""
         vocab_size, rank = parent_left.shape
@@ -65,6 +69,8 @@ class DraftTables:
                 f"parent_left {parent_left.shape}, parent_right {parent_right.shape}, gate {gate.shape} and "
                 f"stream_vocab {stream_vocab.shape} do not belong together"
             )
+        if mix is not None and mix.shape != (rank, rank):
+            raise ValueError(f"path_mix {mix.shape} does not belong to a parent term of rank {rank}")
         if len(stream_vocab) and not 0 <= int(stream_vocab.min()) <= int(stream_vocab.max()) < vocab_size:
             raise ValueError(f"stream_vocab names a token outside the vocabulary of {vocab_size}")
         slot_of = np.full(vocab_size, -1, np.int32)
@@ -72,7 +78,8 @@ class DraftTables:
         if not all(0 <= ratio <= 10 for ratio in calibration):
             raise ValueError(f"calibration holds {list(calibration)}, which are not ratios from 0 to 10")
         ratios = tuple(float(ratio) for ratio in calibration)
-        return cls(parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of, ratios)
+        mix = None if mix is None else mix.astype(np.float32)
+        return cls(parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of, ratios, mix, cell)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> DraftTables:
@@ -85,7 +92,9 @@ class DraftTables:
                     raise ValueError(f"it lacks {', '.join(missing)}")
                 calibration = arrays["calibration"].tolist() if "calibration" in arrays else ()
                 left, right, gate, stream_vocab = (arrays[name] for name in names)
-                return cls.of(left, right, gate, stream_vocab, calibration)
+                mix = arrays.get("path_mix")
+                cell = "path_cell" in arrays and bool(arrays["path_cell"])
+                return cls.of(left, right, gate, stream_vocab, calibration, mix, cell)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"cannot read the drafting data {path}: {error}") from error
 
@@ -117,9 +126,9 @@ def grow(
         return Tree.root(root)
     conditional = _Conditional(stream_ids[:levels], stream_log_probs[:levels], tables)
     tokens, probs, parents = [np.array([root])], [np.zeros(1)], [np.array([-1])]
-    first_row, floor = 0, -np.inf
+    first_row, floor, parent = 0, -np.inf, np.zeros(1, np.int64)
     for level in range(levels):
-        flat = (probs[level][:, None] + conditional(level, tokens[level])).ravel()
+        flat = (probs[level][:, None] + conditional(level, tokens[level], parent)).ravel()
         best = _best(flat, budget, floor)
         if not len(best):
             break
@@ -133,7 +142,7 @@ def grow(
 
 
 class _Conditional:
-    """Log-probability of each candidate of a stream under each given parent."""
+    """Log-probability of each candidate of a stream under each given parent; to be called level by level."""
 
     def __init__(self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None) -> None:
         self.log_probs = log_probs.astype(np.float64)
@@ -141,17 +150,29 @@ class _Conditional:
         if self.tables is not None:
             self.right = self.tables.right_of(ids)
             self.tails = np.maximum(0.0, 1.0 - np.exp(self.log_probs).sum(axis=1))
+            self.before = np.zeros((1, self.tables.rank), np.float32)  # of the level above: states, or rows of tokens
 
-    def __call__(self, level: int, parent_tokens: IntArray) -> Float64Array:
-        """float64 [parents, k], at most 0; without a parent term [1, k], the same for all parents."""
+    def __call__(self, level: int, parent_tokens: IntArray, grandparents: IntArray) -> Float64Array:
+        """float64 [parents, k], at most 0; without a parent term [1, k], the same for all parents.
+
+        `grandparents` [parents] are places among the parents of the call before; 0 in the first.
+        """
         if self.tables is None:
             marginal: Float64Array = np.minimum(self.log_probs[level], 0.0)[None]
             return marginal
-        left = self.tables.parent_left[parent_tokens].astype(np.float32) * self.tables.gate[level]
-        scores: Float64Array = self.log_probs[level] + left @ self.right[level].T
+        left = self.tables.parent_left[parent_tokens].astype(np.float32)
+        if self.tables.mix is not None:
+            left = self._along_path(left, self.before[grandparents] @ self.tables.mix, self.tables.cell)
+        scores: Float64Array = self.log_probs[level] + (left * self.tables.gate[level]) @ self.right[level].T
         mass = np.exp(scores).sum(axis=1) + self.tails[level]
         conditional: Float64Array = np.minimum(scores - np.log(mass)[:, None], 0.0)
         return conditional
+
+    def _along_path(self, left: FloatArray, mixed: FloatArray, cell: bool) -> FloatArray:
+        """States float32 [parents, r] of the paths that end at the parents; as model/parts.py, ParentTerm.states."""
+        state: FloatArray = np.tanh(left + mixed) if cell else left + mixed
+        self.before = state if cell else left
+        return state
 
 
 def _best(values: Float64Array, count: int, floor: float) -> IntArray:

@@ -39,8 +39,8 @@ def library_with_grow() -> ctypes.CDLL | None:
 
 
 def native_grower(tables: DraftTables | None) -> NativeGrower | None:
-    """A grower for these tables; None where the library cannot grow trees."""
-    library = library_with_grow()
+    """A grower for these tables; None where the library cannot grow trees, or not with these tables' kind of path."""
+    library = library_with_grow() if tables is None or tables.mix is None else None
     return None if library is None else NativeGrower(library, tables)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ def default_streams(mode: str) -> StreamConfig:
     """The streams of a new adapter. Where the base is tuned, its adapters serve the stream rows too."""
     if mode == "lossless":
         return StreamConfig(stream_vocab_size=8192)
-    tuned = {"adapter_rank": 0, "base_rank": 24, "base_layers": 12}
+    tuned: dict[str, Any] = {"adapter_rank": 0, "base_rank": 24, "base_layers": 12}
     if mode == "shared":
         return StreamConfig(stream_vocab_size=8192, **tuned)
     return StreamConfig(num_streams=1, parent_rank=0, pruner_rank=0, **tuned)
@@ -43,6 +44,8 @@ class TrainConfig:
         alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
         learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
         embedding_learning_rate: the same of stream embeddings, parent term and pruner.
+        soft_targets: part of a stream's target that is the base's own distribution of the token, from 0 to 1; the rest
+            is the token that the text has.
         epochs: passes over the data; max_steps, where positive, is used instead.
         max_tokens: examples are cut there.
         valid: held-out data in the same form; None takes every n-th example of `data`.
@@ -82,6 +85,7 @@ class TrainConfig:
     base_adapter: Path | None = None
     task: str = "chat"
     dtype: str = "auto"
+    soft_targets: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -97,6 +101,8 @@ class TrainConfig:
         for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")
+        if not 0 <= self.soft_targets <= 1:
+            raise ValueError(f"soft_targets must be from 0 to 1, it is {self.soft_targets}")
         for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -7,7 +7,7 @@ drafted node is verified; what in-graph pruning loses is measured on the exporte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backend import FloatArray, IntArray
 from streamfuse.runtime.draft import DraftTables, grow
 from streamfuse.runtime.tree import Tree
 
@@ -61,6 +62,7 @@ def draft_tables(model: StreamFused) -> DraftTables | None:
     """The host's tables of the parent term, as the exporter writes them into a bundle; None without a parent term."""
     if not model.streams_config.parent_rank:
         return None
+    path = model.parent.path_arrays()
     left = model.parent.left_rows(model.base.embed_tokens.weight)
     right = model.parent.right_rows(model.head_rows())
     return DraftTables.of(
@@ -68,6 +70,8 @@ def draft_tables(model: StreamFused) -> DraftTables | None:
         right.to(torch.float16).cpu().numpy(),
         model.parent.gate.float().cpu().numpy(),
         model.stream_vocab.to(torch.int32).cpu().numpy(),
+        mix=path.get("path_mix"),
+        cell=bool(path.get("path_cell")),
     )
 
 
@@ -79,32 +83,65 @@ def own_text(model: StreamFused, prompts: Sequence[list[int]], max_new_tokens: i
     return [Example([*prompt, *text], len(prompt)) for prompt, text in zip(prompts, texts, strict=True) if text]
 
 
-@torch.inference_mode()
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What the streams propose along a text: row p stands on the token before the completion's p-th.
+
+    `stream_ids` int64 [P, G, k], full-vocabulary ids, best first; `stream_log_probs` float32 [P, G, k].
+    """
+
+    example: Example
+    stream_ids: IntArray
+    stream_log_probs: FloatArray
+
+
 def replay(
     model: StreamFused, examples: Sequence[Example], widths: Sequence[int] = (16,), top_k: int = 32
 ) -> dict[int, Replay]:
     """Replay the examples with trees of so many nodes (root counted) and `top_k` candidates per stream, per width."""
     model = model.merged()
-    tables, depth = draft_tables(model), model.streams_config.num_streams
-    head, vocab, device = model.head_rows().float(), model.stream_vocab.cpu().numpy(), model.stream_vocab.device
-    counts = {width: _Counts(depth) for width in widths}
+    return replay_proposals(proposals(model, examples, top_k), draft_tables(model), widths)
+
+
+@torch.inference_mode()
+def proposals(
+    model: StreamFused, examples: Iterable[Example], top_k: int, vocab: IntArray | None = None
+) -> Iterator[Proposals]:
+    """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given."""
+    own = model.stream_vocab.cpu().numpy()
+    vocab, device = own if vocab is None else vocab, model.stream_vocab.device
+    head = model.base.lm_head.weight[torch.from_numpy(vocab).to(device)].float()
     for example in examples:
-        text, first = example.input_ids, example.start  # the first root is the completion's first token
+        text, first = example.input_ids, example.start
         frozen = model.frozen_states(torch.tensor([text], device=device))
         states = model.stream_states(frozen, torch.arange(first - 1, len(text) - 1, device=device)[None])
         log_probs, columns = torch.log_softmax(states.streams[0].float() @ head.T, -1).topk(min(top_k, len(vocab)), -1)
-        stream_log_probs, stream_ids = log_probs.cpu().numpy(), vocab[columns.cpu().numpy()]
-        trees: dict[int, Tree] = {}
-        for width, count in counts.items():
-            root = first
+        yield Proposals(example, vocab[columns.cpu().numpy()], log_probs.cpu().numpy())
+
+
+def replay_proposals(
+    proposed: Iterable[Proposals],
+    tables: DraftTables | None,
+    widths: Sequence[int],
+    cut: Callable[[Example, int, Tree], Tree] | None = None,
+) -> dict[int, Replay]:
+    """Replay of given proposals: what the passes bring, per width.
+
+    Args:
+        cut: what is left of a tree that was drafted at this place of the example's text; None leaves it whole.
+    """
+    counts: dict[int, _Counts] = {}
+    for one in proposed:
+        text, first = one.example.input_ids, one.example.start  # the first root is the completion's first token
+        depth, trees = one.stream_ids.shape[1], dict[int, Tree]()
+        for width in widths:
+            count, root = counts.setdefault(width, _Counts(depth)), first
             while root + 1 < len(text):
                 if root not in trees:  # a narrower tree is a prefix of the widest one
-                    node = (
-                        root - first
-                    )  # the token before the root carries the streams; row 0 is the last prompt token's
-                    ids, log_probs_here = stream_ids[node], stream_log_probs[node]
-                    trees[root] = grow(text[root], ids, log_probs_here, max(widths), depth, tables)
-                root += count.add(trees[root], width, text[root + 1 :])
+                    here = one.stream_ids[root - first], one.stream_log_probs[root - first]
+                    trees[root] = grow(text[root], *here, max(widths), depth, tables)
+                tree = trees[root].first(width)
+                root += count.add(cut(one.example, root, tree) if cut else tree, text[root + 1 :])
     return {width: count.result() for width, count in counts.items()}
 
 
@@ -114,10 +151,10 @@ class _Counts:
         self.proposed = np.zeros(depth, np.int64)
         self.accepted = np.zeros((depth, MAX_RANKS), np.int64)
 
-    def add(self, tree: Tree, width: int, text: list[int]) -> int:
-        """One pass over the tree's first `width` nodes where `text` follows its root; returns the tokens it emits."""
-        path = follow(tree, width, text)
-        self.proposed[: int(tree.depths[:width].max())] += 1
+    def add(self, tree: Tree, text: list[int]) -> int:
+        """One pass over the tree where `text` follows its root; returns the tokens it emits."""
+        path = follow(tree, text)
+        self.proposed[: tree.depth] += 1
         parent = 0
         for depth, row in enumerate(path):
             rank = int((tree.parents[:row] == parent).sum())
@@ -132,13 +169,12 @@ class _Counts:
         return Replay(self.tokens, self.calls, tuple(self.proposed.tolist()), self.accepted)
 
 
-def follow(tree: Tree, width: int, text: list[int]) -> list[int]:
-    """Rows of the longest path, root left out, among the tree's first `width` rows that `text` follows."""
+def follow(tree: Tree, text: list[int]) -> list[int]:
+    """Rows of the longest path, root left out, that `text` follows."""
     path: list[int] = []
     for token in text:
-        parent = path[-1] if path else 0
-        children = np.flatnonzero((tree.parents[:width] == parent) & (tree.tokens[:width] == token))
-        if not len(children):
+        row = tree.child(path[-1] if path else 0, token)
+        if row is None:
             break
-        path.append(int(children[0]))
+        path.append(row)
     return path

@@ -22,7 +22,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
-from streamfuse.model.config import ModelConfig
+from streamfuse.model.config import ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
@@ -44,6 +44,7 @@ _FIXED = (
     "streams",
     "alpha_main",
     "alpha_streams",
+    "soft_targets",
     "dtype",
     "batch_size",
     "learning_rate",
@@ -104,6 +105,7 @@ def run(
         model,
         0.0 if config.mode == "lossless" else config.alpha_main,
         0.0 if config.mode == "base" else config.alpha_streams,
+        config.soft_targets,
     )
     facts = {
         "mode": config.mode,
@@ -215,6 +217,7 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
     )
     if checkpoint and path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
+        before["streams"] = {**asdict(StreamConfig()), **before["streams"]}  # settings that are newer than the run
         for name in _FIXED:
             if name in before and before[name] != settings[name]:
                 raise ValueError(

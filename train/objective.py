@@ -5,6 +5,9 @@
 per completion token. In lossless mode alpha_main is 0 and the base is frozen; in shared mode the base's low-rank
 adapters serve main and stream rows. Half of a stream's weight is on its plain logits, so that the graph's top-k stays
 good, half on the logits with the true parent's term.
+
+With `soft_targets` a part of a stream's target is the main row's own distribution of that token, given the text
+before it, over the stream vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import StreamFused
+from streamfuse.model.streams import StreamFused, StreamStates
 
 _NEGATIVES = 8  # drafted tokens per edge that the pruner learns to tell from the true one
 
@@ -28,7 +31,6 @@ class _Targets:
     valid: Tensor  # bool [B, P, G]: which they are
     stream: Tensor  # j - 1
     target: Tensor  # column in the stream vocabulary of the token at t + 1 + j
-    parent: Tensor  # token id at t + j
 
     @property
     def first(self) -> Tensor:
@@ -47,14 +49,18 @@ class NGramObjective(nn.Module):
         model: the streams, and in shared mode the base's adapters.
         alpha_main: weight of the next-token loss (alpha_0); 0 leaves it out.
         alpha_streams: weight of each stream's loss (alpha_j); 0 leaves the streams out.
+        soft_targets: part of a stream's target that is the main row's distribution, the rest is the text's token.
     """
 
     slots: Tensor  # int64 [V]: a token's column in the stream vocabulary, -1 outside it
     head: Tensor  # [S, h] in the base's type: head rows of the stream vocabulary
 
-    def __init__(self, model: StreamFused, alpha_main: float = 0.0, alpha_streams: float = 0.3) -> None:
+    def __init__(
+        self, model: StreamFused, alpha_main: float = 0.0, alpha_streams: float = 0.3, soft_targets: float = 0.0
+    ) -> None:
         super().__init__()
         self.model, self.alpha_main, self.alpha_streams = model, alpha_main, alpha_streams
+        self.soft_targets = soft_targets
         slots = torch.full((model.base.config.vocab_size,), -1)
         slots[model.stream_vocab] = torch.arange(len(model.stream_vocab))
         self.register_buffer("slots", slots, persistent=False)
@@ -85,7 +91,7 @@ class NGramObjective(nn.Module):
         if self.alpha_streams:
             states = self.model.stream_states(frozen, at)
             main = states.main
-            loss, out["streams"] = self._stream_loss(ids, at, carried, states.streams, states.below.detach())
+            loss, out["streams"] = self._stream_loss(ids, at, carried, states)
             total = total + self.alpha_streams * loss
         else:
             main = self.model.main_states(frozen)
@@ -102,19 +108,18 @@ class NGramObjective(nn.Module):
         logits = self.model.base.lm_head(main[rows, at[carried]]).float()
         return F.cross_entropy(logits, target, reduction="sum"), (logits.argmax(-1) == target).sum().float()
 
-    def _stream_loss(
-        self, ids: Tensor, at: Tensor, carried: Tensor, streams: Tensor, below: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _stream_loss(self, ids: Tensor, at: Tensor, carried: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
         """Summed loss of streams and pruner (per its edges' share of a token), and the streams' counts."""
         wanted = self._targets(ids, at, carried)
-        plain = (streams[wanted.valid] @ self.head.T).float()
-        loss = F.cross_entropy(plain, wanted.target, reduction="sum")
+        plain = (states.streams[wanted.valid] @ self.head.T).float()
+        target = self._soft(at, wanted, states.main.detach()) if self.soft_targets else wanted.target
+        loss = F.cross_entropy(plain, target, reduction="sum")
         logits = plain
         if self.model.streams_config.parent_rank:
-            logits = plain + self._parent_term(wanted)
-            loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, wanted.target, reduction="sum")
+            logits = plain + self._parent_term(ids, at, wanted)
+            loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, target, reduction="sum")
         if self.model.streams_config.pruner_rank:
-            loss = loss + self._pruner_loss(below, at, wanted, plain.detach())
+            loss = loss + self._pruner_loss(states.below.detach(), at, wanted, plain.detach())
         return loss, self._counts(wanted, logits, plain)
 
     def _targets(self, ids: Tensor, at: Tensor, carried: Tensor) -> _Targets:
@@ -122,16 +127,25 @@ class NGramObjective(nn.Module):
         steps = torch.arange(1, streams + 1, device=ids.device)
         padded = F.pad(ids, (0, streams + 1), value=-1)
         wanted = padded.gather(1, (at[..., None] + 1 + steps).flatten(1)).unflatten(1, (-1, streams))
-        parents = padded.gather(1, (at[..., None] + steps).flatten(1)).unflatten(1, (-1, streams))
         target = self.slots[wanted.clamp(min=0)].masked_fill((wanted < 0) | ~carried[..., None], -1)
         valid = target >= 0
-        return _Targets(valid, steps.expand(valid.shape)[valid] - 1, target[valid], parents[valid])
+        return _Targets(valid, steps.expand(valid.shape)[valid] - 1, target[valid])
 
-    def _parent_term(self, wanted: _Targets) -> Tensor:
-        """[n, S]: what the true parent says about each candidate."""
-        parent = self.model.parent
-        left = parent.left_rows(self.model.base.embed_tokens.weight[wanted.parent]) * parent.gate[wanted.stream]
-        return left @ parent.right_rows(self.head).T
+    def _soft(self, at: Tensor, wanted: _Targets, main: Tensor) -> Tensor:
+        """[n, S]: the text's token mixed with what the main row at t + j says of it. Those rows carry streams too."""
+        rows = torch.arange(len(at), device=at.device)[:, None]
+        taught = torch.softmax((main[rows, at] @ self.head.T).float(), -1)  # [B, P, S]
+        row, place, _ = wanted.valid.nonzero(as_tuple=True)
+        soft = taught[row, place + 1 + wanted.stream] * self.soft_targets
+        return soft.scatter_add(1, wanted.target[:, None], torch.full_like(soft[:, :1], 1 - self.soft_targets))
+
+    def _parent_term(self, ids: Tensor, at: Tensor, wanted: _Targets) -> Tensor:
+        """[n, S]: what the true path from the token at t + 1 to the parent at t + j says about each candidate."""
+        parent, streams = self.model.parent, self.model.streams_config.num_streams
+        rows = parent.left_rows(self.model.base.embed_tokens.weight[ids.clamp(min=0)])  # [B, T, r]
+        path = (at[..., None] + torch.arange(1, streams + 1, device=ids.device)).clamp(max=ids.shape[1] - 1)
+        states = parent.states(rows[torch.arange(len(ids), device=ids.device)[:, None, None], path])  # [B, P, G, r]
+        return (states[wanted.valid] * parent.gate[wanted.stream]) @ parent.right_rows(self.head).T
 
     def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, plain: Tensor) -> Tensor:
         """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""
@@ -150,7 +164,7 @@ class NGramObjective(nn.Module):
 
     @torch.no_grad()
     def _counts(self, wanted: _Targets, logits: Tensor, plain: Tensor) -> Tensor:
-        hits, plain_hits = (scores.argmax(-1) == wanted.target for scores in (logits, plain))
+        hits, plain_hits = (scores.max(-1).indices == wanted.target for scores in (logits, plain))
         empty = torch.zeros(self.model.streams_config.num_streams, device=plain.device)
         columns = (hits, plain_hits, torch.ones_like(hits))
         return torch.stack([empty.index_add(0, wanted.stream, column.float()) for column in columns])

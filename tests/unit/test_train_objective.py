@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 import tiny
 from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.draft import grow
 from streamfuse.train.data import Example, FrozenStates, StreamDataset, collate
+from streamfuse.train.evaluate import draft_tables
 from streamfuse.train.objective import NGramObjective
 
 EXAMPLES = [Example([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], 4), Example([2, 7, 1, 8, 2, 8, 1, 8, 2], 3)]
@@ -134,3 +137,52 @@ def test_its_state_is_the_adapters_and_refuses_another_vocabulary() -> None:
         NGramObjective(tiny.fused(base, torch.arange(1, 21))).load_state_dict(state)
     with pytest.raises(ValueError, match="other parts"):
         NGramObjective(tiny.fused(base, torch.arange(0, 20), pruner_rank=0)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("path", ["grandparent", "cell"])
+def test_a_deeper_parent_term_is_what_the_tables_of_the_host_say(path: str, tmp_path: Path) -> None:
+    """What training minds along the true path, and what growth of a full tree says of the same path."""
+    model = tiny.fused(tiny.base(), parent_rank=4, parent_path=path)
+    tables = draft_tables(model)
+    text, t = EXAMPLES[0].input_ids, 4
+    states = model.stream_states(model.frozen_states(torch.tensor([text])), torch.tensor([[t]])).streams[0, 0]
+    plain = states.float() @ model.head_rows().T
+    ids = np.tile(np.arange(tiny.VOCAB_SIZE), (3, 1))
+    tree = grow(text[t + 1], ids, torch.log_softmax(plain, -1).detach().numpy(), 40**3, 3, tables)
+    row, chain = 0, []
+    for token in text[t + 2 : t + 5]:
+        child = tree.child(row, token)
+        assert child is not None
+        chain.append(tree.log_probs[child] - tree.log_probs[row])
+        row = child
+    rows = model.parent.left_rows(model.base.embed_tokens.weight[torch.tensor(text[t + 1 : t + 4])])
+    term = (model.parent.states(rows) * model.parent.gate) @ model.parent.right_rows(model.head_rows()).T
+    expected = torch.log_softmax(plain + term, -1)[range(3), text[t + 2 : t + 5]]
+    torch.testing.assert_close(torch.tensor(chain), expected.detach().double(), atol=2e-2, rtol=0)  # float16 tables
+    plain_path = tiny.fused(model.base, parent_rank=4)
+    plain_path.load_state_dict(model.extra_state(), strict=False)
+    losses = [NGramObjective(one)(**batch_of(one, tmp_path))["loss"] for one in (model, plain_path)]
+    assert losses[0] != losses[1]
+    losses[0].backward()
+    assert bool(model.parent.mix.grad.any())
+
+
+def test_soft_targets_mix_the_text_with_what_the_base_says(tmp_path: Path) -> None:
+    vocab = torch.tensor([1, 2, 3, 5, 8])
+    model = tiny.fused(tiny.base(), vocab, parent_rank=0, pruner_rank=0)
+    batch = batch_of(model, tmp_path)
+    states = model.stream_states(batch["frozen"], batch["at"]).streams
+    losses = []
+    for b, example in enumerate(EXAMPLES):
+        text = example.input_ids
+        said = torch.softmax(model.base(torch.tensor([text]))[0][:, vocab], -1)
+        for p, t in enumerate(range(example.start - 1, len(text) - 1)):
+            for j in (1, 2, 3):
+                if t + 1 + j < len(text) and text[t + 1 + j] in vocab.tolist():
+                    hard = F.one_hot(torch.tensor(vocab.tolist().index(text[t + 1 + j])), 5)
+                    target = 0.25 * hard + 0.75 * said[t + j]
+                    losses.append(F.cross_entropy(states[b, p, j - 1] @ model.head_rows().T, target))
+    out = NGramObjective(model, alpha_streams=0.2, soft_targets=0.75)(**batch)
+    tokens = sum(len(example.input_ids) - example.start for example in EXAMPLES)
+    expected = 0.2 * torch.stack(losses).sum() / tokens
+    torch.testing.assert_close(out["loss"], expected, atol=2e-3, rtol=2e-3)  # frozen states in float16

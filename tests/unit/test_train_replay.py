@@ -98,8 +98,8 @@ def test_a_tuned_base_is_measured_on_what_it_writes_itself() -> None:
 
 def test_a_path_is_followed_as_far_as_the_text_goes() -> None:
     tree = Tree(np.array([7, 1, 2, 3, 1]), np.array([-1, 0, 0, 1, 3]), np.array([0, 1, 1, 2, 3]), np.zeros(5))
-    assert follow(tree, 5, [1, 3, 1, 9]) == [1, 3, 4]
-    assert follow(tree, 4, [1, 3, 1, 9]) == [1, 3]
-    assert follow(tree, 5, [1, 3]) == [1, 3]
-    assert follow(tree, 5, [2, 3]) == [2]
-    assert follow(tree, 5, [9]) == []
+    assert follow(tree, [1, 3, 1, 9]) == [1, 3, 4]
+    assert follow(tree.first(4), [1, 3, 1, 9]) == [1, 3]
+    assert follow(tree, [1, 3]) == [1, 3]
+    assert follow(tree, [2, 3]) == [2]
+    assert follow(tree, [9]) == []

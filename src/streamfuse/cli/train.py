@@ -25,6 +25,7 @@ _STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares
     "num_msa_layers": 8,
     "adapter_rank": 12,
     "parent_rank": 32,
+    "parent_path": "parent",
     "pruner_rank": 8,
     "eta_rank": 0,
     "value_rotation": 0.0,
@@ -75,6 +76,9 @@ def train(
     ] = 1e-2,
     alpha_main: Annotated[float, typer.Option(help="Weight of the next-token loss; not in lossless mode.")] = 1.0,
     alpha_streams: Annotated[float, typer.Option(help="Weight of each stream's loss; not in base mode.")] = 0.3,
+    soft_targets: Annotated[
+        float, typer.Option(help="Part of a stream's target that is the base's own distribution, 0 to 1.")
+    ] = 0.0,
     max_tokens: Annotated[int, typer.Option(help="Examples are cut there, prompt included.")] = 320,
     limit: Annotated[int, typer.Option(min=0, help="Rows to take of each source, spread over it; 0: all.")] = 0,
     valid: Annotated[
@@ -103,6 +107,9 @@ def train(
         int | None, _stream_option("adapter_rank", "Rank of the adapters of stream rows; 0: none.")
     ] = None,
     parent_rank: Annotated[int | None, _stream_option("parent_rank", "Rank of the parent term; 0: off.")] = None,
+    parent_path: Annotated[
+        str | None, _stream_option("parent_path", "What the parent term knows of a path: parent, grandparent or cell.")
+    ] = None,
     pruner_rank: Annotated[int | None, _stream_option("pruner_rank", "Rank of the pruner; 0: no pruner.")] = None,
     eta_rank: Annotated[
         int | None, _stream_option("eta_rank", "Rank of the streams' initial map; 0: the identity.")
@@ -165,7 +172,7 @@ def train(
         raise typer.BadParameter("give --data or --recipe")
     streams = {
         "num_streams": num_streams, "num_msa_layers": num_msa_layers, "adapter_rank": adapter_rank,
-        "parent_rank": parent_rank, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
+        "parent_rank": parent_rank, "parent_path": parent_path, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
         "base_rank": base_rank, "base_layers": base_layers,
     }  # fmt: skip
@@ -175,8 +182,9 @@ def train(
         raise typer.BadParameter(f"--init-adapter brings its own stream settings, so {flag} does not go with it")
     settings = {
         "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
-        "alpha_main": alpha_main, "alpha_streams": alpha_streams, "epochs": epochs, "max_steps": max_steps,
-        "batch_size": batch_size, "learning_rate": learning_rate, "embedding_learning_rate": embedding_learning_rate,
+        "alpha_main": alpha_main, "alpha_streams": alpha_streams, "soft_targets": soft_targets,
+        "epochs": epochs, "max_steps": max_steps, "batch_size": batch_size, "learning_rate": learning_rate,
+        "embedding_learning_rate": embedding_learning_rate,
         "max_tokens": max_tokens, "limit": limit, "valid": valid, "held_out": held_out, "log_every": log_every,
         "evaluate_every": evaluate_every, "seed": seed, "init_adapter": init_adapter, "base_adapter": base_adapter,
         "dtype": dtype,
