@@ -1,4 +1,4 @@
-"""The stages of an export to ExecuTorch: load -> reference -> quantize -> lower -> parity -> write."""
+"""The stages of an export, the same for every target: load -> reference -> quantize -> lower -> parity -> write."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +20,13 @@ from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
-from . import facts, native, selftest
-from .graphs import Weights, build_methods
-from .lower import lower_methods, required_operators
-from .parts import manifest_parts, part_sizes
-from .plan import ExportPlan, Quantize
+from . import facts, selftest
+from .graphs import Method, Weights, build_methods
+from .plan import ExportPlan
 from .preview import Preview, check_fit
-from .quantize import quantize_weights
-
-Progress = Callable[[str], None]
+from .target import Progress, make_target
 
 _STAGES = ("load", "reference", "quantize", "lower", "parity", "write")
 _SELFTEST_TEXT = (
@@ -43,19 +39,25 @@ _SELFTEST_TEXT = (
 
 @dataclass
 class Report:
-    """What an export did: seconds per stage, parity per method, bytes per file. Lies in the bundle as JSON.
+    """What an export did. Lies in the bundle as export_report.json.
 
-    `grid` says per part how many groups of weights were carried over bit for bit; kernels' operators only.
+    Attributes:
+        seconds: per stage.
+        parity: per comparison and method: `quantization` is the integer weights against float32, both in PyTorch;
+            `lowering` the emitted graphs against PyTorch on the same weights; `float32` the emitted graphs against the
+            float32 model.
+        bytes: per file.
+        target: what the target has to say, for example how many groups of weights were carried over bit for bit.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
-    grid: dict[str, dict[str, float]] = field(default_factory=dict)
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
+    target: dict[str, Any] = field(default_factory=dict)
 
 
-def export_executorch(plan: ExportPlan, progress: Progress = lambda _: None) -> Report:
+def export_bundle(plan: ExportPlan, progress: Progress = lambda _: None) -> Report:
     """Write the bundle of `plan`, atomically.
 
     Raises:
@@ -77,7 +79,6 @@ class _Export:
     def __init__(self, plan: ExportPlan, writer: BundleWriter, progress: Progress) -> None:
         self.plan, self.writer, self.progress = plan, writer, progress
         self.report = Report()
-        self.floor = selftest.FLOORS["kernels" if plan.kernels else plan.quantize.value]
 
     def run(self) -> Report:
         for name in _STAGES:
@@ -99,44 +100,34 @@ class _Export:
         self.progress("loading the model")
         self.model = load_stream_fused(load_base(self.plan.model), self.plan.adapter)
         check_fit(self.plan, self.model)
-        self.weights = Weights(self.model, self.plan.shapes).eval()
-        self.methods = build_methods(self.weights)
         self.spec = facts.model_spec(self.model, self.plan)
+        self.target = make_target(self.plan, self.model, self.spec, self.writer.folder, self.progress)
         tokenizer = Tokenizer.from_file(str(self.plan.model / "tokenizer.json"))
         self.script = selftest.Script.of(self.spec, tokenizer.encode(_SELFTEST_TEXT).ids)
 
     def reference(self) -> None:
         self.progress("running the float32 reference")
-        self.exact = self.expected = self.script.run(self._reference())
+        methods = build_methods(Weights(self.model, self.plan.shapes).eval())
+        self.exact = self.expected = self._run(methods)
 
     def quantize(self) -> None:
         self.progress("quantizing")
-        if self.plan.quantize is Quantize.NONE:
-            return
-        if self.plan.grids is None:
-            quantize_weights(self.weights, self.plan.group_size)
-        else:
-            form = native.Form(self.plan.grids)
-            self.weights = Weights(self.model, self.plan.shapes, form).eval()
-            self.report.grid = {part: grid.to_dict() for part, grid in form.report.items()}
-        self.methods = build_methods(self.weights)
-        self.expected = self.script.run(self._reference())
-        self._prove("quantization", self.expected, self.exact, selftest.QUANTIZATION_FLOOR)
+        methods = self.target.quantize()
+        if methods is not None:
+            self.expected = self._run(methods)
+            self._prove("quantization", self.expected, self.exact, selftest.QUANTIZATION_FLOOR)
 
     def lower(self) -> None:
-        config, streams = self.model.base.config, self.model.streams_config
-        constants = facts.constant_methods(config, self.plan, streams.num_streams, streams.num_msa_layers)
-        program = lower_methods(self.weights, self.methods, constants, self.progress)
-        self.operators = required_operators(program)
-        with (self.writer.folder / "model.pte").open("wb") as file:
-            program.write_to_file(file)
+        self.target.lower()
 
     def parity(self) -> None:
         self.progress("checking parity")
-        with ExecuTorchBackend(self.writer.folder / "model.pte", self.spec) as backend:
+        with closing(self.target.open()) as backend:
             found = self.script.run(backend)
-        self._prove("lowering", found, self.expected, self.floor)
-        if self.plan.kernels:  # our operators give the same bits on every machine, so the bundle can ask for them
+        self.facts = self.target.facts()
+        self._prove("lowering", found, self.expected, self.target.floor)
+        self.report.parity["float32"] = selftest.compare(found, self.exact)
+        if self.facts.kernels:  # our operators give the same bits on every machine, so the bundle can ask for them
             self.expected = found
 
     def write(self) -> None:
@@ -145,7 +136,9 @@ class _Export:
         np.savez(folder / "selftest.npz", **self.script.to_arrays(self.expected))
         _write_draft(self.model, folder / "draft.npz")
         (folder / "tokenizer.json").write_bytes((self.plan.model / "tokenizer.json").read_bytes())
-        self.report.bytes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        self.report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+        self.report.target = self.facts.report
 
     def _prove(
         self, name: str, results: list[selftest.PassResult], against: list[selftest.PassResult], floor: selftest.Floor
@@ -153,32 +146,33 @@ class _Export:
         self.report.parity[name] = selftest.compare(results, against)
         selftest.check(self.report.parity[name], floor)
 
-    def _reference(self) -> ReferenceBackend:
+    def _run(self, methods: dict[str, Method]) -> list[selftest.PassResult]:
+        """The self-test on PyTorch modules."""
         config, top = self.model.base.config, self.model.streams_config.num_msa_layers
-        return ReferenceBackend(self.methods, self.spec, config.num_layers, top, config.num_kv_heads, config.head_dim)
+        sizes = (config.num_layers, top, config.num_kv_heads, config.head_dim)
+        with closing(ReferenceBackend(methods, self.spec, *sizes)) as backend:
+            return self.script.run(backend)
 
     def _write_manifest(self) -> None:
-        plan, model = self.plan, self.model
-        config, streams = model.base.config, model.streams_config
-        sizes = part_sizes(config, streams, len(model.stream_vocab), plan)
-        measured = self.report.parity["lowering"]
+        plan, model, found = self.plan, self.model, self.facts
+        floor, measured = self.target.floor.name, self.report.parity["lowering"]
         self.writer.write_manifest(
             exporter_version=__version__,
-            target="executorch",
-            backend="kernels" if plan.kernels else "xnnpack",
-            kernels=plan.kernels,
-            required_operators=self.operators,
+            target=plan.target,
+            backend=found.backend,
+            kernels=found.kernels,
+            required_operators=found.required_operators,
             model=facts.model_facts(plan, model),
-            methods={name: facts.method_facts(method, self.weights) for name, method in self.methods.items()},
+            methods=found.methods,
             speculation=facts.speculation_facts(plan, model),
-            cache={"layout": "position_head_dim", "capacity": plan.max_context_len, "dtype": "float32"},
-            quantization=manifest_parts(sizes, plan),
-            sampling_defaults={"temperature": 0.0, "max_new_tokens": 128},
-            parity={
-                name: {"floor": self.floor.name, "metrics": row}
-                for name, row in measured.items()
-                if name in self.methods
+            cache={
+                "layout": "position_head_dim",
+                "capacity": plan.max_context_len,
+                "dtype": found.cache_dtype,
             },
+            quantization=found.quantization,
+            sampling_defaults={"temperature": 0.0, "max_new_tokens": 128},
+            parity={name: {"floor": floor, "metrics": row} for name, row in measured.items() if name in found.methods},
         )
 
 
@@ -198,6 +192,7 @@ def _write_draft(model: StreamFused, path: Path) -> None:
         right, gate = model.parent.right_rows(model.head_rows()), model.parent.gate
     np.savez(
         path,
+        **(model.parent.path_arrays() if rank else {}),
         parent_left=left.to(torch.float16).numpy(),
         parent_right=right.to(torch.float16).numpy(),
         gate=gate.to(torch.float32).numpy(),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from streamfuse.model.config import ModelConfig, StreamConfig
 
-from .plan import PARTS, ExportPlan, Quantize
+from .plan import PARTS, ExportPlan, PartScheme, Quantize
+from .schemes import DTYPE_BITS
 
 Facts = dict[str, object]
 
@@ -33,8 +34,8 @@ def schemes(plan: ExportPlan) -> dict[str, Facts]:
     """What each part uses, as the manifest says it (bundle.manifest.Scheme). native.py and quantize.py do it."""
     if plan.grids is not None:
         return {part: _grid_scheme(plan.grids.of(part)) for part in PARTS}
-    if plan.quantize is Quantize.NONE:
-        return {part: _scheme("float32", 32) for part in PARTS}
+    if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
+        return {part: _part_scheme(plan.part_scheme(part)) for part in PARTS}
     return {
         "embedding": _scheme("8w", 8, plan.group_size, symmetric=True),
         "attention": _scheme("8da4w", 4, plan.group_size, symmetric=False),
@@ -46,6 +47,11 @@ def schemes(plan: ExportPlan) -> dict[str, Facts]:
 
 def _grid_scheme(grid: str) -> Facts:
     return _scheme(grid, _GRID_BITS[grid], 32, symmetric=grid == "q8_0")
+
+
+def _part_scheme(scheme: PartScheme) -> Facts:
+    floats = scheme.bits >= 16
+    return _scheme(scheme.name, scheme.bits, scheme.group_size, None if floats else scheme.symmetric)
 
 
 def _scheme(name: str, bits: int, group_size: int | None = None, symmetric: bool | None = None) -> Facts:
@@ -67,17 +73,25 @@ def _rates(plan: ExportPlan, hidden_size: int) -> _Rates:
     grids = plan.grids
     if grids is not None:
         return _Rates(_GRID_BYTES["q8_0"], *(_GRID_BYTES[grids.of(part)] for part in PARTS[1:]))
-    if plan.quantize is Quantize.NONE:
-        return _Rates(4.0, 4.0, 4.0, 4.0, 4.0)
+    if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
+        return _Rates(*(_bytes_per_weight(plan.part_scheme(part), plan.dtype, hidden_size) for part in PARTS))
     # int4 with a bfloat16 scale and a float32 offset per group; int8 with float32 scales.
     product, head = 0.5 + (2 + 4) / plan.group_size, 1 + 4 / hidden_size
     return _Rates(1 + 4 / plan.group_size, product, product, head, head)
 
 
+def _bytes_per_weight(scheme: PartScheme, dtype: str, hidden_size: int) -> float:
+    """With its share of the scale, and of the zero point where there is one."""
+    if scheme.bits >= 16:
+        return scheme.bits / 8
+    per_scale = DTYPE_BITS[dtype] / 8 + (0 if scheme.symmetric else scheme.bits / 8)
+    return scheme.bits / 8 + per_scale / (scheme.group_size or hidden_size)
+
+
 def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, plan: ExportPlan) -> Sizes:
     """Sizes per part.
 
-    A tied head has no bytes of its own where it has the embedding's grid; with stock operators it is a copy in another
+    A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK it is a copy in another
     form. `streams` counts the stream head and the adapter, without the parent term, which is the host's (draft.npz).
     """
     h, inner, layers, vocab = config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size
@@ -89,19 +103,29 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     adapter, adapter_stored = _adapter_parameters(config, streams)
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
     untied = bool(streams.pruner_rank) and not config.tie_word_embeddings
-    candidates = vocab * h if untied and (plan.grids is None or plan.grids.head != "q8_0") else 0
-    shared = plan.grids is not None and plan.grids.head == "q8_0" and config.tie_word_embeddings
-    stream_head = stream_vocab_size * h
+    one_grid = _one_table(plan)
+    candidates = vocab * h if untied and not (plan.grids and one_grid) else 0
+    shared = one_grid and config.tie_word_embeddings
+    stream_head, wide = stream_vocab_size * h, DTYPE_BITS[plan.dtype] // 8  # bytes of what is not quantized
     return {
         "embedding": PartSize(vocab * h, round(vocab * h * rate.table)),
-        "attention": PartSize(attention + attention_floats, round(attention * rate.attention) + 4 * attention_floats),
-        "mlp": PartSize(mlp + layers * h, round(mlp * rate.mlp) + 4 * layers * h),
-        "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + 4 * h),
+        "attention": PartSize(
+            attention + attention_floats, round(attention * rate.attention) + wide * attention_floats
+        ),
+        "mlp": PartSize(mlp + layers * h, round(mlp * rate.mlp) + wide * layers * h),
+        "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + wide * h),
         "streams": PartSize(
             stream_head + candidates + adapter,
-            round(stream_head * rate.streams + candidates * rate.table) + 4 * adapter_stored,
+            round(stream_head * rate.streams + candidates * rate.table) + wide * adapter_stored,
         ),
     }
+
+
+def _one_table(plan: ExportPlan) -> bool:
+    """Whether a tied head is stored as the embedding is, so that one table serves both."""
+    if plan.grids is not None:
+        return plan.grids.head == "q8_0"
+    return plan.backend != "xnnpack" and plan.part_scheme("head") == plan.part_scheme("embedding")
 
 
 def _biases(config: ModelConfig) -> int:

@@ -6,26 +6,79 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, cast, get_args
 
-GROUP_SIZES = (32, 64, 128, 256)
+from .schemes import (
+    DTYPE_BITS,
+    GRIDS,
+    GROUP_SIZES,
+    PARTS,
+    Part,
+    PartScheme,
+    PlanError,
+    Schemes,
+    default_scheme,
+    parse_scheme,
+)
+
+__all__ = [
+    "BACKENDS",
+    "GROUP_SIZES",
+    "PARTS",
+    "ExportPlan",
+    "GraphShapes",
+    "Part",
+    "PartScheme",
+    "PlanError",
+    "Quantize",
+    "Schedule",
+    "Schemes",
+]
+
 KERNEL_GROUP = 32
-
-Part = Literal["embedding", "attention", "mlp", "head", "streams"]
-PARTS = get_args(Part)
-GRIDS = ("q4_1", "q8_0")  # of the kernels' operators: names of llama.cpp's formats
-
-
-class PlanError(ValueError):
-    """A flag of the plan is out of range; the message names the flag and what is allowed."""
+AUTO = "auto"
+LAYOUTS = ("plain", "ane")
+COMPUTE_UNITS = ("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only")
+DEPLOYMENT_TARGETS = ("iOS18", "iOS26", "macOS15", "macOS26")
 
 
 class Quantize(str, Enum):
     """Weights and activations of the products; docs/quantization.md says what each part uses."""
 
+    AUTO = AUTO  # the target's default
     NONE = "none"
-    INT4 = "8da4w"
+    INT4 = "8da4w"  # with activations in int8
     INT8 = "8da8w"
+    INT4_WEIGHTS = "int4"  # with activations in the plan's dtype
+    INT8_WEIGHTS = "int8"
+
+    @property
+    def bits(self) -> int:
+        """Of the layers' weights; 0: floats."""
+        return {"none": 0, "8da4w": 4, "int4": 4, "8da8w": 8, "int8": 8}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """What a backend can do; the first of each is its default."""
+
+    quantize: tuple[Quantize, ...]
+    dtype: tuple[str, ...]
+
+
+_INTEGERS = (Quantize.INT4_WEIGHTS, Quantize.INT8_WEIGHTS, Quantize.NONE)
+_DELEGATE = _Choices((Quantize.NONE, Quantize.INT4, Quantize.INT8, *_INTEGERS[:2]), ("float16", "float32"))
+# Backends by target; a target's first one is its default.
+BACKENDS: dict[str, dict[str, _Choices]] = {
+    "executorch": {
+        "kernels": _Choices((Quantize.INT4, Quantize.INT8), ("float32",)),
+        "xnnpack": _Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
+        "coreml": _DELEGATE,
+        "vulkan": _DELEGATE,
+        "qnn": _DELEGATE,
+    },
+    "coreml": {"mlprogram": _Choices(_INTEGERS, ("float16", "float32"))},
+    "onnx": {"onnxruntime": _Choices(_INTEGERS, ("float32", "float16"))},
+}
 
 
 class Schedule(str, Enum):
@@ -69,25 +122,19 @@ class GraphShapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Schemes:
-    """The grid of every part's weights, for the kernels' operators; an embedding is q8_0 always."""
-
-    attention: str = "q4_1"
-    mlp: str = "q4_1"
-    head: str = "q8_0"
-    streams: str = "q8_0"
-
-    def of(self, part: Part) -> str:
-        return "q8_0" if part == "embedding" else cast("str", getattr(self, part))
-
-
-@dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """One bundle. Lengths are in tokens.
+    """One bundle. Lengths are in tokens. `auto` takes the target's default; a plan that was made says which it is.
 
     Attributes:
-        kernels: use the operators of kernels/; off: ExecuTorch's own operators and XNNPACK.
-        schemes: grids that differ from those of `quantize`, by part; with kernels only.
+        target: executorch, coreml or onnx.
+        backend: what runs the graphs inside the target, a key of BACKENDS[target].
+        quantize: weights and activations of the products.
+        schemes: parts that differ from `quantize`: grids of GRIDS with the kernels, schemes.parse_scheme elsewhere.
+        group_size: weights per scale where four bits are used.
+        dtype: of the arithmetic and of weights that are not quantized: float16 or float32.
+        layout: plain, or ane: channels first, with 1x1 convolutions; coreml.
+        compute_units: what Core ML may use; coreml.
+        minimum_deployment_target: oldest system that must run it; coreml.
         num_streams: streams to keep of the adapter's; None keeps all.
         widths: nodes T of each verify method, ascending.
         prune_keep: nodes K that survive the pruner where T is larger, one number or one per width.
@@ -98,10 +145,15 @@ class ExportPlan:
     model: Path
     adapter: Path
     output_dir: Path
-    kernels: bool = True
-    quantize: Quantize = Quantize.INT4
+    target: str = "executorch"
+    backend: str = AUTO
+    quantize: Quantize = Quantize.AUTO
     schemes: Mapping[str, str] = field(default_factory=dict)
     group_size: int = 32
+    dtype: str = AUTO
+    layout: str = "plain"
+    compute_units: str = "cpu_and_ne"
+    minimum_deployment_target: str = "iOS18"
     max_context_len: int = 1024
     prefill_len: int = 64
     num_streams: int | None = None
@@ -114,6 +166,7 @@ class ExportPlan:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        self._choose()
         _check("--max-context-len", self.max_context_len, 32, 131072)
         _check("--prefill-len", self.prefill_len, 1, min(128, self.max_context_len))
         _check("--top-k", self.top_k, 1, 64)
@@ -127,7 +180,26 @@ class ExportPlan:
         self._check_per_width("--stream-nodes", {} if self.stream_nodes is None else self.stream_nodes, 1)
         if self.default_width not in self.widths:
             raise PlanError(f"--default-width must be one of --widths {_listed(self.widths)}, not {self.default_width}")
-        self._check_quantization()
+        self._check_schemes()
+
+    def _choose(self) -> None:
+        """Put the target's defaults in the place of `auto`, and refuse what the target does not know."""
+        _check_choice("--target", self.target, tuple(BACKENDS))
+        backends = BACKENDS[self.target]
+        if self.backend == AUTO:
+            object.__setattr__(self, "backend", next(iter(backends)))
+        _check_choice("--backend", self.backend, tuple(backends), f" with --target {self.target}")
+        choices = backends[self.backend]
+        of_backend = f" with --target {self.target}" if len(backends) == 1 else f" with --backend {self.backend}"
+        if self.quantize is Quantize.AUTO:
+            object.__setattr__(self, "quantize", choices.quantize[0])
+        _check_choice("--quantize", self.quantize.value, tuple(q.value for q in choices.quantize), of_backend)
+        if self.dtype == AUTO:
+            object.__setattr__(self, "dtype", choices.dtype[0])
+        _check_choice("--dtype", self.dtype, choices.dtype, of_backend)
+        _check_choice("--layout", self.layout, LAYOUTS if self.target == "coreml" else LAYOUTS[:1], of_backend)
+        _check_choice("--compute-units", self.compute_units, COMPUTE_UNITS)
+        _check_choice("--minimum-deployment-target", self.minimum_deployment_target, DEPLOYMENT_TARGETS)
 
     def _check_per_width(self, flag: str, value: int | Mapping[int, int], low: int) -> None:
         for width, number in ({} if isinstance(value, int) else value).items():
@@ -137,21 +209,24 @@ class ExportPlan:
         if isinstance(value, int):
             _check(flag, value, low, 64)
 
-    def _check_quantization(self) -> None:
-        for part, grid in self.schemes.items():
-            if part not in PARTS[1:] or grid not in GRIDS:
+    def _check_schemes(self) -> None:
+        if self.kernels and self.group_size != KERNEL_GROUP:
+            raise PlanError(f"--group-size must be {KERNEL_GROUP} with --backend kernels, not {self.group_size}")
+        if self.backend == "xnnpack" and self.schemes:
+            raise PlanError("--scheme does not go with --backend xnnpack, whose graphs have one scheme per part")
+        for part, scheme in self.schemes.items():
+            if not self.kernels:
+                parse_scheme(part, scheme, self.group_size, self.dtype)
+            elif part not in PARTS[1:] or scheme not in GRIDS:
                 raise PlanError(
                     f"--scheme must be PART=GRID with a part of {', '.join(PARTS[1:])} and a grid of "
-                    f"{', '.join(GRIDS)}, not {part}={grid}"
+                    f"{', '.join(GRIDS)} with --backend kernels, not {part}={scheme}"
                 )
-        if self.kernels and self.quantize is Quantize.NONE:
-            raise PlanError("--quantize none needs --kernels off: the kernels' operators take integer weights only")
-        if self.kernels and self.group_size != KERNEL_GROUP:
-            raise PlanError(f"--group-size must be {KERNEL_GROUP} with --kernels on, not {self.group_size}")
-        if not self.kernels and self.quantize is Quantize.INT8:
-            raise PlanError("--quantize 8da8w needs --kernels on")
-        if not self.kernels and self.schemes:
-            raise PlanError("--scheme needs --kernels on")
+
+    @property
+    def kernels(self) -> bool:
+        """Whether the graphs use the operators of kernels/."""
+        return self.backend == "kernels"
 
     @property
     def shapes(self) -> GraphShapes:
@@ -164,11 +239,17 @@ class ExportPlan:
 
     @property
     def grids(self) -> Schemes | None:
-        """The grids of the kernels' operators; None with stock operators."""
+        """The grids of the kernels' operators; None elsewhere."""
         if not self.kernels:
             return None
         layers = "q4_1" if self.quantize is Quantize.INT4 else "q8_0"
         return Schemes(**{"attention": layers, "mlp": layers, **self.schemes})
+
+    def part_scheme(self, part: Part) -> PartScheme:
+        """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
+        if part in self.schemes:
+            return parse_scheme(part, self.schemes[part], self.group_size, self.dtype)
+        return default_scheme(part, self.quantize.bits or DTYPE_BITS[self.dtype], self.group_size)
 
 
 def _at(value: int | Mapping[int, int], width: int, otherwise: int) -> int:
@@ -178,6 +259,12 @@ def _at(value: int | Mapping[int, int], width: int, otherwise: int) -> int:
 def _check(flag: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise PlanError(f"{flag} must be from {low} to {high}, not {value}")
+
+
+def _check_choice(flag: str, value: str, choices: tuple[str, ...], where: str = "") -> None:
+    if value not in choices:
+        allowed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+        raise PlanError(f"{flag} must be {allowed}{where}, not {value}")
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

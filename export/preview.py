@@ -91,16 +91,20 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
     if plan.quantize is not Quantize.NONE:
         _check_group_size(plan.group_size, config)
     if plan.kernels and config.attention_bias:
-        raise PlanError("--kernels on has no biases in its products, which this model needs; use --kernels off")
+        raise PlanError(
+            "--backend kernels has no biases in its products, which this model needs; use --backend xnnpack"
+        )
     if plan.kernels and config.head_dim % 16:
-        raise PlanError(f"--kernels on needs heads of a multiple of 16, not {config.head_dim}; use --kernels off")
+        raise PlanError(
+            f"--backend kernels needs heads of a multiple of 16, not {config.head_dim}; use --backend xnnpack"
+        )
 
 
 def _check_group_size(group_size: int, config: ModelConfig) -> None:
     inputs = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
     if any(size % group_size for size in inputs):
         fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in inputs)]
-        allowed = f"one of {', '.join(fitting)}" if fitting else "none does: use --kernels off --quantize none"
+        allowed = f"one of {', '.join(fitting)}" if fitting else "none does: use --backend xnnpack --quantize none"
         sizes = ", ".join(map(str, sorted(set(inputs))))
         raise PlanError(f"--group-size must divide this model's sizes {sizes} ({allowed}), not {group_size}")
 
@@ -112,7 +116,7 @@ def _delegates(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
         counts[f"verify_{rows}"] = 2 * layers + 1 + bool(carrying)
     if plan.shapes.deferred:
         counts["streams"] = 2 * top + 1
-    return dict.fromkeys(counts, 0) if plan.kernels else counts
+    return counts if plan.backend == "xnnpack" else dict.fromkeys(counts, 0)
 
 
 def _adapter_line(plan: ExportPlan) -> str:

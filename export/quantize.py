@@ -1,4 +1,4 @@
-"""Weights of `--kernels off` as integers, as the XNNPACK delegate recognises them: quantized_decomposed operators.
+"""Weights of `--backend xnnpack` as integers, as the XNNPACK delegate recognises them: quantized_decomposed operators.
 
 `8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay
 independent), and int4 weights in groups. The delegate's int4 grid is symmetric, s (q - 8), but weights that come from a

@@ -38,13 +38,20 @@ class Floor:
     top1_agreement: float
 
 
-# What lowering may lose, against PyTorch running the same weights. XNNPACK's products with int8 activations cannot be
-# held to more than 15 dB: a difference in the last bit flips a rounding, which flips more in the next layer, and after
-# thirty layers two correct engines differ by as much as the rounding itself (docs/quantization.md).
+# What lowering may lose, against PyTorch running the same weights; where a target has no such PyTorch form, against the
+# float32 model (then "int8" and "int4" are what their weights may cost). XNNPACK's products with int8 activations
+# cannot be held to more than 15 dB: a difference in the last bit flips a rounding, which flips more in the next layer,
+# and after thirty layers two correct engines differ by as much as the rounding itself (docs/quantization.md).
 FLOORS = {
-    "none": Floor("float32", 80.0, 1.0),
-    "8da4w": Floor("8da4w", 15.0, 0.85),
-    "kernels": Floor("kernels", 20.0, 0.9),
+    floor.name: floor
+    for floor in (
+        Floor("float32", 80.0, 1.0),
+        Floor("float16", 35.0, 0.95),
+        Floor("int8", 18.0, 0.9),
+        Floor("int4", 5.0, 0.5),
+        Floor("8da4w", 15.0, 0.85),
+        Floor("kernels", 20.0, 0.9),
+    )
 }
 # What quantization may lose against float32. It depends on the checkpoint: one that was on an int4 grid before (a GGUF)
 # loses little, any other what four bits cost. The floor only tells a model from noise; the report has the figures.

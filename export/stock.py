@@ -1,4 +1,4 @@
-"""The parts of a graph on ExecuTorch's own operators: what `--kernels off` exports, and the float32 reference.
+"""The parts of a graph on ExecuTorch's own operators: what `--backend xnnpack` exports, and the float32 reference.
 
 A `Part` becomes one XNNPACK delegate. Its operators are those that the delegate takes: 2-D products, slices,
 concatenations and element-wise arithmetic. docs/export.md says why norm weights are inputs of delegates and why
@@ -124,7 +124,7 @@ class OpeningPart(Part):
         a = block.self_attn
         self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
         self.norm, self.qk_norm = Norm(block.input_layernorm), a.qk_norm
-        self.qkv_proj = Adapted(_joined(a.q_proj, a.k_proj, a.v_proj), adapters, "q_proj", "k_proj", "v_proj")
+        self.qkv_proj = Adapted(joined(a.q_proj, a.k_proj, a.v_proj), adapters, "q_proj", "k_proj", "v_proj")
         if self.qk_norm:
             self.q_norm, self.k_norm = Norm(a.q_norm), Norm(a.k_norm)
 
@@ -151,7 +151,7 @@ class ClosingPart(Part):
         m = block.mlp
         self.norm, self.intermediate = Norm(block.post_attention_layernorm), m.up_proj.out_features
         self.o_proj = Adapted(block.self_attn.o_proj, adapters, "o_proj")
-        self.gate_up_proj = Adapted(_joined(m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
+        self.gate_up_proj = Adapted(joined(m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
         self.down_proj = Adapted(m.down_proj, adapters, "down_proj")
 
     def norms(self) -> list[Tensor]:
@@ -269,7 +269,7 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     return layer
 
 
-def _joined(*layers: nn.Linear) -> nn.Linear:
+def joined(*layers: nn.Linear) -> nn.Linear:
     """One product for layers that share an input; outputs in the order given."""
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
     return _linear(torch.cat([layer.weight for layer in layers]), bias)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from export_samples import plan_for, tiny_model, write_checkpoint
-from streamfuse.export.bundle import export_executorch
+from streamfuse.export.bundle import export_bundle
 
 WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 
@@ -19,7 +19,7 @@ def tiny_bundle(folder: Path) -> Path:
     """Export a small model with random weights, all methods; returns the bundle."""
     torch.manual_seed(1)
     plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle")
-    export_executorch(plan, lambda word: None)
+    export_bundle(plan, lambda word: None)
     return plan.output_dir
 
 

@@ -75,7 +75,7 @@ def test_the_self_test_repeats_to_the_bit(bundle: Bundle, engine: ExecuTorchBack
 
 
 def test_weights_are_those_of_the_gguf_bit_for_bit(bundle: Bundle) -> None:
-    grid = json.loads(bundle.file("export_report.json").read_text(encoding="utf-8"))["grid"]
+    grid = json.loads(bundle.file("export_report.json").read_text(encoding="utf-8"))["target"]["grid"]
     assert {part: facts["exact_share"] for part, facts in grid.items() if part != "streams"} == {
         "embedding": 1.0,
         "attention": 1.0,

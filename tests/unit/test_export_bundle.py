@@ -26,9 +26,9 @@ from export_samples import (
     write_checkpoint,
 )
 from streamfuse.bundle import Bundle, BundleError, open_bundle
-from streamfuse.export import bundle as stages
-from streamfuse.export import facts, selftest
-from streamfuse.export.bundle import Report, count_steps, export_executorch
+from streamfuse.export import executorch, facts, selftest
+from streamfuse.export.bundle import Report, count_steps, export_bundle
+from streamfuse.export.executorch import ExecuTorchTarget
 from streamfuse.export.grid import to_q4_1
 from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 from streamfuse.export.preview import preview
@@ -44,8 +44,8 @@ from streamfuse.runtime.session import Session
 METHODS = ["prefill", "decode", "verify_4", "verify_12"]
 KINDS: dict[str, dict[str, Any]] = {
     "kernels": {"schedule": Schedule.BOTH},
-    "none": {"kernels": False, "quantize": Quantize.NONE, "schedule": Schedule.BOTH},
-    "8da4w": {"kernels": False, "quantize": Quantize.INT4},
+    "float32": {"backend": "xnnpack", "quantize": Quantize.NONE, "schedule": Schedule.BOTH},
+    "8da4w": {"backend": "xnnpack"},
 }
 
 
@@ -75,7 +75,7 @@ def exported(
 ) -> Exported:
     plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param, **KINDS[request.param])
     words: list[str] = []
-    report = export_executorch(plan, words.append)
+    report = export_bundle(plan, words.append)
     return Exported(request.param, plan, report, open_bundle(plan.output_dir), words)
 
 
@@ -95,7 +95,7 @@ def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFu
     rows = [(m.rows, m.keep, m.stream_nodes) for m in manifest.methods.values()]
     assert rows[:4] == [(8, None, None), (1, None, None), (4, 4, 4), (12, 6, 3)]
     assert speculation_schedule(exported) == plan.schedule.value
-    assert (manifest.kernels, manifest.backend) == (plan.kernels, "kernels" if plan.kernels else "xnnpack")
+    assert (manifest.kernels, manifest.backend) == (plan.kernels, plan.backend)
     assert (manifest.model.num_layers, manifest.model.vocab_size) == (3, 258)
     assert manifest.model.parameters == sum(p.numel() for p in model.base.parameters())
     assert (manifest.model.bos_token_id, manifest.model.eos_token_ids) == (1, (3, 257))
@@ -128,11 +128,16 @@ def test_a_bundle_says_which_operators_it_needs(exported: Exported) -> None:
 
 @pytest.mark.parametrize("exported", ["kernels"], indirect=True)
 def test_weights_on_a_grid_are_carried_over(exported: Exported) -> None:
-    assert set(exported.report.grid) == {"embedding", "attention", "mlp", "streams"}  # the head is the embedding
-    assert {part["exact_share"] for part in exported.report.grid.values()} == {1.0}
+    assert set(exported.report.target["grid"]) == {
+        "embedding",
+        "attention",
+        "mlp",
+        "streams",
+    }  # the head is the embedding
+    assert {part["exact_share"] for part in exported.report.target["grid"].values()} == {1.0}
 
 
-@pytest.mark.parametrize("exported", ["none"], indirect=True)
+@pytest.mark.parametrize("exported", ["float32"], indirect=True)
 def test_stock_executorch_runs_a_bundle_without_kernels(exported: Exported, model: StreamFused) -> None:
     runtime = pytest.importorskip("executorch.runtime").Runtime.get()
     program = runtime.load_program(str(exported.bundle.graph))
@@ -161,7 +166,7 @@ def test_the_weights_lie_in_the_file_once(exported: Exported, model: StreamFused
         q = to_q4_1(model.base.blocks[1].mlp.down_proj.weight)
         packed = pack_q4_1(q.q, q.d, q.m)
         assert content.count(packed[1].numpy().tobytes()) == 1
-    elif exported.kind == "none":
+    elif exported.kind == "float32":
         block = model.base.blocks[1]
         for weight in (block.mlp.down_proj.weight, block.self_attn.v_proj.weight, block.input_layernorm.weight[None]):
             assert content.count(weight[0].detach().numpy().tobytes()) == 1
@@ -203,8 +208,8 @@ def test_the_engine_is_within_the_floor_of_the_model(exported: Exported) -> None
     assert set(measured) == {selftest.WALK, *methods_of(exported)} - {"prefill"}
     for method, row in measured.items():
         assert row["snr_db"] >= floor.snr_db, (method, row)
-        assert row.get("kept_agreement", 1.0) == 1.0 or exported.kind != "none"
-    if exported.kind == "none":
+        assert row.get("kept_agreement", 1.0) == 1.0 or exported.kind != "float32"
+    if exported.kind == "float32":
         assert min(row["stream_top1_agreement"] for row in measured.values() if "stream_top1_agreement" in row) == 1.0
 
 
@@ -226,7 +231,7 @@ def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchB
         assert np.array_equal(verify_rows(engine, "verify_12", TEXT[length:], length), plain[length:])
 
 
-@pytest.mark.parametrize("exported", ["kernels", "none"], indirect=True)
+@pytest.mark.parametrize("exported", ["kernels", "float32"], indirect=True)
 def test_deferred_streams_are_those_of_the_verifying_pass(exported: Exported, engine: ExecuTorchBackend) -> None:
     """To the bit with our operators, whose rows do not know where the cache ends."""
     ids, ancestors = np.array([*TEXT[10:12], 9, 11]), np.tril(np.ones((4, 4), np.bool_))
@@ -277,12 +282,12 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
             assert fused.statistics.draft_tokens_proposed > 0
 
 
-@pytest.mark.parametrize("exported", ["none"], indirect=True)
+@pytest.mark.parametrize("exported", ["float32"], indirect=True)
 def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
-    changes = {"kernels": False, "quantize": Quantize.NONE, "num_streams": 2, "stream_nodes": None}
+    changes = {"backend": "xnnpack", "quantize": Quantize.NONE, "num_streams": 2, "stream_nodes": None}
     plan = plan_for(checkpoint, tmp_path / "two", widths=(4,), default_width=4, **changes)
-    export_executorch(plan)
+    export_bundle(plan)
     found = []
     for folder in (plan.output_dir, exported.plan.output_dir):
         bundle = open_bundle(folder)
@@ -305,15 +310,15 @@ def left(folder: Path) -> list[str]:
 def test_a_graph_below_its_floor_leaves_nothing(
     exported: Exported, checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lower(export: stages._Export) -> None:  # the program that the same plan gave before
-        shutil.copy(exported.bundle.graph, export.writer.folder)
-        export.operators = list(exported.bundle.manifest.required_operators)
+    def lower(target: ExecuTorchTarget) -> None:  # the program that the same plan gave before
+        shutil.copy(exported.bundle.graph, target.folder)
+        target.operators = list(exported.bundle.manifest.required_operators)
 
-    monkeypatch.setattr(stages._Export, "lower", lower)
-    export_executorch(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
+    monkeypatch.setattr(ExecuTorchTarget, "lower", lower)
+    export_bundle(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
     monkeypatch.setattr(selftest, "FLOORS", {exported.kind: Floor("impossible", 500.0, 1.0)})
     with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
-        export_executorch(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
+        export_bundle(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
     assert left(tmp_path) == ["good"]
 
 
@@ -321,9 +326,9 @@ def test_weights_below_their_floor_are_refused_before_lowering(
     checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "QUANTIZATION_FLOOR", Floor("impossible", 500.0, 1.0))
-    monkeypatch.setattr(stages, "lower_methods", lambda *_: pytest.fail("lowered"))
+    monkeypatch.setattr(executorch, "lower_methods", lambda *_: pytest.fail("lowered"))
     with pytest.raises(ParityError, match="'impossible'"):
-        export_executorch(plan_for(checkpoint, tmp_path / "bundle"))
+        export_bundle(plan_for(checkpoint, tmp_path / "bundle"))
     assert left(tmp_path) == []
 
 
@@ -333,23 +338,23 @@ def test_an_interrupted_export_leaves_the_old_bundle(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "lower_methods", interrupt)
+    monkeypatch.setattr(executorch, "lower_methods", interrupt)
     before = left(exported.plan.output_dir.parent)
     plan = plan_for(checkpoint, exported.plan.output_dir, overwrite=True)
     with pytest.raises(KeyboardInterrupt):
-        export_executorch(plan)
+        export_bundle(plan)
     assert left(exported.plan.output_dir.parent) == before
     open_bundle(exported.plan.output_dir)
 
 
 def test_a_taken_folder_is_refused_before_any_work(exported: Exported, checkpoint: tuple[Path, Path]) -> None:
     with pytest.raises(BundleError, match="exists already"):
-        export_executorch(plan_for(checkpoint, exported.plan.output_dir))
+        export_bundle(plan_for(checkpoint, exported.plan.output_dir))
 
 
 def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("keep me")
     with pytest.raises(BundleError, match="not a bundle"):
-        export_executorch(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
+        export_bundle(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
     assert left(tmp_path / "letters") == ["dear.txt"]

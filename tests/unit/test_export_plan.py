@@ -55,17 +55,53 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"prune_keep": {8: 4}}, "--prune-keep names the width 8, which is not one of --widths 4,12"),
         ({"prune_keep": {12: 13}}, "--prune-keep must be from 1 to 12, not 13"),
         ({"stream_nodes": 0}, "--stream-nodes must be from 1 to 64, not 0"),
-        ({"group_size": 64}, "--group-size must be 32 with --kernels on, not 64"),
+        ({"group_size": 64}, "--group-size must be 32 with --backend kernels, not 64"),
+        ({"target": "tflite"}, "--target must be one of executorch, coreml, onnx, not tflite"),
+        (
+            {"backend": "mps"},
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn with --target executorch, not mps",
+        ),
+        ({"target": "onnx", "backend": "qnn"}, "--backend must be onnxruntime with --target onnx, not qnn"),
         (
             {"quantize": Quantize.NONE},
-            "--quantize none needs --kernels off: the kernels' operators take integer weights only",
+            "--quantize must be one of 8da4w, 8da8w with --backend kernels, not none",
         ),
-        ({"quantize": Quantize.INT8, "kernels": False}, "--quantize 8da8w needs --kernels on"),
-        ({"schemes": {"head": "q4_1"}, "kernels": False}, "--scheme needs --kernels on"),
+        (
+            {"quantize": Quantize.INT8, "backend": "xnnpack"},
+            "--quantize must be one of 8da4w, none with --backend xnnpack, not 8da8w",
+        ),
+        (
+            {"quantize": Quantize.INT4, "target": "coreml"},
+            "--quantize must be one of int4, int8, none with --target coreml, not 8da4w",
+        ),
+        ({"dtype": "float16"}, "--dtype must be float32 with --backend kernels, not float16"),
+        ({"layout": "ane"}, "--layout must be plain with --backend kernels, not ane"),
+        (
+            {"compute_units": "gpu"},
+            "--compute-units must be one of all, cpu_and_ne, cpu_and_gpu, cpu_only, not gpu",
+        ),
+        (
+            {"minimum_deployment_target": "iOS9"},
+            "--minimum-deployment-target must be one of iOS18, iOS26, macOS15, macOS26, not iOS9",
+        ),
+        (
+            {"schemes": {"head": "q4_1"}, "backend": "xnnpack"},
+            "--scheme does not go with --backend xnnpack, whose graphs have one scheme per part",
+        ),
+        (
+            {"schemes": {"mlp": "int4:48"}, "target": "onnx"},
+            "--scheme mlp=int4:48: 48 is not a group size (32, 64, 128, 256), channel, symmetric or affine",
+        ),
+        (
+            {"schemes": {"mlp": "q4_1"}, "target": "coreml"},
+            "--scheme must be PART=SCHEME with a part of embedding, attention, mlp, head, streams and a scheme of "
+            "int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine, for example mlp=int4:32:affine, "
+            "not mlp=q4_1",
+        ),
         (
             {"schemes": {"norm": "q4_1"}},
-            "--scheme must be PART=GRID with a part of attention, mlp, head, streams and a grid of q4_1, q8_0, "
-            "not norm=q4_1",
+            "--scheme must be PART=GRID with a part of attention, mlp, head, streams and a grid of q4_1, q8_0 "
+            "with --backend kernels, not norm=q4_1",
         ),
     ],
 )
@@ -81,7 +117,7 @@ def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], m
         ({"num_streams": 4}, "--num-streams must be from 1 to 3, not 4"),
         ({"max_context_len": 129}, "--max-context-len must be from 32 to 128 for this model, not 129"),
         (
-            {"group_size": 64, "kernels": False},
+            {"group_size": 64, "backend": "xnnpack"},
             "--group-size must divide this model's sizes 64, 96 (one of 32), not 64",
         ),
     ],
@@ -110,9 +146,9 @@ def test_biases_and_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
         ({"num_attention_heads": 8, "num_key_value_heads": 4}, "heads of a multiple of 16"),
     ):
         own = write_checkpoint(tmp_path / words[:6], tiny_model(**changes), **changes)
-        with pytest.raises(PlanError, match=f"--kernels on .*{words}.*; use --kernels off"):
+        with pytest.raises(PlanError, match=f"--backend kernels .*{words}.*; use --backend xnnpack"):
             preview(plan_for(own, tmp_path / "bundle"))
-        preview(plan_for(own, tmp_path / "bundle", kernels=False))
+        preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +218,7 @@ def test_a_dry_run_prints_sizes_and_writes_nothing(checkpoint: Checkpoint, tmp_p
 
 
 def test_a_dry_run_with_stock_operators_counts_delegates(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    _, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--kernels", "off")
+    _, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--backend", "xnnpack")
     assert "delegates        prefill 5, decode 7, verify_4 7, verify_8 7, verify_16 7, streams 5" in stdout
 
 
@@ -216,15 +252,15 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--quantize", "4bit"], "--quantize must be one of none, 8da4w, 8da8w, not 4bit"),
-        (["--kernels", "maybe"], "--kernels must be one of on, off, not maybe"),
+        (["--quantize", "4bit"], "--quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not 4bit"),
+        (["--backend", "maybe"], "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn"),
         (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
         (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),
         (["--stream-nodes", "x"], "--stream-nodes must be a number, or like 8:4,16:8, not x"),
         (["--scheme", "head"], "--scheme must be PART=GRID, for example head=q4_1, not head"),
         (["--widths", "4,x"], "--widths must be numbers with commas between"),
         (["--num-streams", "7"], "--num-streams must be from 1 to 3, not 7"),
-        (["--kernels", "off", "--group-size", "128"], "--group-size must divide this model's sizes"),
+        (["--backend", "xnnpack", "--group-size", "128"], "--group-size must divide this model's sizes"),
         (["--top-k", "65"], "--top-k must be from 1 to 64, not 65"),
         (["--max-context-len", "4096"], "--max-context-len must be from 32 to 128 for this model, not 4096"),
         (["--adapter", "no-such-adapter"], "--adapter no-such-adapter: no such file"),

@@ -1,4 +1,4 @@
-"""Quantized weights and products of `--kernels off` against explicit arithmetic; sizes of parts.
+"""Quantized weights and products of `--backend xnnpack` against explicit arithmetic; sizes of parts.
 
 Run: python -m pytest tests/unit/test_export_quantize.py
 """
@@ -130,7 +130,7 @@ def sizes_of(model: StreamFused, plan: ExportPlan) -> Sizes:
 
 
 def stock_plan(folder: Path, quantize: Quantize) -> ExportPlan:
-    return plan_for((folder, folder), folder, kernels=False, quantize=quantize)
+    return plan_for((folder, folder), folder, backend="xnnpack", quantize=quantize)
 
 
 @pytest.mark.parametrize("tied", [True, False])

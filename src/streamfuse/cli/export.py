@@ -28,18 +28,24 @@ def export(
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder of the bundle.")],
     model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[str, typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.")] = DEFAULT,
-    kernels: Annotated[
+    target: Annotated[
+        str, typer.Option(metavar="[executorch|coreml|onnx]", help="Format of the graphs.")
+    ] = "executorch",
+    backend: Annotated[
         str,
-        typer.Option(metavar="[on|off]", help="on: streamfuse's own operators; off: ExecuTorch's and XNNPACK only."),
-    ] = "on",
+        typer.Option(
+            metavar="[kernels|xnnpack|coreml|vulkan|qnn]",
+            help="What runs the graphs inside ExecuTorch; kernels: streamfuse's own operators.",
+        ),
+    ] = "auto",
     quantize: Annotated[
         str,
         typer.Option(
             "--quantize",
-            metavar="[8da4w|8da8w|none]",
-            help="int8 activations with int4 or int8 weights; none: float32, with --kernels off.",
+            metavar="[8da4w|8da8w|int4|int8|none]",
+            help="int8 activations with int4 or int8 weights (executorch); int4 or int8 weights (coreml, onnx).",
         ),
-    ] = "8da4w",
+    ] = "auto",
     scheme: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,7 +93,7 @@ def export(
 
     streamfuse export -o build/mine --adapter build/train/mine/adapter.safetensors --overwrite
 
-    streamfuse export -o build/stock --kernels off --quantize none
+    streamfuse export -o build/stock --backend xnnpack --quantize none
 
     streamfuse export -o build/small --num-streams 2 --max-context-len 512 --dry-run
     """
@@ -109,7 +115,8 @@ def export(
             model=resolve_model(model, offline=offline),
             adapter=adapter_path,
             output_dir=output_dir,
-            kernels=_choice("--kernels", kernels, {"on": True, "off": False}),
+            target=target,
+            backend=backend,
             quantize=_choice("--quantize", quantize, {kind.value: kind for kind in Quantize}),
             schemes=dict(_scheme(item) for item in scheme or []),
             group_size=group_size,
@@ -173,10 +180,10 @@ def _run(plan: ExportPlan, expected: Preview) -> Report:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading PyTorch and ExecuTorch", total=None)
-        from streamfuse.export.bundle import count_steps, export_executorch
+        from streamfuse.export.bundle import count_steps, export_bundle
 
         progress.update(task, total=count_steps(expected))
-        return export_executorch(plan, lambda words: progress.update(task, advance=1, description=words))
+        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words))
 
 
 def _print_plan(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
@@ -188,7 +195,7 @@ def _print_plan(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
         facts[name] = f"{part.parameters / 1e6:.1f} M weights, {part.bytes / 1e6:.1f} MB"
     facts["all weights"] = f"{expected.weight_bytes / 1e6:.1f} MB, one copy for all methods"
     facts["caches"] = f"{expected.cache_bytes / 1e6:.1f} MB of memory for {plan.max_context_len} tokens"
-    if not plan.kernels:
+    if any(expected.delegates.values()):
         facts["delegates"] = ", ".join(f"{name} {count}" for name, count in expected.delegates.items())
     facts["adapter facts"] = expected.adapter
     facts["quantize"], facts["schedule"] = plan.quantize.value, plan.schedule.value

@@ -1,0 +1,93 @@
+"""How the weights of each part are stored: the grids of the kernels, and bits, groups and symmetry elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+GROUP_SIZES = (32, 64, 128, 256)
+
+Part = Literal["embedding", "attention", "mlp", "head", "streams"]
+PARTS = get_args(Part)
+GRIDS = ("q4_1", "q8_0")  # of the kernels' operators: names of llama.cpp's formats
+DTYPE_BITS = {"float16": 16, "float32": 32}
+
+
+class PlanError(ValueError):
+    """A flag of the plan is out of range; the message names the flag and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schemes:
+    """The grid of every part's weights, for the kernels' operators; an embedding is q8_0 always."""
+
+    attention: str = "q4_1"
+    mlp: str = "q4_1"
+    head: str = "q8_0"
+    streams: str = "q8_0"
+
+    def of(self, part: Part) -> str:
+        return "q8_0" if part == "embedding" else cast("str", getattr(self, part))
+
+
+@dataclass(frozen=True, slots=True)
+class PartScheme:
+    """How one part's weights are stored where the kernels' grids are not used.
+
+    Attributes:
+        bits: 4, 8: integers; 16, 32: floats.
+        group_size: weights per scale along the input; None: one scale per output channel (or none, for floats).
+        symmetric: w = d q; else w = d (q - z) with an integer z per scale.
+    """
+
+    bits: int
+    group_size: int | None
+    symmetric: bool
+
+    @property
+    def name(self) -> str:
+        """As `--scheme` takes it, for example int4:32:affine."""
+        if self.bits >= 16:
+            return f"float{self.bits}"
+        sharing = "channel" if self.group_size is None else str(self.group_size)
+        return f"int{self.bits}:{sharing}:{'symmetric' if self.symmetric else 'affine'}"
+
+
+_SYNTAX = "int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine, for example mlp=int4:32:affine"
+
+
+def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartScheme:
+    """The scheme that `--scheme PART=TEXT` asks for; what TEXT leaves out is as in `default_scheme`.
+
+    Raises:
+        PlanError: it is none.
+    """
+    kind, *rest = text.split(":")
+    if part not in PARTS or kind not in ("int4", "int8", "float") or (kind == "float" and rest):
+        raise PlanError(f"--scheme must be PART=SCHEME with a part of {', '.join(PARTS)} and a scheme of {_SYNTAX}, "
+                        f"not {part}={text}")  # fmt: skip
+    scheme = _of_bits({"int4": 4, "int8": 8, "float": DTYPE_BITS[dtype]}[kind], group_size)
+    size, symmetric = scheme.group_size, scheme.symmetric
+    for word in rest:
+        if word in ("symmetric", "affine"):
+            symmetric = word == "symmetric"
+        elif word == "channel":
+            size = None
+        elif word in map(str, GROUP_SIZES):
+            size = int(word)
+        else:
+            sizes = ", ".join(map(str, GROUP_SIZES))
+            raise PlanError(
+                f"--scheme {part}={text}: {word} is not a group size ({sizes}), channel, symmetric or affine"
+            )
+    return PartScheme(scheme.bits, size, symmetric)
+
+
+def default_scheme(part: Part, bits: int, group_size: int) -> PartScheme:
+    """What a part gets of a quantization to `bits`: tables and heads never less than 8, since they lie on 8 already."""
+    return _of_bits(bits if part in ("attention", "mlp") else max(bits, 8), group_size)
+
+
+def _of_bits(bits: int, group_size: int) -> PartScheme:
+    """4 bits need small groups with a zero of their own; 8 are fine with one scale per output."""
+    return PartScheme(bits, group_size, False) if bits == 4 else PartScheme(bits, None, True)

@@ -1,0 +1,99 @@
+"""What a target brings to the exporter's pipeline: weights as it stores them, graph files, a backend that runs them.
+
+The pipeline (bundle.py) loads the model, runs the float32 reference, proves what the target made of it and writes the
+rest of the bundle; it knows no target by itself. A target's module is imported when a plan asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from .schemes import PartScheme, PlanError
+
+if TYPE_CHECKING:
+    from streamfuse.model.streams import StreamFused
+    from streamfuse.runtime.backend import Backend, ModelSpec
+
+    from .graphs import Method
+    from .plan import ExportPlan
+    from .selftest import Floor
+
+__all__ = ["PartScheme", "Progress", "Target", "TargetFacts", "make_target"]
+
+Progress = Callable[[str], None]
+
+_DELEGATES = "delegates.target:DelegateTarget"
+_PLACES = {  # module and class below this package, by backend
+    "kernels": "executorch:ExecuTorchTarget",
+    "xnnpack": "executorch:ExecuTorchTarget",
+    "coreml": _DELEGATES,
+    "vulkan": _DELEGATES,
+    "qnn": _DELEGATES,
+    "mlprogram": "coreml.target:CoreMLTarget",
+    "onnxruntime": "onnx.target:OnnxTarget",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """What only the target knows of the manifest and the report.
+
+    Attributes:
+        backend: what runs the graphs, as the manifest names it.
+        kernels: whether the operators of kernels/ are used; then `required_operators` names them.
+        methods: per method its facts for the manifest: rows, keep, stream_nodes, inputs, outputs.
+        cache_dtype: float32 or float16.
+        quantization: per part scheme, bits, group_size, symmetric, parameters, bytes.
+        report: what else the target has to say, under `target` in export_report.json.
+    """
+
+    backend: str
+    kernels: bool
+    required_operators: list[str]
+    methods: dict[str, dict[str, Any]]
+    cache_dtype: str
+    quantization: dict[str, dict[str, Any]]
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """One export to one format. Its methods are called in the order in which they stand here, each once.
+
+    Attributes:
+        floor: what the emitted graphs must reach, against the modules of `quantize`.
+    """
+
+    floor: Floor
+
+    def quantize(self) -> dict[str, Method] | None:
+        """PyTorch modules with weights quantized as they will be emitted; None: the float32 methods are the measure."""
+        ...
+
+    def lower(self) -> None:
+        """Write the graph files into the folder. `progress` is called once per method, and may be called more often."""
+        ...
+
+    def open(self) -> Backend:
+        """A backend over the files that `lower` wrote; the caller closes it."""
+        ...
+
+    def facts(self) -> TargetFacts: ...
+
+
+def make_target(plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> Target:
+    """The target of `plan`, which will write into `folder`.
+
+    Raises:
+        PlanError: a package that this target needs is not installed.
+    """
+    place, _, name = _PLACES[plan.backend].partition(":")
+    try:
+        module = import_module(f"{__package__}.{place}")
+    except ModuleNotFoundError as error:
+        backend = "" if plan.target == plan.backend else f" --backend {plan.backend}"
+        raise PlanError(f"--target {plan.target}{backend} needs the package {error.name}, which is missing") from error
+    return cast("Target", getattr(module, name)(plan, model, spec, folder, progress))
