@@ -1,0 +1,121 @@
+"""Methods to .onnx files: one per method beside one file of weights, which all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from ..graphs import Method, Streams, Verify, example_inputs, input_names
+from ..weights import Weights
+from .graph import CONTRIB, Graph, Value, WeightsFile
+from .record import Names, record
+from .rules import heads_first
+
+WEIGHTS_FILE = "weights.bin"
+_DESCRIPTIONS = {
+    "input_ids": "token per row; padding rows hold 0",
+    "position_ids": "absolute position per row; padding rows hold 0",
+    "ancestors": "ancestors[i, j]: row i attends to row j; every row to itself, a padding row to none",
+    "cache_length": "number of valid positions in the caches",
+    "hidden": "states below the top layers: of all kept nodes as an output, of the last accepted one as an input",
+    "logits": "of the next token, per kept row",
+    "best": "the most probable next token per kept row, the smaller id of equal ones",
+    "kept": "rows that survived the pruner; padding last",
+    "stream_ids": "candidates per node and stream, best first",
+    "stream_log_probs": "their natural log-probabilities under the stream's own softmax",
+}
+
+
+def write_models(
+    weights: Weights, methods: Mapping[str, Method], folder: Path, dtype: str, progress: Callable[[str], None]
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Write METHOD.onnx for each method, and weights.bin.
+
+    Returns the facts of each method for the manifest, and the bytes of each tensor in weights.bin.
+
+    Raises:
+        UnsupportedOperator: a method has an operator that rules.py does not know.
+    """
+    facts = {}
+    with WeightsFile(folder / WEIGHTS_FILE) as file:
+        for name, method in methods.items():
+            progress(f"{name}: graph")
+            model = _model(weights, name, method, Graph(file), dtype)
+            onnx.save(model, folder / f"{name}.onnx")
+            facts[name] = _facts(method, model)
+    return facts, file.stored
+
+
+def contrib_operators(folder: Path) -> list[str]:
+    """The operators outside the ONNX standard that the graphs of a folder use."""
+    graphs = [onnx.load(path, load_external_data=False).graph for path in sorted(folder.glob("*.onnx"))]
+    return sorted({f"{CONTRIB}::{n.op_type}" for graph in graphs for n in graph.node if n.domain == CONTRIB})
+
+
+def _model(weights: Weights, name: str, method: Method, graph: Graph, dtype: str) -> onnx.ModelProto:
+    float_type = TensorProto.FLOAT16 if dtype == "float16" else TensorProto.FLOAT
+    inputs = dict(zip(input_names(weights, method), example_inputs(weights, method), strict=True))
+    bound = {key: _input(graph, key, tensor, float_type) for key, tensor in inputs.items() if key != "want_logits"}
+    values = record(method, inputs, bound, graph, Names(weights, method), float_type)
+    outputs = {}
+    for output, value in zip(_output_names(weights, method), values, strict=True):
+        outputs[output] = heads_first(graph, value) if output.startswith("present") else value
+    streams = weights.streams_config
+    metadata = {
+        "streamfuse.method": name,
+        "streamfuse.num_layers": weights.config.num_layers,
+        "streamfuse.num_msa_layers": streams.num_msa_layers,
+        "streamfuse.num_streams": streams.num_streams,
+        "streamfuse.top_k": weights.shapes.top_k,
+    }
+    return graph.model(name, outputs, _describe, {key: str(value) for key, value in metadata.items()})
+
+
+def _input(graph: Graph, name: str, tensor: Any, float_type: int) -> Value:
+    kind, _, rest = name.partition("_cache_")
+    if rest:
+        capacity, kv_heads, dim = tensor.shape
+        return graph.input(f"past_key_values.{rest}.{kind}", float_type, 1, kv_heads, capacity, dim)
+    types = {"ancestors": TensorProto.BOOL, "hidden": float_type}
+    return graph.input(name, types.get(name, TensorProto.INT64), *tensor.shape)
+
+
+def _output_names(weights: Weights, method: Method) -> list[str]:
+    """In the order of the modules' outputs (graphs.py)."""
+    streams = ["stream_ids", "stream_log_probs"]
+    if isinstance(method, Streams):
+        return streams
+    names = [] if method.head is None else ["logits", "best"]
+    if isinstance(method, Verify):
+        names += ["kept", *(streams if method.carrying else [])]
+    names += [f"present.{i}.{kind}" for i in range(weights.config.num_layers) for kind in ("key", "value")]
+    return names + (["hidden"] if method.gives_hidden else [])
+
+
+def _describe(name: str) -> str:
+    if name.startswith("past"):
+        return "cache, after rotary embedding; only positions below cache_length are read"
+    if name.startswith("present"):
+        return "the new rows only; the caller copies the accepted ones into its cache"
+    return _DESCRIPTIONS[name]
+
+
+def _facts(method: Method, model: onnx.ModelProto) -> dict[str, Any]:
+    verifies = isinstance(method, Verify)
+    return {
+        "rows": 1 if isinstance(method, Streams) else method.rows,
+        "keep": method.keep if verifies else None,
+        "stream_nodes": method.carrying if verifies else None,
+        "inputs": [_tensor(info) for info in model.graph.input],
+        "outputs": [_tensor(info) for info in model.graph.output],
+    }
+
+
+def _tensor(info: onnx.ValueInfoProto) -> dict[str, Any]:
+    kind = info.type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    return {"name": info.name, "dtype": dtype, "shape": [dim.dim_value for dim in kind.shape.dim]}

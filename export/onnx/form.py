@@ -1,0 +1,259 @@
+"""The parts of a graph as ONNX Runtime likes them; and how each part's weights are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from streamfuse.model.streams import StreamAdapters
+from streamfuse.model.transformer import Block, RMSNorm
+
+from ..plan import Part
+from ..schemes import PartScheme
+from ..stock import Adapted, joined
+from .blocks import Blocks, dequantized, to_blocks
+from .operators import ops
+
+
+@dataclass
+class PartReport:
+    """What became of one part's matrices: how many, how many bit for bit, and the error of all of them together."""
+
+    matrices: int = 0
+    exact: int = 0
+    parameters: int = 0
+    bytes: int = 0
+    noise: float = 0.0  # sum of squared differences
+    signal: float = 0.0
+
+    def add(self, weight: Tensor, blocks: Blocks) -> None:
+        self.matrices += 1
+        self.exact += blocks.exact
+        self.parameters += weight.numel()
+        self.bytes += blocks.bytes
+        self.signal += float(weight.pow(2).sum())
+        if not blocks.exact:
+            found = dequantized(blocks.values, blocks.scales, blocks.zero_points, blocks.bits)
+            self.noise += float((found - weight).pow(2).sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        error = (self.noise / self.signal) ** 0.5 if self.signal else 0.0
+        return {"matrices": self.matrices, "exact": self.exact, "relative_error": round(error, 6)}
+
+
+class Form:
+    """Makes the parts; `scheme_of` says how a part's weights are stored, `report` how that went."""
+
+    def __init__(self, scheme_of: Callable[[Part], PartScheme]) -> None:
+        self._scheme_of = scheme_of
+        self.report: dict[str, PartReport] = {}
+        self._tables: dict[tuple[int, PartScheme], Blocks] = {}  # of the model's vocabulary, which may be tied
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        blocks = self._table(weight, "embedding")
+        return BlockEmbedding(blocks) if blocks else nn.Embedding.from_pretrained(weight)
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        return Opening(block, adapters, self._product)
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        return Closing(block, adapters, self._product)
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        return Head(norm, self._of(self._table(weight, "head"), weight))
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        return StreamHead(norm, self._of(self._blocks(weight, "streams"), weight), ids, top_k)
+
+    def attention(self, capacity: int, scale: float) -> nn.Module:
+        return Attention(scale)
+
+    def _product(self, linear: nn.Linear, part: Part) -> nn.Module:
+        return self._of(self._blocks(linear.weight, part), linear.weight, linear.bias)
+
+    @staticmethod
+    def _of(blocks: Blocks | None, weight: Tensor, bias: Tensor | None = None) -> nn.Module:
+        return BlockLinear(blocks, bias) if blocks else Product(weight, bias)
+
+    def _table(self, weight: Tensor, part: Part) -> Blocks | None:
+        """A tied head is the embedding's own table where their schemes are the same."""
+        key = weight.data_ptr(), self._scheme_of(part)
+        if key not in self._tables:
+            blocks = self._blocks(weight, part)
+            if blocks is None:
+                return None
+            self._tables[key] = blocks
+        return self._tables[key]
+
+    def _blocks(self, weight: Tensor, part: Part) -> Blocks | None:
+        """None for floats."""
+        scheme = self._scheme_of(part)
+        if scheme.bits >= 16:
+            return None
+        blocks = to_blocks(weight.detach(), scheme)
+        self.report.setdefault(part, PartReport()).add(weight.detach(), blocks)
+        return blocks
+
+
+class Product(nn.Module):
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", None if bias is None else bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class _Stored(nn.Module):
+    """The fields of `Blocks` as buffers."""
+
+    values: Tensor
+    scales: Tensor
+    zero_points: Tensor | None
+    offsets: Tensor | None
+
+    def __init__(self, blocks: Blocks) -> None:
+        super().__init__()
+        self.bits, self.block_size = blocks.bits, blocks.block_size
+        for name in ("values", "scales", "zero_points", "offsets"):
+            self.register_buffer(name, getattr(blocks, name))
+
+
+class BlockEmbedding(_Stored):
+    def forward(self, ids: Tensor) -> Tensor:
+        rows: Tensor = ops.block_embedding(ids, self.values, self.scales, self.zero_points, self.bits)
+        if self.offsets is not None:
+            rows = rows + F.embedding(ids, self.offsets).repeat_interleave(self.block_size, dim=1)
+        return rows
+
+
+class BlockLinear(_Stored):
+    """A product with integer weights; offsets of their blocks, where there are some, are a thin second one."""
+
+    bias: Tensor | None
+
+    def __init__(self, blocks: Blocks, bias: Tensor | None) -> None:
+        super().__init__(blocks)
+        self.register_buffer("bias", None if bias is None else bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = ops.block_linear(x, self.values, self.scales, self.zero_points, self.bias, self.bits)
+        if self.offsets is not None:
+            sums = x.view(x.shape[0], -1, self.block_size).sum(2)
+            y = y + F.linear(sums, self.offsets)
+        return y
+
+
+class Norm(nn.Module):
+    """RMSNorm over the last axis."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed: Tensor = ops.rms_norm(x, self.weight, self.eps)
+        return normed
+
+
+Make = Callable[[nn.Linear, Part], nn.Module]
+
+
+def _adapted(make: Make, linear: nn.Linear, part: Part, adapters: StreamAdapters | None, *names: str) -> Adapted:
+    adapted = Adapted(linear, adapters, *names)
+    adapted.product = make(linear, part)
+    return adapted
+
+
+class Opening(nn.Module):
+    """Norm, q, k and v in one product, head norms, rotary embedding."""
+
+    def __init__(self, block: Block, adapters: StreamAdapters | None, make: Make) -> None:
+        super().__init__()
+        a = block.self_attn
+        self.sizes = [count * a.head_dim for count in (a.num_heads, a.num_kv_heads, a.num_kv_heads)]
+        self.dim, self.norm = a.head_dim, Norm(block.input_layernorm)
+        self.q_norm = Norm(a.q_norm) if a.qk_norm else None
+        self.k_norm = Norm(a.k_norm) if a.qk_norm else None
+        qkv = joined(a.q_proj, a.k_proj, a.v_proj)
+        self.qkv_proj = _adapted(make, qkv, "attention", adapters, "q_proj", "k_proj", "v_proj")
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        rows = self.qkv_proj(self.norm(x), first).split(self.sizes, dim=1)
+        q, k, v = (t.view(x.shape[0], -1, self.dim) for t in rows)
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        return ops.rotary(q, cos, sin), ops.rotary(k, cos, sin), v
+
+
+class Closing(nn.Module):
+    """Output projection, the gated MLP with gate and up in one product, and both residual additions."""
+
+    def __init__(self, block: Block, adapters: StreamAdapters | None, make: Make) -> None:
+        super().__init__()
+        m = block.mlp
+        self.norm = Norm(block.post_attention_layernorm)
+        self.o_proj = _adapted(make, block.self_attn.o_proj, "attention", adapters, "o_proj")
+        gate_up = joined(m.gate_proj, m.up_proj)
+        self.gate_up_proj = _adapted(make, gate_up, "mlp", adapters, "gate_proj", "up_proj")
+        self.down_proj = _adapted(make, m.down_proj, "mlp", adapters, "down_proj")
+
+    def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
+        x = x + self.o_proj(attended, first)
+        gate, up = self.gate_up_proj(self.norm(x), first).chunk(2, dim=1)
+        closed: Tensor = x + self.down_proj(F.silu(gate) * up, first)
+        return closed
+
+
+class Head(nn.Module):
+    def __init__(self, norm: RMSNorm, product: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.product = Norm(norm), product
+
+    def forward(self, x: Tensor, want_logits: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.product(self.norm(x))
+        return logits, torch.argmax(logits, dim=1)
+
+
+class TopK(nn.Module):
+    """Logits [R, S] -> ids [R, k], log-probabilities [R, k]; float32 in a float16 graph too."""
+
+    ids: Tensor  # int64 [S]
+
+    def __init__(self, ids: Tensor, top_k: int) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.register_buffer("ids", ids)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, columns = torch.topk(torch.log_softmax(logits, dim=1), self.top_k)
+        return self.ids[columns], log_probs
+
+
+class StreamHead(nn.Module):
+    def __init__(self, norm: RMSNorm, product: nn.Module, ids: Tensor, top_k: int) -> None:
+        super().__init__()
+        self.norm, self.product, self.top_k = Norm(norm), product, TopK(ids, top_k)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        best: tuple[Tensor, Tensor] = self.top_k(self.product(self.norm(x)))
+        return best
+
+
+class Attention(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        attended: Tensor = ops.attention(*tensors, self.scale)
+        return attended

@@ -1,0 +1,90 @@
+"""PyTorch operators that become a few ONNX nodes each, with what they compute (namespace streamfuse_onnx).
+
+Eagerly they are the measure of parity; a recorder sees each as one call (record.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .blocks import dequantized
+
+NAMESPACE = "streamfuse_onnx"
+_library = torch.library.Library(NAMESPACE, "DEF")
+ops = getattr(torch.ops, NAMESPACE)
+
+
+def _block_linear(
+    x: Tensor, values: Tensor, scales: Tensor, zero_points: Tensor | None, bias: Tensor | None, bits: int
+) -> Tensor:
+    return F.linear(x, dequantized(values, scales, zero_points, bits).to(x.dtype), bias)
+
+
+def _block_embedding(ids: Tensor, values: Tensor, scales: Tensor, zero_points: Tensor | None, bits: int) -> Tensor:
+    return dequantized(values[ids], scales[ids], None if zero_points is None else zero_points[ids], bits)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[2] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=2)
+    return x * cos.unsqueeze(1) + turned * sin.unsqueeze(1)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    scale: float,
+) -> Tensor:
+    length, rows = int(cache_length), len(visible)
+    keys, values = torch.cat([key_cache[:length], key]), torch.cat([value_cache[:length], value])
+    seen = torch.cat([torch.ones(rows, length, dtype=torch.bool), visible | torch.eye(rows, dtype=torch.bool)], dim=1)
+    q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, keys, values))
+    attended = F.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=True)
+    return attended.squeeze(0).transpose(0, 1).flatten(1)
+
+
+def _define(schema: str, compute: Callable[..., Tensor], shape: Callable[..., Tensor]) -> None:
+    _library.define(schema)
+    name = schema.partition("(")[0]
+    _library.impl(name, compute, "CPU")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", shape, lib=_library)
+
+
+# x [R, K], Blocks' fields of a matrix [N, K], bias [N] -> [R, N]
+_define(
+    "block_linear(Tensor x, Tensor values, Tensor scales, Tensor? zero_points, Tensor? bias, int bits) -> Tensor",
+    _block_linear,
+    lambda x, values, *_: x.new_empty(x.shape[0], values.shape[0]),
+)
+# ids int64 [R], Blocks' fields of a table [V, h] -> [R, h]
+_define(
+    "block_embedding(Tensor ids, Tensor values, Tensor scales, Tensor? zero_points, int bits) -> Tensor",
+    _block_embedding,
+    lambda ids, values, scales, zero_points, bits: scales.new_empty(
+        ids.shape[0], values.shape[1] * values.shape[2] * 8 // bits
+    ),
+)
+# x [..., n], weight [n]
+_define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm, lambda x, *_: torch.empty_like(x))
+# x [R, H, D], cos, sin [R, D] -> [R, H, D]
+_define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rotary, lambda x, cos, sin: torch.empty_like(x))
+# As docs/contracts.md, section 6, has it; but a row that sees nothing gives anything finite.
+_define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, "
+    "Tensor visible, float scale) -> Tensor",
+    _attention,
+    lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
+)

@@ -1,0 +1,154 @@
+"""Writes a graph while a PyTorch method runs on shapes alone.
+
+torch.export would trace the same methods ten times more slowly, and torch.onnx choose its own names and nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import TensorProto
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..graphs import Method
+from ..pruning import Survivors
+from .form import TopK
+from .graph import Graph, Value
+from .rules import RULES, Result
+
+_DTYPES = {torch.int64: TensorProto.INT64, torch.bool: TensorProto.BOOL, torch.uint8: TensorProto.UINT8}
+_READABLE = [  # places of tensors among the modules -> names as checkpoints have them
+    (r"^embedding\b", "embed_tokens"),
+    (r"^head\.norm\b", "norm"),
+    (r"^head\b", "lm_head"),
+    (r"^openings\.(\d+)\.norm\b", r"layers.\1.input_layernorm"),
+    (r"^closings\.(\d+)\.norm\b", r"layers.\1.post_attention_layernorm"),
+    (r"^(openings|closings)\.", "layers."),
+    (r"\.product\b", ""),
+]
+
+
+class UnsupportedOperator(RuntimeError):
+    """The method uses a PyTorch operator that rules.py does not write; the message names it."""
+
+
+class Names:
+    """Readable names of modules, parameters and buffers, the same in every method."""
+
+    def __init__(self, weights: nn.Module, method: nn.Module) -> None:
+        self._names: dict[int, str] = {}
+        for root in (weights, method):
+            for listed in (root.named_modules(), root.named_parameters(), root.named_buffers()):
+                for name, item in listed:
+                    self._names.setdefault(id(item), _readable(name))
+
+    def of(self, item: object) -> str | None:
+        return self._names.get(id(item))
+
+
+def _readable(name: str) -> str:
+    for pattern, text in _READABLE:
+        name = re.sub(pattern, text, name)
+    return name
+
+
+class Recorder(TorchDispatchMode):
+    """Every operator that runs becomes nodes of `graph`, whose floats are of `float_type`."""
+
+    def __init__(self, graph: Graph, names: Names, float_type: int) -> None:
+        super().__init__()
+        self._graph, self._names, self._float = graph, names, float_type
+        self._values: dict[int, tuple[Tensor, Value]] = {}  # the tensors are kept, so that no id is used twice
+        self._modules: list[nn.Module] = []
+
+    def bind(self, tensor: Tensor, value: Value) -> None:
+        self._values[id(tensor)] = tensor, value
+
+    def value(self, tensor: Tensor) -> Value:
+        """The value of a computed tensor; any other is a constant."""
+        if id(tensor) in self._values:
+            value = self._values[id(tensor)][1]
+            exact = self._full_precision and value.dtype == TensorProto.FLOAT16
+            return self._graph.cast(value, TensorProto.FLOAT) if exact else value
+        name, dtype = self._names.of(tensor), _DTYPES.get(tensor.dtype) or self._float
+        with unset_fake_temporarily():
+            array = tensor.detach().numpy()
+        if dtype == TensorProto.FLOAT16 and self._full_precision:
+            name = name and f"{name}.float32"
+        elif dtype == TensorProto.FLOAT16:
+            array = array.astype(np.float16)
+        return self._graph.constant(array, name)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "prim":
+            return out
+        if func not in RULES:
+            raise UnsupportedOperator(f"no ONNX is known for {func}")
+        found: Result = RULES[func](self._graph, out, *map(self._argument, args), **(kwargs or {}))
+        pairs = [(out, found)] if isinstance(found, Value) else zip(out, found, strict=True)
+        for tensor, value in pairs:
+            self.bind(tensor, value)
+        return out
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, Tensor):
+            return self.value(argument)
+        return [self._argument(item) for item in argument] if isinstance(argument, (list, tuple)) else argument
+
+    @property
+    def _full_precision(self) -> bool:
+        """Path scores and log-probabilities need more than float16 can say."""
+        return any(isinstance(module, (Survivors, TopK)) for module in self._modules)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Follows which module runs, for names."""
+        handles = [
+            hooks.register_module_forward_pre_hook(lambda module, _: self._enter(module)),
+            hooks.register_module_forward_hook(lambda module, _, __: self._leave()),
+        ]
+        try:
+            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module) -> None:
+        self._modules.append(module)
+        self._graph.scope = self._names.of(module) or self._graph.scope
+
+    def _leave(self) -> None:
+        self._modules.pop()
+        self._graph.scope = (self._names.of(self._modules[-1]) or "") if self._modules else ""
+
+
+def record(
+    method: Method,
+    inputs: Mapping[str, Tensor],
+    bound: Mapping[str, Value],
+    graph: Graph,
+    names: Names,
+    float_type: int,
+) -> list[Value]:
+    """Run `method` on `inputs`, of which those in `bound` are inputs of the graph; the values of its outputs.
+
+    Raises:
+        UnsupportedOperator: an operator has no rule.
+    """
+    recorder = Recorder(graph, names, float_type)
+    for name, value in bound.items():
+        recorder.bind(inputs[name], value)
+    with recorder.watching():
+        outputs = method(*inputs.values())
+    graph.scope = ""
+    return [recorder.value(tensor) for tensor in outputs]

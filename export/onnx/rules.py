@@ -1,0 +1,263 @@
+"""How each PyTorch operator of the graphs is written in ONNX. All shapes are static, so views are plain reshapes.
+
+A rule gets the graph, the operator's result (shapes only) and its arguments, tensors among them as `Value`, and gives
+the value or values that stand for the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from onnx import TensorProto
+from torch import Tensor
+
+from .graph import CONTRIB, Graph, Value
+from .operators import ops
+
+Result: TypeAlias = Value | list[Value]
+Rule: TypeAlias = Callable[..., Result]
+
+HIDDEN = -1e4  # what the mask adds to the scores of rows that are not seen; finite, also in float16
+ACCURACY_LEVEL = 4  # MatMulNBits may round a block of activations to int8: several times faster on CPUs
+_aten = torch.ops.aten
+
+
+def _unary(op: str) -> Rule:
+    return lambda g, out, x: g.op(op, x, shape=x.shape, dtype=x.dtype)
+
+
+def _binary(op: str, dtype: int | None = None, swapped: bool = False) -> Rule:
+    def rule(g: Graph, out: Tensor, a: Value, b: Value | float) -> Value:
+        b = b if isinstance(b, Value) else g.scalar(b, a.dtype)
+        pair = (b, a) if swapped else (a, b)
+        return g.op(op, *pair, shape=out.shape, dtype=dtype or a.dtype)
+
+    return rule
+
+
+def _view(g: Graph, out: Tensor, x: Value, *_: Any, **__: Any) -> Value:
+    return g.reshape(x, *out.shape)
+
+
+def _expand(g: Graph, out: Tensor, x: Value, *_: Any) -> Value:
+    if math.prod(x.shape) == math.prod(out.shape):
+        return g.reshape(x, *out.shape)
+    return g.op("Expand", x, g.numbers(*out.shape), shape=out.shape, dtype=x.dtype)
+
+
+def _reduce(op: str) -> Rule:
+    def rule(g: Graph, out: Tensor, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
+        return g.op(op, x, g.numbers(*axes), shape=out.shape, dtype=x.dtype, keepdims=int(keep))
+
+    return rule
+
+
+def _gather(g: Graph, out: Tensor, x: Value, index: Value, axis: int = 0) -> Value:
+    return g.op("Gather", x, index, shape=out.shape, dtype=x.dtype, axis=axis)
+
+
+def _slice(g: Graph, out: Tensor, x: Value, axis: int = 0, start: int | None = 0, end: int | None = None) -> Value:
+    axis, first = axis % len(x.shape), start or 0
+    if tuple(out.shape) == x.shape:
+        return x
+    first = first + x.shape[axis] if first < 0 else first
+    bounds = (g.numbers(first), g.numbers(first + out.shape[axis]), g.numbers(axis))
+    return g.op("Slice", x, *bounds, shape=out.shape, dtype=x.dtype)
+
+
+def _split(g: Graph, out: Sequence[Tensor], x: Value, _: Any, axis: int = 0) -> list[Value]:
+    sizes = g.numbers(*(part.shape[axis] for part in out))
+    return g.node("Split", [x, sizes], [(tuple(part.shape), x.dtype) for part in out], axis=axis % len(x.shape))
+
+
+def _concat(g: Graph, out: Tensor, parts: Sequence[Value], axis: int = 0) -> Value:
+    return g.op("Concat", *parts, shape=out.shape, dtype=parts[0].dtype, axis=axis % len(out.shape))
+
+
+def _matrix_product(g: Graph, out: Tensor, a: Value, b: Value, bias: Value | None = None) -> Value:
+    weight = g.untransposed(b)
+    if weight is not None:
+        return g.op("Gemm", a, weight, bias, shape=out.shape, dtype=a.dtype, transB=1)
+    return g.op("MatMul", a, b, shape=out.shape, dtype=a.dtype)
+
+
+def _swap(g: Graph, out: Tensor, x: Value, first: int = 0, second: int = 1) -> Value:
+    axes = list(range(len(x.shape)))
+    axes[first], axes[second] = axes[second], axes[first]
+    return g.op("Transpose", x, shape=out.shape, dtype=x.dtype, perm=axes)
+
+
+def _silu(g: Graph, out: Tensor, x: Value) -> Value:
+    gate = g.op("Sigmoid", x, shape=x.shape, dtype=x.dtype)
+    return g.op("Mul", x, gate, shape=x.shape, dtype=x.dtype)
+
+
+def _rsqrt(g: Graph, out: Tensor, x: Value) -> Value:
+    return g.op("Reciprocal", g.op("Sqrt", x, shape=x.shape, dtype=x.dtype), shape=x.shape, dtype=x.dtype)
+
+
+def _top_k(g: Graph, out: Sequence[Tensor], x: Value, k: int, axis: int = -1) -> list[Value]:
+    shape = tuple(out[0].shape)
+    return g.node("TopK", [x, g.numbers(k)], [(shape, x.dtype), (shape, TensorProto.INT64)], axis=axis)
+
+
+def _arg_max(g: Graph, out: Tensor, x: Value, axis: int) -> Value:
+    return g.op("ArgMax", x, shape=out.shape, dtype=TensorProto.INT64, axis=axis, keepdims=0)
+
+
+def _block_linear(
+    g: Graph, out: Tensor, x: Value, values: Value, scales: Value, zeros: Value | None, bias: Value | None, bits: int
+) -> Value:
+    size = values.shape[2] * 8 // bits
+    return g.op(
+        "MatMulNBits", x, values, scales, zeros, None, bias, shape=out.shape, dtype=x.dtype, domain=CONTRIB,
+        K=x.shape[1], N=values.shape[0], bits=bits, block_size=size, accuracy_level=ACCURACY_LEVEL,
+    )  # fmt: skip
+
+
+def _block_embedding(
+    g: Graph, out: Tensor, ids: Value, values: Value, scales: Value, zeros: Value | None, bits: int
+) -> Value:
+    table = g.reshaped_constant(values, values.shape[0], values.shape[1] * values.shape[2])
+    size = values.shape[2] * 8 // bits
+    return g.op(
+        "GatherBlockQuantized", table, ids, scales, zeros, shape=out.shape, dtype=scales.dtype, domain=CONTRIB,
+        bits=bits, block_size=size, gather_axis=0, quantize_axis=1,
+    )  # fmt: skip
+
+
+def _rms_norm(g: Graph, out: Tensor, x: Value, weight: Value, eps: float) -> Value:
+    return g.op("RMSNormalization", x, weight, shape=x.shape, dtype=x.dtype, axis=-1, epsilon=eps)
+
+
+def _rotary(g: Graph, out: Tensor, x: Value, cos: Value, sin: Value) -> Value:
+    rows, heads, dim = x.shape
+    halves = [_first_half(g, table) for table in (cos, sin)]
+    flat = g.reshape(x, 1, rows, heads * dim)
+    turned = g.op("RotaryEmbedding", flat, *halves, shape=flat.shape, dtype=x.dtype, num_heads=heads)
+    return g.reshape(turned, rows, heads, dim)
+
+
+def _first_half(g: Graph, table: Value) -> Value:
+    """cos or sin [R, D], whose halves are equal, as RotaryEmbedding takes it: [1, R, D / 2]."""
+    rows, dim = table.shape
+    bounds = (g.numbers(0), g.numbers(dim // 2), g.numbers(1))
+    half = g.op("Slice", table, *bounds, shape=(rows, dim // 2), dtype=table.dtype)
+    return g.reshape(half, 1, rows, dim // 2)
+
+
+def heads_first(g: Graph, rows: Value) -> Value:
+    """New keys or values [R, Hkv, D] as a cache holds them: [1, Hkv, R, D]."""
+    return g.transpose(g.reshape(rows, 1, *rows.shape), 0, 2, 1, 3)
+
+
+def _attention(
+    g: Graph,
+    out: Tensor,
+    query: Value,
+    key: Value,
+    value: Value,
+    key_cache: Value,
+    value_cache: Value,
+    cache_length: Value,
+    visible: Value,
+    scale: float,
+) -> Value:
+    """Two segments under one softmax: the cache [1, Hkv, C, D] is read where it lies, never joined with the new rows.
+
+    The query heads of one key head are rows of one product, so that no key is repeated.
+    """
+    rows, heads, dim = query.shape
+    _, kv_heads, capacity, _ = key_cache.shape
+    group, kind = heads // kv_heads, query.dtype
+    many = group * rows
+    g.scope = f"layers.{key_cache.name.split('.')[1]}.attention"
+
+    def product(a: Value, b: Value) -> Value:
+        return g.op("MatMul", a, b, shape=(*a.shape[:3], b.shape[3]), dtype=kind)
+
+    q = g.op("Mul", query, g.scalar(scale, kind), shape=query.shape, dtype=kind)
+    q = g.transpose(g.reshape(q, 1, rows, kv_heads, group, dim), 0, 2, 3, 1, 4)
+    q = g.reshape(q, 1, kv_heads, many, dim)
+    new_key, new_value = heads_first(g, key), heads_first(g, value)
+    segments = [product(q, g.transpose(keys, 0, 1, 3, 2)) for keys in (key_cache, new_key)]
+    shape = (1, kv_heads, many, capacity + rows)
+    scores = g.op("Concat", *segments, shape=shape, dtype=kind, axis=3)
+    scores = g.op("Add", scores, _mask(g, cache_length, visible, capacity, group, kind), shape=shape, dtype=kind)
+    shares = g.op("Softmax", scores, shape=shape, dtype=kind, axis=-1)
+    of_cache, of_new = g.node(
+        "Split",
+        [shares, g.numbers(capacity, rows)],
+        [((*shape[:3], capacity), kind), ((*shape[:3], rows), kind)],
+        axis=3,
+    )
+    attended = g.op(
+        "Add", product(of_cache, value_cache), product(of_new, new_value), shape=(1, kv_heads, many, dim), dtype=kind
+    )
+    attended = g.transpose(g.reshape(attended, 1, kv_heads, group, rows, dim), 0, 3, 1, 2, 4)
+    return g.reshape(attended, rows, heads * dim)
+
+
+def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: int, dtype: int) -> Value:
+    """What to add to the scores [1, 1, group * R, C + R]; every layer of a pass uses the same."""
+    rows, columns, scope, g.scope = visible.shape[0], capacity + visible.shape[0], g.scope, "mask"
+    positions = g.constant(np.arange(capacity, dtype=np.int64), "positions")
+    valid = g.op("Less", positions, cache_length, shape=(capacity,), dtype=TensorProto.BOOL)
+    valid = g.op("Expand", valid, g.numbers(rows, capacity), shape=(rows, capacity), dtype=TensorProto.BOOL)
+    seen = g.op("Concat", valid, visible, shape=(rows, columns), dtype=TensorProto.BOOL, axis=1)
+    mask = g.op("Where", seen, g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype), shape=(rows, columns), dtype=dtype)
+    mask = g.op("Expand", mask, g.numbers(group, rows, columns), shape=(group, rows, columns), dtype=dtype)
+    g.scope = scope
+    return g.reshape(mask, 1, 1, group * rows, columns)
+
+
+RULES: dict[Any, Rule] = {
+    _aten.view.default: _view,
+    _aten._unsafe_view.default: _view,
+    _aten.unsqueeze.default: _view,
+    _aten.squeeze.dim: _view,
+    _aten.clone.default: _view,
+    _aten.expand.default: _expand,
+    _aten.t.default: _swap,
+    _aten.transpose.int: _swap,
+    _aten.cat.default: _concat,
+    _aten.slice.Tensor: _slice,
+    _aten.split.Tensor: _split,
+    _aten.split_with_sizes.default: _split,
+    _aten.embedding.default: lambda g, out, table, ids: _gather(g, out, table, ids),
+    _aten.index_select.default: lambda g, out, x, axis, index: _gather(g, out, x, index, axis),
+    _aten.index.Tensor: lambda g, out, x, index: _gather(g, out, x, *index),
+    _aten.mm.default: _matrix_product,
+    _aten.addmm.default: lambda g, out, bias, a, b: _matrix_product(g, out, a, b, bias),
+    _aten.add.Tensor: _binary("Add"),
+    _aten.sub.Tensor: _binary("Sub"),
+    _aten.rsub.Scalar: _binary("Sub", swapped=True),
+    _aten.mul.Tensor: _binary("Mul"),
+    _aten.eq.Tensor: _binary("Equal", TensorProto.BOOL),
+    _aten.clamp.default: _binary("Max"),
+    _aten.pow.Tensor_Scalar: _binary("Pow"),
+    _aten.neg.default: _unary("Neg"),
+    _aten.exp.default: _unary("Exp"),
+    _aten.log.default: _unary("Log"),
+    _aten.relu.default: _unary("Relu"),
+    _aten.sigmoid.default: _unary("Sigmoid"),
+    _aten.silu.default: _silu,
+    _aten.rsqrt.default: _rsqrt,
+    _aten.sum.dim_IntList: _reduce("ReduceSum"),
+    _aten.mean.dim: _reduce("ReduceMean"),
+    _aten._to_copy.default: lambda g, out, x, dtype: g.cast(x, TensorProto.FLOAT),
+    _aten._log_softmax.default: lambda g, out, x, axis, _: g.op(
+        "LogSoftmax", x, shape=x.shape, dtype=x.dtype, axis=axis
+    ),
+    _aten.topk.default: _top_k,
+    _aten.argmax.default: _arg_max,
+    ops.block_linear.default: _block_linear,
+    ops.block_embedding.default: _block_embedding,
+    ops.rms_norm.default: _rms_norm,
+    ops.rotary.default: _rotary,
+    ops.attention.default: _attention,
+}

@@ -1,0 +1,96 @@
+"""The target ONNX: a file per method and one file of weights, for ONNX Runtime. See docs/onnx.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backend import Backend, ModelSpec
+from streamfuse.runtime.backends.onnxruntime import OnnxBackend
+
+from .. import selftest
+from ..graphs import Method, Weights, build_methods
+from ..parts import part_sizes
+from ..plan import PARTS, ExportPlan, Part, Quantize
+from ..target import Progress, TargetFacts
+from .blocks import DEFAULT_BLOCK
+from .emit import contrib_operators, write_models
+from .form import Form
+from .graph import CONTRIB_OPSET, OPSET
+from .rules import ACCURACY_LEVEL
+
+_PARTS_OF = {  # the parts of stored tensors, by the beginning of their names
+    "embedding": r"embed_tokens",
+    "streams": r"stream_head|insert|survivors|layers\.\d+\.\w+\.adapter",
+    "attention": r"layers\.\d+\.(qkv_proj|o_proj|q_norm|k_norm|input_layernorm)",
+    "mlp": r"layers\.\d+\.",
+    "head": r"lm_head|norm|candidates",
+}
+
+
+class OnnxTarget:
+    """See target.Target."""
+
+    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
+        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
+        # What integer weights leave to lose is the rounding of activations to int8, whatever the weights' bits are.
+        self.floor = selftest.FLOORS[plan.dtype if plan.quantize is Quantize.NONE else "int8"]
+        self.form = Form(plan.part_scheme)
+
+    def quantize(self) -> dict[str, Method] | None:
+        self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
+        self.methods = build_methods(self.weights)
+        return None if self.plan.quantize is Quantize.NONE else self.methods
+
+    def lower(self) -> None:
+        self.method_facts, self.stored = write_models(
+            self.weights, self.methods, self.folder, self.plan.dtype, self.progress
+        )
+
+    def open(self) -> Backend:
+        return OnnxBackend(self.folder, self.spec)
+
+    def facts(self) -> TargetFacts:
+        operators = contrib_operators(self.folder)
+        report = {
+            "opset": OPSET,
+            "contrib_opset": CONTRIB_OPSET if operators else None,
+            "contrib_operators": operators,
+            "accuracy_level": ACCURACY_LEVEL if operators else None,
+            "packages": {"onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
+            "weights": {part: found.to_dict() for part, found in self.form.report.items()},
+        }
+        return TargetFacts(
+            backend=self.plan.backend,
+            kernels=False,
+            required_operators=operators,
+            methods=self.method_facts,
+            cache_dtype=self.plan.dtype,
+            quantization={part: self._part(part) for part in PARTS},
+            report=report,
+        )
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        scheme = self.plan.part_scheme(part)
+        if scheme.bits < 16:
+            scheme = replace(scheme, group_size=scheme.group_size or DEFAULT_BLOCK)
+        model = self.model
+        sizes = part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), self.plan)
+        return {
+            "scheme": scheme.name,
+            "bits": scheme.bits,
+            "group_size": scheme.group_size if scheme.bits < 16 else None,
+            "symmetric": scheme.symmetric if scheme.bits < 16 else None,
+            "parameters": sizes[part].parameters,
+            "bytes": sum(size for name, size in self.stored.items() if _part_of(name) == part),
+        }
+
+
+def _part_of(name: str) -> str | None:
+    return next((part for part, beginning in _PARTS_OF.items() if re.match(beginning, name)), None)

@@ -1,0 +1,259 @@
+"""Runs a bundle's .onnx files, one per method, through ONNX Runtime. Needs numpy and onnxruntime.
+
+A backend owns its caches; they and all other tensors are bound once, so that a pass copies nothing. Graphs give the new
+rows only, and `commit` copies the accepted ones (docs/onnx.md). Outputs are views, valid until the next `run`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
+
+STREAMS = "streams"
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+_NOBODY: IntArray = np.zeros(0, np.int64)
+_Array = npt.NDArray[Any]
+
+
+class OnnxProgram:
+    """The graphs of one bundle, for any number of backends in any threads. Each is loaded when it is first asked for.
+
+    `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose.
+    """
+
+    def __init__(self, path: str | Path, num_threads: int | None = None) -> None:
+        path = Path(path)
+        self._folder, self._num_threads = path if path.is_dir() else path.parent, num_threads or 0
+        self._sessions: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def session(self, method: str) -> Any:
+        """The method's onnxruntime.InferenceSession. BackendError says what is wrong with its file."""
+        with self._lock:
+            if method not in self._sessions:
+                self._sessions[method] = self._load(method)
+            return self._sessions[method]
+
+    def _load(self, method: str) -> Any:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise BackendError("this bundle needs the package onnxruntime (pip install streamfuse[onnx])") from error
+        file = self._folder / f"{method}.onnx"
+        if not file.is_file():
+            raise BackendError(f"{self._folder} has no {file.name}")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self._num_threads, 1
+        options.log_severity_level = 4  # errors are raised; they need not be printed too
+        # Each graph has threads of its own; those of the last pass must not take the cores of the next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's own classes, which have no common base
+            raise BackendError(f"ONNX Runtime cannot load {file}: {_first_line(error)}") from error
+
+
+class _Pass:
+    """One method bound to arrays: `arrays` has inputs and outputs by name, caches and new rows excepted.
+
+    New keys and values of all layers lie in two arrays [2 layers, Hkv, rows, D]: `lower`, and `top` for the layers
+    whose rows are in the order of `kept`.
+    """
+
+    def __init__(self, session: Any, caches: _Array, num_lower: int) -> None:
+        self._session, self._binding = session, session.io_binding()
+        self._caches = caches
+        self.arrays: dict[str, _Array] = {}
+        for tensor in session.get_inputs():
+            if tensor.name.startswith("past_key_values."):
+                self._bind(tensor, caches[_place(tensor.name)], self._binding.bind_input)
+            else:
+                self.arrays[tensor.name] = np.zeros(tensor.shape, _DTYPES[tensor.type])
+                self._bind(tensor, self.arrays[tensor.name], self._binding.bind_input)
+        outputs = session.get_outputs()
+        new = {_place(t.name): t for t in outputs if t.name.startswith("present.")}
+        both = [[new[i] for i in range(len(new)) if (i < 2 * num_lower) == lower] for lower in (True, False)]
+        self.lower, self.top = (
+            np.zeros((len(ts), *(ts[0].shape[1:] if ts else (0, 0, 0))), caches.dtype) for ts in both
+        )
+        for tensors, rows in zip(both, (self.lower, self.top), strict=True):
+            for tensor, array in zip(tensors, rows, strict=True):
+                self._bind(tensor, array, self._binding.bind_output)
+        for tensor in outputs:
+            if not tensor.name.startswith("present."):
+                self.arrays[tensor.name] = np.zeros(tensor.shape, _DTYPES[tensor.type])
+                self._bind(tensor, self.arrays[tensor.name], self._binding.bind_output)
+
+    @staticmethod
+    def _bind(tensor: Any, array: _Array, bind: Any) -> None:
+        if _DTYPES.get(tensor.type) != array.dtype.type or np.prod(tensor.shape) != array.size:
+            raise BackendError(f"{tensor.name} is {tensor.type} {tensor.shape}, which does not fit the other graphs")
+        bind(tensor.name, "cpu", 0, array.dtype.type, tensor.shape, array.ctypes.data)
+
+    def run(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:  # as above
+            raise BackendError(f"ONNX Runtime: {_first_line(error)}") from error
+
+
+class OnnxBackend:
+    """One sequence on one program. `source` is a program, or the path of one; `num_threads` counts for a path only."""
+
+    def __init__(self, source: str | Path | OnnxProgram, spec: ModelSpec, num_threads: int | None = None) -> None:
+        self._program: OnnxProgram | None = (
+            source if isinstance(source, OnnxProgram) else OnnxProgram(source, num_threads)
+        )
+        self._spec, self._length = spec, 0
+        decode = self._program.session(DECODE)
+        cache = next((t for t in decode.get_inputs() if t.name == "past_key_values.0.key"), None)
+        facts = decode.get_modelmeta().custom_metadata_map
+        try:
+            layers, top = int(facts["streamfuse.num_layers"]), int(facts["streamfuse.num_msa_layers"])
+        except (KeyError, ValueError):
+            cache = None
+        if cache is None:
+            raise BackendError("decode.onnx is no graph of streamfuse: it lacks past_key_values or its metadata")
+        _, kv_heads, capacity, head_dim = cache.shape
+        if capacity != spec.capacity:
+            raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {capacity}")
+        self._num_lower = layers - top
+        self._caches = np.zeros((2 * layers, kv_heads, capacity, head_dim), _DTYPES[cache.type])
+        self._passes: dict[str, _Pass] = {}
+        self._last: _Pass | None = None
+        self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
+        self._pass(DECODE)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def run(
+        self,
+        method: str,
+        input_ids: IntArray,
+        position_ids: IntArray,
+        ancestors: BoolArray,
+        want_logits: bool = False,
+    ) -> PassOutput:
+        count, rows = len(input_ids), self.spec.rows(method)
+        if not 1 <= count <= rows:
+            raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
+        bound = self._pass(method)
+        for name, given in (("input_ids", input_ids), ("position_ids", position_ids)):
+            bound.arrays[name][:count], bound.arrays[name][count:] = given, 0
+        bound.arrays["ancestors"].fill(False)
+        bound.arrays["ancestors"][:count, :count] = ancestors
+        bound.arrays["cache_length"][0] = self._length
+        self._last = None
+        bound.run()
+        self._last = bound
+        if method == PREFILL:
+            self._places = {row: row for row in range(count)}
+            return PassOutput.of_prefill()
+        logits, best = None, bound.arrays["best"]
+        if method == DECODE:
+            self._places = {0: 0}
+            return PassOutput.of_decode(bound.arrays["logits"].astype(np.float32) if want_logits else None, best)
+        kept = bound.arrays["kept"]
+        real = int(np.count_nonzero(kept < count))  # padding rows come last
+        self._places = {row: index for index, row in enumerate(kept[:real].tolist())}
+        if want_logits:
+            logits = bound.arrays["logits"][:real].astype(np.float32, copy=False)
+        carried = [bound.arrays[name][:real] for name in ("stream_ids", "stream_log_probs") if name in bound.arrays]
+        return PassOutput(logits, best[:real], kept[:real], *carried)
+
+    def streams(self, index: int) -> PassOutput:
+        if not self.spec.deferred:
+            raise BackendError("this bundle has no method 'streams'")
+        if self._last is None or "hidden" not in self._last.arrays or not 0 <= index < len(self._places):
+            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
+        bound = self._pass(STREAMS)
+        bound.arrays["hidden"][0] = self._last.arrays["hidden"][index]
+        bound.arrays["position_ids"][0], bound.arrays["cache_length"][0] = self._length - 1, self._length
+        bound.run()
+        return PassOutput(None, _NOBODY, _NOBODY, bound.arrays["stream_ids"], bound.arrays["stream_log_probs"])
+
+    def commit(self, rows: Sequence[int]) -> None:
+        lost = [row for row in rows if row not in self._places]
+        if lost or self._last is None:
+            raise BackendError(f"row {lost[0] if lost else None} is not among the surviving rows of the last pass")
+        start, end, lower = self._length, self._length + len(rows), 2 * self._num_lower
+        if end > self.spec.capacity:
+            raise BackendError(f"{end} rows do not fit into the cache of {self.spec.capacity}")
+        self._caches[:lower, :, start:end] = self._last.lower[:, :, list(rows)]
+        self._caches[lower:, :, start:end] = self._last.top[:, :, [self._places[row] for row in rows]]
+        self._length = end
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self._length:
+            raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
+        self._length, self._places = length, {}
+
+    def close(self) -> None:
+        self._passes, self._last, self._places, self._program, self._length = {}, None, {}, None, 0
+
+    def __enter__(self) -> OnnxBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pass(self, method: str) -> _Pass:
+        if self._program is None:
+            raise BackendError("this backend is closed")
+        if method not in self._passes:
+            try:
+                bound = _Pass(self._program.session(method), self._caches, self._num_lower)
+            except (KeyError, IndexError) as error:
+                raise BackendError(f"{method}.onnx does not fit the other graphs: {error}") from error
+            self._check(method, bound.arrays)
+            self._passes[method] = bound
+        return self._passes[method]
+
+    def _check(self, method: str, arrays: Mapping[str, _Array]) -> None:
+        """Refuse a graph that is not what the manifest says."""
+        spec = self.spec
+        streams = (spec.num_streams, spec.top_k)
+        if method == STREAMS:
+            wanted: dict[str, tuple[int, ...]] = {"position_ids": (1,), "stream_ids": (1, *streams)}
+        else:
+            rows = spec.rows(method)
+            keep = spec.widths[method][1] if method in spec.widths else rows
+            wanted = {"input_ids": (rows,), "position_ids": (rows,), "ancestors": (rows, rows), "cache_length": (1,)}
+            if method != PREFILL:
+                wanted |= {"logits": (keep, spec.vocab_size), "best": (keep,)}
+            if method in spec.widths:
+                wanted["kept"] = (keep,)
+            if spec.streams_of(method):
+                wanted["stream_ids"] = (spec.streams_of(method), *streams)
+        for name, shape in wanted.items():
+            found = arrays[name].shape if name in arrays else None
+            if found != shape:
+                raise BackendError(f"the manifest asks for {name} {list(shape)} of {method}, but the graph has {found}")
+
+
+def _place(name: str) -> int:
+    """past_key_values.3.value, present.3.value -> 7."""
+    _, layer, kind = name.split(".")
+    return 2 * int(layer) + ("key", "value").index(kind)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
