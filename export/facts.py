@@ -100,7 +100,10 @@ def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "stream_vocab_size": len(model.stream_vocab),
         "parent_rank": config.parent_rank,
         "adapter": plan.adapter.stem,
-        "extra_parameters": sum(p.numel() for p in model.extra_parameters()),
+        # Those that tune the base are the task's, merged or not.
+        "extra_parameters": sum(
+            p.numel() for name, p in model.named_parameters() if not name.startswith(("base.", "base_adapters."))
+        ),
         "default_width": plan.default_width,
         "schedule": plan.schedule.value,
     }

@@ -92,7 +92,7 @@ class Turn(nn.Module):
 
 
 class Span(nn.Module):
-    """Consecutive layers over R rows, those from `first` on with the streams' adapters."""
+    """Consecutive layers over R rows, those from `first` on with low-rank adapters."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Weights(nn.Module):
         form = form or stock.Form()
         self.config, self.streams_config, self.shapes = base.config, config, shapes
         self.embedding = form.embedding(base.embed_tokens.weight)
-        adapters = _stream_adapters(model)
+        adapters = _adapters(model)
         self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
         self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
         self.head = form.head(base.norm, base.lm_head.weight)
@@ -170,7 +170,8 @@ class Weights(nn.Module):
         step = self.streams_config.value_rotation if start < rows else 0.0
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
-        return Span(openings, closings if close_last else closings[:-1], self.attention, rows, start, turn)
+        adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters are for all rows
+        return Span(openings, closings if close_last else closings[:-1], self.attention, rows, adapted, turn)
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         """The pruner of one method; None where nothing is left out and the order does not matter."""
@@ -180,9 +181,19 @@ class Weights(nn.Module):
         return Survivors(self.pruner, self.norm, rows, keep, ordered)
 
 
-def _stream_adapters(model: StreamFused) -> list[StreamAdapters | None]:
-    """One per layer; None where a layer carries no streams, or its streams no adapters."""
-    count = model.streams_config.num_msa_layers
+def _adapters(model: StreamFused) -> list[StreamAdapters | None]:
+    """One per layer: of stream rows or, where the base is tuned and not merged, of all rows; None where there is none.
+
+    Raises:
+        ValueError: both kinds are there; a product takes one. `StreamFused.merged` adds one kind to the weights.
+    """
+    count, tuned = model.streams_config.num_msa_layers, model.streams_config.base_layers
+    if tuned and model.streams_config.adapter_rank:
+        raise ValueError("the base's adapters must be merged where stream rows have adapters of their own")
+    if tuned:
+        return [None] * (model.base.config.num_layers - tuned) + [
+            cast("StreamAdapters", a) for a in model.base_adapters
+        ]
     if not model.streams_config.adapter_rank:
         return [None] * model.base.config.num_layers
     return [None] * model.num_lower_layers + [cast("StreamAdapters", model.adapters[i]) for i in range(count)]

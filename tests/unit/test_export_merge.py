@@ -1,0 +1,101 @@
+"""What tunes the base: added to its weights, or kept beside them so that four bits need not be rounded anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows, write_checkpoint
+from streamfuse.bundle import open_bundle
+from streamfuse.export.bundle import export_bundle
+from streamfuse.export.graphs import Weights, build_methods, example_inputs
+from streamfuse.export.parts import part_sizes
+from streamfuse.export.plan import GraphShapes, PlanError, Quantize
+from streamfuse.export.preview import preview
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+TUNED = {"base_rank": 2, "base_layers": 2, "adapter_rank": 0}
+BOTH = {"base_rank": 2, "base_layers": 2, "adapter_rank": 2}
+
+
+@pytest.fixture(scope="module")
+def tuned() -> StreamFused:
+    torch.manual_seed(0)
+    return tiny_model(TUNED)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tuned: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_checkpoint(tmp_path_factory.mktemp("tuned"), tuned)
+
+
+@torch.inference_mode()
+def test_beside_the_weights_is_the_same_function(tuned: StreamFused) -> None:
+    shapes = GraphShapes(64, 8, ((4, 4),), 5, (4,), deferred=True)
+    apart, merged = (Weights(model, shapes).eval() for model in (tuned, tuned.merged()))
+    plain = Weights(StreamFused(tuned.base, tuned.merged().streams_config, tuned.stream_vocab), shapes).eval()
+    for name, method in build_methods(apart).items():
+        inputs = example_inputs(apart, method)
+        ours, theirs = method(*inputs), build_methods(merged)[name](*inputs)
+        for a, b in zip(ours, theirs, strict=True):
+            if a.dtype == torch.float32:
+                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+        if name == "decode":
+            assert not torch.allclose(ours[0], build_methods(plain)[name](*inputs)[0], atol=1e-2)
+
+
+def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned: StreamFused, tmp_path: Path) -> None:
+    streams = tuned.streams_config
+    for settings, merges in [
+        ({}, False),
+        ({"merge_adapter": "on"}, True),
+        ({"quantize": Quantize.INT8}, True),
+        ({"quantize": Quantize.INT8, "merge_adapter": "off"}, False),
+        ({"schemes": {"attention": "q8_0"}}, False),
+        ({"schemes": {"attention": "q8_0", "mlp": "q8_0"}}, True),
+        ({"backend": "xnnpack", "quantize": Quantize.NONE}, True),
+        ({"target": "onnx"}, False),
+    ]:
+        plan = plan_for(checkpoint, tmp_path / "none", **settings)
+        assert plan.merges(streams) is merges, settings
+    sizes = [
+        preview(plan_for(checkpoint, tmp_path / "none", merge_adapter=choice)).parts["streams"].parameters
+        for choice in ("off", "on")
+    ]
+    assert sizes[0] - sizes[1] == sum(p.numel() for p in tuned.base_adapters.parameters())
+    with pytest.raises(PlanError, match="--merge-adapter must be one of auto, on, off, not maybe"):
+        plan_for(checkpoint, tmp_path / "none", merge_adapter="maybe")
+
+
+def test_streams_with_products_of_their_own_need_a_merged_base(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    both = write_checkpoint(tmp_path / "both", tiny_model(BOTH))
+    assert preview(plan_for(both, tmp_path / "none")).parts
+    with pytest.raises(PlanError, match="--merge-adapter must be on for this adapter"):
+        preview(plan_for(both, tmp_path / "none", merge_adapter="off"))
+    with pytest.raises(ValueError, match="must be merged"):
+        Weights(tiny_model(BOTH), GraphShapes())
+
+
+def test_a_tuned_bundle_keeps_the_law_and_the_grid(
+    checkpoint: tuple[Path, Path], tuned: StreamFused, tmp_path: Path
+) -> None:
+    plan = plan_for(checkpoint, tmp_path / "apart")
+    report = export_bundle(plan)
+    for part in ("attention", "mlp"):
+        assert report.target["grid"][part]["exact_share"] == 1.0
+    bundle = open_bundle(plan.output_dir)
+    own = [p for name, p in tuned.named_parameters() if not name.startswith(("base.", "base_adapters."))]
+    assert bundle.manifest.speculation.extra_parameters == sum(p.numel() for p in own)
+    expected = part_sizes(tuned.base.config, tuned.streams_config, len(tuned.stream_vocab), plan)["streams"].bytes
+    assert bundle.manifest.quantization.streams.bytes == expected
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as engine:
+        plain = decode_rows(engine, TEXT)
+        for method in ("verify_4", "verify_12"):
+            assert np.array_equal(verify_rows(engine, method, TEXT)[: len(plain)], plain)
+        prefill(engine, TEXT[:9])
+        assert np.array_equal(decode_rows(engine, TEXT[9:], 9), plain[9:])
