@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_beside_the_weights_is_the_same_function(tuned: StreamFused) -> None:
 
 def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned: StreamFused, tmp_path: Path) -> None:
     streams = tuned.streams_config
-    for settings, merges in [
+    cases: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"merge_adapter": "on"}, True),
         ({"quantize": Quantize.INT8}, True),
@@ -59,7 +60,8 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
         ({"schemes": {"attention": "q8_0", "mlp": "q8_0"}}, True),
         ({"backend": "xnnpack", "quantize": Quantize.NONE}, True),
         ({"target": "onnx"}, False),
-    ]:
+    ]
+    for settings, merges in cases:
         plan = plan_for(checkpoint, tmp_path / "none", **settings)
         assert plan.merges(streams) is merges, settings
     sizes = [
