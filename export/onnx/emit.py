@@ -58,7 +58,8 @@ def contrib_operators(folder: Path) -> list[str]:
 
 def _model(weights: Weights, name: str, method: Method, graph: Graph, dtype: str) -> onnx.ModelProto:
     float_type = TensorProto.FLOAT16 if dtype == "float16" else TensorProto.FLOAT
-    inputs = dict(zip(input_names(weights, method), example_inputs(weights, method), strict=True))
+    examples = (tensor.to("meta") for tensor in example_inputs(weights, method))
+    inputs = dict(zip(input_names(weights, method), examples, strict=True))
     bound = {key: _input(graph, key, tensor, float_type) for key, tensor in inputs.items() if key != "want_logits"}
     values = record(method, inputs, bound, graph, Names(weights, method), float_type)
     outputs = {}

@@ -121,11 +121,6 @@ class Graph:
             self._constants[name] = tensor
         return Value(name, shape, value.dtype)
 
-    def untransposed(self, value: Value) -> Value | None:
-        """The constant whose transpose `value` is; None where it is none."""
-        op, inputs = self._producers.get(value.name, ("", ()))
-        return inputs[0] if op == "Transpose" and inputs[0] is not None and inputs[0].name in self._constants else None
-
     def numbers(self, *numbers: int) -> Value:
         """A constant int64 [n]."""
         return self.constant(np.array(numbers, np.int64))

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from onnx import TensorProto
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -67,6 +66,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self._graph, self._names, self._float = graph, names, float_type
         self._values: dict[int, tuple[Tensor, Value]] = {}  # the tensors are kept, so that no id is used twice
+        self._shapes: dict[int, Tensor] = {}  # of constants, by id; whoever runs the method keeps them alive
         self._modules: list[nn.Module] = []
 
     def bind(self, tensor: Tensor, value: Value) -> None:
@@ -79,8 +79,7 @@ class Recorder(TorchDispatchMode):
             exact = self._full_precision and value.dtype == TensorProto.FLOAT16
             return self._graph.cast(value, TensorProto.FLOAT) if exact else value
         name, dtype = self._names.of(tensor), _DTYPES.get(tensor.dtype) or self._float
-        with unset_fake_temporarily():
-            array = tensor.detach().numpy()
+        array = tensor.detach().numpy()
         if dtype == TensorProto.FLOAT16 and self._full_precision:
             name = name and f"{name}.float32"
         elif dtype == TensorProto.FLOAT16:
@@ -88,7 +87,7 @@ class Recorder(TorchDispatchMode):
         return self._graph.constant(array, name)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = func(*map(self._shape_only, args), **(kwargs or {}))
         if func.namespace == "prim":
             return out
         if func not in RULES:
@@ -98,6 +97,16 @@ class Recorder(TorchDispatchMode):
         for tensor, value in pairs:
             self.bind(tensor, value)
         return out
+
+    def _shape_only(self, argument: Any) -> Any:
+        """Constants without their numbers, so that nothing is computed."""
+        if isinstance(argument, (list, tuple)):
+            return [self._shape_only(item) for item in argument]
+        if not isinstance(argument, Tensor) or argument.is_meta:
+            return argument
+        if id(argument) not in self._shapes:
+            self._shapes[id(argument)] = argument.to("meta")
+        return self._shapes[id(argument)]
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, Tensor):
@@ -117,7 +126,7 @@ class Recorder(TorchDispatchMode):
             hooks.register_module_forward_hook(lambda module, _, __: self._leave()),
         ]
         try:
-            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), self:
+            with torch.inference_mode(), self:
                 yield
         finally:
             for handle in handles:

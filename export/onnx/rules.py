@@ -78,11 +78,8 @@ def _concat(g: Graph, out: Tensor, parts: Sequence[Value], axis: int = 0) -> Val
     return g.op("Concat", *parts, shape=out.shape, dtype=parts[0].dtype, axis=axis % len(out.shape))
 
 
-def _matrix_product(g: Graph, out: Tensor, a: Value, b: Value, bias: Value | None = None) -> Value:
-    weight = g.untransposed(b)
-    if weight is not None:
-        return g.op("Gemm", a, weight, bias, shape=out.shape, dtype=a.dtype, transB=1)
-    return g.op("MatMul", a, b, shape=out.shape, dtype=a.dtype)
+def _linear(g: Graph, out: Tensor, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    return g.op("Gemm", x, weight, bias, shape=out.shape, dtype=x.dtype, transB=1)
 
 
 def _swap(g: Graph, out: Tensor, x: Value, first: int = 0, second: int = 1) -> Value:
@@ -217,22 +214,19 @@ def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: i
 
 RULES: dict[Any, Rule] = {
     _aten.view.default: _view,
-    _aten._unsafe_view.default: _view,
+    _aten.reshape.default: _view,
     _aten.unsqueeze.default: _view,
-    _aten.squeeze.dim: _view,
-    _aten.clone.default: _view,
     _aten.expand.default: _expand,
-    _aten.t.default: _swap,
     _aten.transpose.int: _swap,
     _aten.cat.default: _concat,
     _aten.slice.Tensor: _slice,
-    _aten.split.Tensor: _split,
+    _aten.chunk.default: _split,
     _aten.split_with_sizes.default: _split,
     _aten.embedding.default: lambda g, out, table, ids: _gather(g, out, table, ids),
     _aten.index_select.default: lambda g, out, x, axis, index: _gather(g, out, x, index, axis),
     _aten.index.Tensor: lambda g, out, x, index: _gather(g, out, x, *index),
-    _aten.mm.default: _matrix_product,
-    _aten.addmm.default: lambda g, out, bias, a, b: _matrix_product(g, out, a, b, bias),
+    _aten.linear.default: _linear,
+    _aten.matmul.default: _binary("MatMul"),
     _aten.add.Tensor: _binary("Add"),
     _aten.sub.Tensor: _binary("Sub"),
     _aten.rsub.Scalar: _binary("Sub", swapped=True),
@@ -249,10 +243,8 @@ RULES: dict[Any, Rule] = {
     _aten.rsqrt.default: _rsqrt,
     _aten.sum.dim_IntList: _reduce("ReduceSum"),
     _aten.mean.dim: _reduce("ReduceMean"),
-    _aten._to_copy.default: lambda g, out, x, dtype: g.cast(x, TensorProto.FLOAT),
-    _aten._log_softmax.default: lambda g, out, x, axis, _: g.op(
-        "LogSoftmax", x, shape=x.shape, dtype=x.dtype, axis=axis
-    ),
+    _aten.to.dtype: lambda g, out, x, _: g.cast(x, TensorProto.FLOAT),
+    _aten.log_softmax.int: lambda g, out, x, axis: g.op("LogSoftmax", x, shape=x.shape, dtype=x.dtype, axis=axis),
     _aten.topk.default: _top_k,
     _aten.argmax.default: _arg_max,
     ops.block_linear.default: _block_linear,

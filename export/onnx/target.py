@@ -69,7 +69,7 @@ class OnnxTarget:
         return TargetFacts(
             backend=self.plan.backend,
             kernels=False,
-            required_operators=operators,
+            required_operators=[],  # of our own
             methods=self.method_facts,
             cache_dtype=self.plan.dtype,
             quantization={part: self._part(part) for part in PARTS},
