@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
 from . import facts, selftest
+from .config import to_config
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
 from .preview import Preview, check_fit
@@ -42,7 +43,8 @@ class Report:
     """What an export did. Lies in the bundle as export_report.json.
 
     Attributes:
-        seconds: per stage.
+        config: the plan as `--config` takes it.
+        seconds: per stage, by the clock; `cpu_seconds` likewise, of this process.
         parity: per comparison and method: `quantization` is the integer weights against float32, both in PyTorch;
             `lowering` the emitted graphs against PyTorch on the same weights; `float32` the emitted graphs against the
             float32 model.
@@ -50,21 +52,28 @@ class Report:
         target: what the target has to say, for example how many groups of weights were carried over bit for bit.
     """
 
+    config: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     target: dict[str, Any] = field(default_factory=dict)
 
 
-def export_bundle(plan: ExportPlan, progress: Progress = lambda _: None) -> Report:
+def export_bundle(
+    plan: ExportPlan, progress: Progress = lambda _: None, said: Mapping[str, str] | None = None
+) -> Report:
     """Write the bundle of `plan`, atomically.
+
+    Args:
+        said: what the user said in the place of paths, for the report: `model`, `adapter`.
 
     Raises:
         PlanError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each; nothing is left behind.
     """
     with torch.inference_mode(), BundleWriter(plan.output_dir, overwrite=plan.overwrite) as writer:
-        return _Export(plan, writer, progress).run()
+        return _Export(plan, writer, progress, said or {}).run()
 
 
 def count_steps(expected: Preview) -> int:
@@ -76,9 +85,9 @@ def count_steps(expected: Preview) -> int:
 class _Export:
     """One export; a stage works on what the stages before it left in the attributes."""
 
-    def __init__(self, plan: ExportPlan, writer: BundleWriter, progress: Progress) -> None:
+    def __init__(self, plan: ExportPlan, writer: BundleWriter, progress: Progress, said: Mapping[str, str]) -> None:
         self.plan, self.writer, self.progress = plan, writer, progress
-        self.report = Report()
+        self.report = Report(config={**to_config(plan), **said})
 
     def run(self) -> Report:
         for name in _STAGES:
@@ -92,14 +101,16 @@ class _Export:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         yield
         self.report.seconds[stage] = round(time.perf_counter() - started, 2)
+        self.report.cpu_seconds[stage] = round(time.process_time() - cpu_started, 2)
 
     def load(self) -> None:
         self.progress("loading the model")
-        self.model = load_stream_fused(load_base(self.plan.model), self.plan.adapter)
-        check_fit(self.plan, self.model)
+        model = load_stream_fused(load_base(self.plan.model), self.plan.adapter, merge=False)
+        check_fit(self.plan, model)
+        self.model = model.merged() if self.plan.merges(model.streams_config) else model
         self.spec = facts.model_spec(self.model, self.plan)
         self.target = make_target(self.plan, self.model, self.spec, self.writer.folder, self.progress)
         tokenizer = Tokenizer.from_file(str(self.plan.model / "tokenizer.json"))
@@ -166,7 +177,7 @@ class _Export:
             methods=found.methods,
             speculation=facts.speculation_facts(plan, model),
             cache={
-                "layout": "position_head_dim",
+                "layout": found.cache_layout,
                 "capacity": plan.max_context_len,
                 "dtype": found.cache_dtype,
             },
@@ -185,11 +196,12 @@ def _peak_memory() -> int:
 def _write_draft(model: StreamFused, path: Path) -> None:
     """The host's drafting data, docs/contracts.md section 4."""
     vocab, rank = model.stream_vocab, model.streams_config.parent_rank
-    left = torch.zeros(model.base.config.vocab_size, 0)
+    left, path_arrays = torch.zeros(model.base.config.vocab_size, 0), {}
     right, gate = torch.zeros(len(vocab), 0), torch.zeros(model.streams_config.num_streams, 0)
     if rank:
         left = model.parent.left_rows(model.base.embed_tokens.weight)
         right, gate = model.parent.right_rows(model.head_rows()), model.parent.gate
+        path_arrays = model.parent.path_arrays()
     np.savez(
         path,
         **(model.parent.path_arrays() if rank else {}),
@@ -197,4 +209,5 @@ def _write_draft(model: StreamFused, path: Path) -> None:
         parent_right=right.to(torch.float16).numpy(),
         gate=gate.to(torch.float32).numpy(),
         stream_vocab=vocab.to(torch.int32).numpy(),
+        **path_arrays,
     )

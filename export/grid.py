@@ -15,6 +15,7 @@ from torch import Tensor
 GROUP = 32
 
 _STEPS = 20  # scales that the fit of a group tries, as llama.cpp's make_qkx2_quants does
+_FIT_GROUPS = 8192  # at a time: 1 MB of weights
 _HALF_MAX = 65504.0
 
 
@@ -145,7 +146,13 @@ def _neighbours(values: Tensor) -> list[Tensor]:
 
 
 def _fit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """d and m float16 [n] with a small weighted squared error over groups [n, 32]; large weights count more.
+    """d and m float16 [n] of groups [n, 32], taken in turns that stay in the cache: the fit passes over them often."""
+    d, m = zip(*map(_fit_some, x.split(_FIT_GROUPS)), strict=True)
+    return torch.cat(d), torch.cat(m)
+
+
+def _fit_some(x: Tensor) -> tuple[Tensor, Tensor]:
+    """d and m with a small weighted squared error; large weights count more.
 
     For each of some scales: the nearest q, then the best d and m for these q by least squares (llama.cpp,
     ggml-quants.c, make_qkx2_quants).

@@ -92,12 +92,14 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     """Sizes per part.
 
     A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK it is a copy in another
-    form. `streams` counts the stream head and the adapter, without the parent term, which is the host's (draft.npz).
+    form. `streams` counts the stream head and the adapter with what of it tunes the base, unless that is merged, and
+    without the parent term, which is the host's (draft.npz).
     """
     h, inner, layers, vocab = config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rate = _rates(plan, h)
     attention = layers * (h * (query + 2 * kv) + query * h)
+    tuned, tuned_stored = _low_rank(config, streams.base_rank, streams.base_layers)
     attention_floats = layers * (h + 2 * config.head_dim * config.qk_norm + _biases(config))
     mlp = layers * 3 * h * inner
     adapter, adapter_stored = _adapter_parameters(config, streams)
@@ -115,8 +117,8 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
         "mlp": PartSize(mlp + layers * h, round(mlp * rate.mlp) + wide * layers * h),
         "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + wide * h),
         "streams": PartSize(
-            stream_head + candidates + adapter,
-            round(stream_head * rate.streams + candidates * rate.table) + wide * adapter_stored,
+            stream_head + candidates + adapter + tuned,
+            round(stream_head * rate.streams + candidates * rate.table) + wide * (adapter_stored + tuned_stored),
         ),
     }
 
@@ -137,20 +139,26 @@ def _biases(config: ModelConfig) -> int:
 
 
 def _adapter_parameters(config: ModelConfig, streams: StreamConfig) -> tuple[int, int]:
-    """Parameters of the adapter without the parent term, and how many numbers the graphs store for them.
-
-    Adapters that share an input are one pair of matrices, the second one block-diagonal (blocks.FusedAdapter).
-    """
-    h, inner = config.hidden_size, config.intermediate_size
-    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shared = [(h, (query, kv, kv)), (query, (h,)), (h, (inner, inner)), (inner, (h,))]  # inputs, outputs
-    rank, layers = streams.adapter_rank, streams.num_msa_layers
-    own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
-    stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
+    """Parameters of the streams without the parent term, and how many numbers the graphs store for them."""
+    h = config.hidden_size
+    own, stored = _low_rank(config, streams.adapter_rank, streams.num_msa_layers)
     rest = 2 * h * (streams.eta_rank + streams.pruner_rank) + (2 if streams.pruner_rank else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
     return own + rest, stored + rest
+
+
+def _low_rank(config: ModelConfig, rank: int, layers: int) -> tuple[int, int]:
+    """Parameters of low-rank adapters of all seven matrices, and how many numbers the graphs store for them.
+
+    Adapters that share an input are one pair of matrices, the second one block-diagonal (stock.FusedAdapter).
+    """
+    h, inner = config.hidden_size, config.intermediate_size
+    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shared = [(h, (query, kv, kv)), (query, (h,)), (h, (inner, inner)), (inner, (h,))]  # inputs, outputs
+    own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
+    stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
+    return own, stored
 
 
 def manifest_parts(sizes: Sizes, plan: ExportPlan) -> dict[str, Facts]:

@@ -7,6 +7,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from streamfuse.model.config import StreamConfig
+
+from .choices import (
+    AUTO,
+    BACKENDS,
+    COMPUTE_UNITS,
+    DEPLOYMENT_TARGETS,
+    LAYOUTS,
+    Quantize,
+    check_choice,
+)
 from .schemes import (
     DTYPE_BITS,
     GRIDS,
@@ -35,50 +46,6 @@ __all__ = [
 ]
 
 KERNEL_GROUP = 32
-AUTO = "auto"
-LAYOUTS = ("plain", "ane")
-COMPUTE_UNITS = ("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only")
-DEPLOYMENT_TARGETS = ("iOS18", "iOS26", "macOS15", "macOS26")
-
-
-class Quantize(str, Enum):
-    """Weights and activations of the products; docs/quantization.md says what each part uses."""
-
-    AUTO = AUTO  # the target's default
-    NONE = "none"
-    INT4 = "8da4w"  # with activations in int8
-    INT8 = "8da8w"
-    INT4_WEIGHTS = "int4"  # with activations in the plan's dtype
-    INT8_WEIGHTS = "int8"
-
-    @property
-    def bits(self) -> int:
-        """Of the layers' weights; 0: floats."""
-        return {"none": 0, "8da4w": 4, "int4": 4, "8da8w": 8, "int8": 8}[self.value]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """What a backend can do; the first of each is its default."""
-
-    quantize: tuple[Quantize, ...]
-    dtype: tuple[str, ...]
-
-
-_INTEGERS = (Quantize.INT4_WEIGHTS, Quantize.INT8_WEIGHTS, Quantize.NONE)
-_DELEGATE = _Choices((Quantize.NONE, Quantize.INT4, Quantize.INT8, *_INTEGERS[:2]), ("float16", "float32"))
-# Backends by target; a target's first one is its default.
-BACKENDS: dict[str, dict[str, _Choices]] = {
-    "executorch": {
-        "kernels": _Choices((Quantize.INT4, Quantize.INT8), ("float32",)),
-        "xnnpack": _Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
-        "coreml": _DELEGATE,
-        "vulkan": _DELEGATE,
-        "qnn": _DELEGATE,
-    },
-    "coreml": {"mlprogram": _Choices(_INTEGERS, ("float16", "float32"))},
-    "onnx": {"onnxruntime": _Choices(_INTEGERS, ("float32", "float16"))},
-}
 
 
 class Schedule(str, Enum):
@@ -135,6 +102,8 @@ class ExportPlan:
         layout: plain, or ane: channels first, with 1x1 convolutions; coreml.
         compute_units: what Core ML may use; coreml.
         minimum_deployment_target: oldest system that must run it; coreml.
+        merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
+            auto: off where the layers have four bits, which the sum would have to be rounded to anew.
         num_streams: streams to keep of the adapter's; None keeps all.
         widths: nodes T of each verify method, ascending.
         prune_keep: nodes K that survive the pruner where T is larger, one number or one per width.
@@ -154,6 +123,7 @@ class ExportPlan:
     layout: str = "plain"
     compute_units: str = "cpu_and_ne"
     minimum_deployment_target: str = "iOS18"
+    merge_adapter: str = AUTO
     max_context_len: int = 1024
     prefill_len: int = 64
     num_streams: int | None = None
@@ -184,22 +154,23 @@ class ExportPlan:
 
     def _choose(self) -> None:
         """Put the target's defaults in the place of `auto`, and refuse what the target does not know."""
-        _check_choice("--target", self.target, tuple(BACKENDS))
+        check_choice("--target", self.target, tuple(BACKENDS))
         backends = BACKENDS[self.target]
         if self.backend == AUTO:
             object.__setattr__(self, "backend", next(iter(backends)))
-        _check_choice("--backend", self.backend, tuple(backends), f" with --target {self.target}")
+        check_choice("--backend", self.backend, tuple(backends), f" with --target {self.target}")
         choices = backends[self.backend]
         of_backend = f" with --target {self.target}" if len(backends) == 1 else f" with --backend {self.backend}"
         if self.quantize is Quantize.AUTO:
             object.__setattr__(self, "quantize", choices.quantize[0])
-        _check_choice("--quantize", self.quantize.value, tuple(q.value for q in choices.quantize), of_backend)
+        check_choice("--quantize", self.quantize.value, tuple(q.value for q in choices.quantize), of_backend)
         if self.dtype == AUTO:
             object.__setattr__(self, "dtype", choices.dtype[0])
-        _check_choice("--dtype", self.dtype, choices.dtype, of_backend)
-        _check_choice("--layout", self.layout, LAYOUTS if self.target == "coreml" else LAYOUTS[:1], of_backend)
-        _check_choice("--compute-units", self.compute_units, COMPUTE_UNITS)
-        _check_choice("--minimum-deployment-target", self.minimum_deployment_target, DEPLOYMENT_TARGETS)
+        check_choice("--dtype", self.dtype, choices.dtype, of_backend)
+        check_choice("--layout", self.layout, LAYOUTS if self.target == "coreml" else LAYOUTS[:1], of_backend)
+        check_choice("--merge-adapter", self.merge_adapter, (AUTO, "on", "off"))
+        check_choice("--compute-units", self.compute_units, COMPUTE_UNITS)
+        check_choice("--minimum-deployment-target", self.minimum_deployment_target, DEPLOYMENT_TARGETS)
 
     def _check_per_width(self, flag: str, value: int | Mapping[int, int], low: int) -> None:
         for width, number in ({} if isinstance(value, int) else value).items():
@@ -245,6 +216,17 @@ class ExportPlan:
         layers = "q4_1" if self.quantize is Quantize.INT4 else "q8_0"
         return Schemes(**{"attention": layers, "mlp": layers, **self.schemes})
 
+    def merges(self, streams: StreamConfig) -> bool:
+        """Whether the low-rank adapters that tune the base are added to its weights.
+
+        docs/quantization.md has what four bits cost a tuned model otherwise.
+        """
+        if self.merge_adapter != AUTO:
+            return self.merge_adapter == "on"
+        grids = self.grids
+        four = "q4_1" in (grids.attention, grids.mlp) if grids is not None else self.quantize.bits == 4
+        return bool(streams.adapter_rank) or not four
+
     def part_scheme(self, part: Part) -> PartScheme:
         """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
         if part in self.schemes:
@@ -259,12 +241,6 @@ def _at(value: int | Mapping[int, int], width: int, otherwise: int) -> int:
 def _check(flag: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise PlanError(f"{flag} must be from {low} to {high}, not {value}")
-
-
-def _check_choice(flag: str, value: str, choices: tuple[str, ...], where: str = "") -> None:
-    if value not in choices:
-        allowed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
-        raise PlanError(f"{flag} must be {allowed}{where}, not {value}")
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

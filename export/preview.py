@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
-from streamfuse.model.config import CheckpointError, ModelConfig
+from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
+from .cost import Cost, export_cost
 from .parts import PartSize, part_sizes
-from .plan import GROUP_SIZES, ExportPlan, PlanError, Quantize
+from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
+from .schemes import DTYPE_BITS
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Sizes to expect. `delegates` counts the delegates of each method."""
+    """What to expect of a plan; sizes in bytes.
+
+    Attributes:
+        adapter: a line about it.
+        parts: weights by part, one copy for all methods.
+        files: what will lie in the bundle; the graphs with what they add to the weights.
+        cache_bytes: keys and values of a whole context.
+        delegates: delegates of each method, XNNPACK's only.
+        calls: calls of operators (kernels) or delegates (XNNPACK) of each method, the pruner's left out.
+        cost: of the export itself; None where it was never measured.
+    """
 
     adapter: str
     parts: dict[str, PartSize]
+    files: dict[str, int]
     cache_bytes: int
     delegates: dict[str, int]
+    calls: dict[str, int]
+    cost: Cost | None
 
     @property
     def weight_bytes(self) -> int:
         return sum(part.bytes for part in self.parts.values())
 
+    @property
+    def run_bytes(self) -> int:
+        """Memory of a process that runs the bundle, its own code left out: weights, caches, drafting data."""
+        return self.weight_bytes + self.cache_bytes + self.files["draft.npz"]
+
     def to_dict(self) -> dict[str, Any]:
         """For `--dry-run --json`."""
         return {
             "adapter_facts": self.adapter,
-            "parts": {name: {"parameters": p.parameters, "bytes": p.bytes} for name, p in self.parts.items()},
+            "parts": {name: asdict(part) for name, part in self.parts.items()},
             "weight_bytes": self.weight_bytes,
+            "files": self.files,
             "cache_bytes": self.cache_bytes,
+            "run_bytes": self.run_bytes,
             "delegates": self.delegates,
+            "calls": self.calls,
+            "export_cost": None if self.cost is None else asdict(self.cost),
         }
 
 
@@ -56,12 +80,21 @@ def preview(plan: ExportPlan) -> Preview:
         base = Transformer(config)  # shapes without numbers
     model = load_stream_fused(base, plan.adapter, merge=False)  # there are no numbers to merge into
     check_fit(plan, model)
-    streams = model.streams_config
+    streams, stream_vocab = model.streams_config, len(model.stream_vocab)
+    if plan.merges(streams):
+        streams = replace(streams, base_rank=0, base_layers=0)
+    parts = part_sizes(config, streams, stream_vocab, plan)
+    layers = _layers_run(plan, config.num_layers, streams.num_msa_layers)
+    delegates = {name: _delegates(plan, name, count) for name, count in layers.items()}
+    cache = plan.max_context_len * 2 * config.num_layers * config.num_kv_heads * config.head_dim
     return Preview(
         adapter=_adapter_line(plan),
-        parts=part_sizes(config, streams, len(model.stream_vocab), plan),
-        cache_bytes=plan.max_context_len * 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4,
-        delegates=_delegates(plan, config.num_layers, streams.num_msa_layers),
+        parts=parts,
+        files=_files(plan, config, streams, stream_vocab, sum(part.bytes for part in parts.values())),
+        cache_bytes=cache * DTYPE_BITS[plan.dtype] // 8,
+        delegates=delegates,
+        calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
+        cost=export_cost(plan, sum(layers.values()), sum(p.numel() for p in base.parameters())),
     )
 
 
@@ -77,6 +110,10 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             f"--max-context-len must be from 32 to {config.max_position_embeddings} for this model, "
             f"not {plan.max_context_len}"
         )
+    if streams.base_rank and streams.adapter_rank and not plan.merges(streams):
+        raise PlanError(
+            "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own"
+        )
     if plan.top_k > len(model.stream_vocab):
         raise PlanError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {plan.top_k}")
     if plan.shapes.pruning and not streams.pruner_rank:
@@ -88,8 +125,7 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
         raise PlanError(
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
         )
-    if plan.quantize is not Quantize.NONE:
-        _check_group_size(plan.group_size, config)
+    _check_group_sizes(plan, config)
     if plan.kernels and config.attention_bias:
         raise PlanError(
             "--backend kernels has no biases in its products, which this model needs; use --backend xnnpack"
@@ -100,29 +136,71 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
         )
 
 
-def _check_group_size(group_size: int, config: ModelConfig) -> None:
-    inputs = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
-    if any(size % group_size for size in inputs):
-        fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in inputs)]
-        allowed = f"one of {', '.join(fitting)}" if fitting else "none does: use --backend xnnpack --quantize none"
-        sizes = ", ".join(map(str, sorted(set(inputs))))
-        raise PlanError(f"--group-size must divide this model's sizes {sizes} ({allowed}), not {group_size}")
+def _check_group_sizes(plan: ExportPlan, config: ModelConfig) -> None:
+    hidden = config.hidden_size
+    inputs = {"attention": (hidden, config.num_heads * config.head_dim), "mlp": (hidden, config.intermediate_size)}
+    for part in PARTS:
+        if plan.kernels or plan.backend == "xnnpack":
+            group_size = None if plan.quantize is Quantize.NONE else plan.group_size
+        else:
+            group_size = plan.part_scheme(part).group_size
+        sizes = sorted({*inputs.get(part, ()), hidden})
+        if group_size is not None and any(size % group_size for size in sizes):
+            fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in sizes)]
+            without = (
+                "use --backend xnnpack --quantize none" if plan.target == "executorch" else "use groups of a channel"
+            )
+            allowed = f"one of {', '.join(fitting)}" if fitting else f"none does: {without}"
+            flag = f"--scheme {part}={plan.schemes[part]}:" if part in plan.schemes else "--group-size"
+            listed = ", ".join(map(str, sizes))
+            raise PlanError(f"{flag} must divide this model's sizes {listed} ({allowed}), not {group_size}")
 
 
-def _delegates(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
-    """Two per layer with stock operators, and the heads (stock.Part); none with the kernels' own."""
-    counts = {"prefill": 2 * layers - 1, "decode": 2 * layers + 1}
-    for rows, _, carrying in plan.shapes.verify:
-        counts[f"verify_{rows}"] = 2 * layers + 1 + bool(carrying)
-    if plan.shapes.deferred:
-        counts["streams"] = 2 * top + 1
-    return counts if plan.backend == "xnnpack" else dict.fromkeys(counts, 0)
+def _layers_run(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
+    """Layers of each method."""
+    methods = ["prefill", "decode", *(f"verify_{rows}" for rows in plan.widths)]
+    return {**dict.fromkeys(methods, layers), **({"streams": top} if plan.shapes.deferred else {})}
+
+
+def _delegates(plan: ExportPlan, method: str, layers: int) -> int:
+    """Two per layer and one per head (stock.Part); prefill has no head, and of its last layer the first half only."""
+    if plan.backend != "xnnpack":
+        return 0
+    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}
+    return 2 * layers + (-1 if method == "prefill" else 1 + carrying.get(method, False))
+
+
+def _operator_calls(plan: ExportPlan, layers: dict[str, int]) -> dict[str, int]:
+    """With the kernels: four per layer, two look-ups of rotary tables, embedding and head; nothing known elsewhere."""
+    if not plan.kernels:
+        return {}
+    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}
+    ends = {"prefill": 0, "streams": 3}  # prefill: no head, and one operator of the last layer; streams: no embedding
+    return {name: 4 * count + ends.get(name, 4 + carrying.get(name, False)) for name, count in layers.items()}
+
+
+def _files(
+    plan: ExportPlan, config: ModelConfig, streams: StreamConfig, stream_vocab: int, weight_bytes: int
+) -> dict[str, int]:
+    """The bundle's files; what the graphs add to their weights and the manifest are left out, being small."""
+    graph = {"executorch": "model.pte", "coreml": "model.mlpackage", "onnx": "*.onnx and weights"}[plan.target]
+    rank = streams.parent_rank
+    rows = 1 + sum(keep for _, keep in plan.shapes.widths)
+    return {
+        graph: weight_bytes,
+        "tokenizer.json": (plan.model / "tokenizer.json").stat().st_size,
+        "draft.npz": 2 * rank * (config.vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams),
+        "selftest.npz": 4 * rows * config.vocab_size,
+    }
 
 
 def _adapter_line(plan: ExportPlan) -> str:
     config, state, facts = read_adapter(plan.adapter)
-    size = sum(tensor.numel() for name, tensor in state.items() if name != "stream_vocab")
+    own = {name: tensor.numel() for name, tensor in state.items() if name != "stream_vocab"}
+    tuned = sum(count for name, count in own.items() if name.startswith("base_adapters."))
+    how = "merged into them" if plan.merges(config) else "beside them"
+    merged = f", tunes the base's top {config.base_layers} layers ({how})" if tuned else ""
     return (
         f"{plan.adapter.stem}: {config.num_streams} streams in the top {config.num_msa_layers} layers, "
-        f"{size:,} parameters, trained {facts.get('steps', '?')} steps"
+        f"{sum(own.values()) - tuned:,} parameters, trained {facts.get('steps', '?')} steps{merged}"
     )

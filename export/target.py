@@ -47,6 +47,7 @@ class TargetFacts:
         kernels: whether the operators of kernels/ are used; then `required_operators` names them.
         methods: per method its facts for the manifest: rows, keep, stream_nodes, inputs, outputs.
         cache_dtype: float32 or float16.
+        cache_layout: as bundle.manifest.CacheFacts names it.
         quantization: per part scheme, bits, group_size, symmetric, parameters, bytes.
         report: what else the target has to say, under `target` in export_report.json.
     """
@@ -58,6 +59,7 @@ class TargetFacts:
     cache_dtype: str
     quantization: dict[str, dict[str, Any]]
     report: dict[str, Any] = field(default_factory=dict)
+    cache_layout: str = "position_head_dim"
 
 
 class Target(Protocol):
@@ -94,6 +96,6 @@ def make_target(plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: P
     try:
         module = import_module(f"{__package__}.{place}")
     except ModuleNotFoundError as error:
-        backend = "" if plan.target == plan.backend else f" --backend {plan.backend}"
-        raise PlanError(f"--target {plan.target}{backend} needs the package {error.name}, which is missing") from error
+        flag = f"--backend {plan.backend}" if plan.target == "executorch" else f"--target {plan.target}"
+        raise PlanError(f"{flag} needs the package {error.name}, which is missing") from error
     return cast("Target", getattr(module, name)(plan, model, spec, folder, progress))

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
 from streamfuse.cli import app
 from streamfuse.export import facts
+from streamfuse.export.config import to_config
 from streamfuse.export.graphs import build_methods
 from streamfuse.export.plan import PlanError, Quantize, Schedule
 from streamfuse.export.preview import preview
@@ -211,15 +212,18 @@ def test_a_dry_run_prints_sizes_and_writes_nothing(checkpoint: Checkpoint, tmp_p
     code, stdout, stderr = export_command(checkpoint, "-o", str(folder), "--dry-run")
     assert (code, stderr) == (0, "")
     assert "cache" in stdout
-    assert "delegates" not in stdout
-    assert "caches           0.1 MB of memory for 128 tokens" in stdout
+    assert "calls of operators per pass\n  prefill                    12\n" in stdout
+    assert "  caches                     0.1 MB for 128 tokens\n" in stdout
+    assert "layout" not in stdout
     assert "tiny: 3 streams in the top 2 layers" in stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_with_stock_operators_counts_delegates(checkpoint: Checkpoint, tmp_path: Path) -> None:
     _, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--backend", "xnnpack")
-    assert "delegates        prefill 5, decode 7, verify_4 7, verify_8 7, verify_16 7, streams 5" in stdout
+    counts = {"prefill": 5, "decode": 7, "verify_4": 7, "verify_8": 7, "verify_16": 7, "streams": 5}
+    lines = "".join(f"  {name:26} {count}\n" for name, count in counts.items())
+    assert f"calls of delegates per pass\n{lines}" in stdout
 
 
 def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
         (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
         (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),
         (["--stream-nodes", "x"], "--stream-nodes must be a number, or like 8:4,16:8, not x"),
-        (["--scheme", "head"], "--scheme must be PART=GRID, for example head=q4_1, not head"),
+        (["--scheme", "head"], "--scheme must be PART=SCHEME, for example head=q4_1 or mlp=int4:64, not head"),
         (["--widths", "4,x"], "--widths must be numbers with commas between"),
         (["--num-streams", "7"], "--num-streams must be from 1 to 3, not 7"),
         (["--backend", "xnnpack", "--group-size", "128"], "--group-size must divide this model's sizes"),
@@ -271,6 +275,79 @@ def test_a_wrong_flag_is_one_line(checkpoint: Checkpoint, tmp_path: Path, flags:
     assert (code, stdout) == (2, "")
     assert words in stderr
     assert stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_for_another_target_says_its_schemes_and_no_calls(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    flags = ("--target", "coreml", "--scheme", "mlp=int8:32", "--dry-run")
+    code, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), *flags)
+    assert code == 0
+    assert "MB, int4:32:affine\n  mlp " in stdout
+    assert "MB, int8:32:symmetric\n  head " in stdout
+    assert "  layout                     plain\n" in stdout
+    assert "calls of" not in stdout
+
+
+def write_config(folder: Path, text: str) -> str:
+    (folder / "plan.yaml").write_text(text, encoding="utf-8")
+    return str(folder / "plan.yaml")
+
+
+def test_a_config_file_gives_the_flags_that_the_command_line_leaves_out(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    text = "widths: [4, 12]\ndefault-width: 4\nprune_keep: {12: 6}\nscheme: {head: q4_1}\ntop_k: 3\ndry_run: true\n"
+    config = write_config(tmp_path, f"{text}output_dir: {tmp_path / 'bundle'}\n")
+    code, stdout, stderr = export_command(checkpoint, "--config", config, "--json")
+    assert (code, stderr) == (0, "")
+    found = json.loads(stdout)
+    assert (found["widths"], found["default_width"], found["prune_keep"]) == ([4, 12], 4, {"12": 6})
+    assert found["scheme"] == {"head": "q4_1"}
+    assert found["top_k"] == 5  # the command line said so
+
+
+def test_a_plan_read_from_its_own_report_is_the_same_plan(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    plan = plan_for(checkpoint, tmp_path / "bundle", target="onnx", schemes={"mlp": "int8"}, stream_nodes=None)
+    config = write_config(tmp_path, json.dumps(to_config(plan)))  # JSON is YAML
+    result = CliRunner().invoke(app, ["export", "-o", str(plan.output_dir), "--config", config, "--dry-run", "--json"])
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert {name: found[name] for name in to_config(plan)} == json.loads(json.dumps(to_config(plan)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("width: 8", "plan.yaml: width is not a flag of `streamfuse export`"),
+        ("- 8", "plan.yaml must hold keys and values"),
+        ("widths: [4", "plan.yaml cannot be read (while parsing a flow sequence"),
+        ("top_k: many", "Invalid value for '--top-k'"),
+    ],
+)
+def test_a_wrong_config_file_is_one_line(checkpoint: Checkpoint, tmp_path: Path, text: str, words: str) -> None:
+    command = ["export", "-o", str(tmp_path / "bundle"), "--config", write_config(tmp_path, text)]
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+
+
+def test_what_tunes_the_base_is_no_extra_parameter(tmp_path: Path) -> None:
+    model = tiny_model({"base_rank": 2, "base_layers": 2})
+    own = write_checkpoint(tmp_path / "tuned", model)
+    tuning = sum(p.numel() for p in model.base_adapters.parameters())
+    extra = sum(p.numel() for p in model.extra_parameters()) - tuning
+    line = preview(plan_for(own, tmp_path / "bundle")).adapter
+    assert f" {extra:,} parameters, trained 7 steps, tunes the base's top 2 layers (merged into them)" in line
+
+
+def test_a_target_whose_package_is_missing_is_one_line(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'coremltools'", name="coremltools")
+
+    monkeypatch.setattr("streamfuse.export.target.import_module", missing)
+    code, stdout, stderr = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--target", "coreml")
+    assert (code, stdout) == (2, "")
+    assert "--target coreml needs the package coremltools, which is missing" in stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -89,7 +89,10 @@ class Speculation(_Strict):
 class CacheFacts(_Strict):
     """The caches that the host owns."""
 
-    layout: Literal["position_head_dim"] = Field(description="[capacity, num_kv_heads, head_dim] per layer")
+    layout: Literal["position_head_dim", "head_position_dim", "channels_position"] = Field(
+        description="[capacity, num_kv_heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
+        " or [1, num_kv_heads * head_dim, 1, capacity]"
+    )
     capacity: Positive = Field(description="committed positions, which is the context length in tokens")
     dtype: Literal["float32", "float16"]
 

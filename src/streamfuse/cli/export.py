@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 
+from . import export_plan
 from .console import err, out, say
 
 if TYPE_CHECKING:
@@ -19,85 +19,198 @@ if TYPE_CHECKING:
     from streamfuse.export.plan import ExportPlan
     from streamfuse.export.preview import Preview
 
+_FORMAT, _WEIGHTS, _SIZES = "What runs it", "How weights are stored", "Sizes of the graphs"
+_SPECULATION, _RUN = "Speculation", "This export"
+_NOT_IN_FILES = ("config", "help", "json_")
+
 
 def register(app: typer.Typer) -> None:
     app.command("export")(export)
+
+
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Put the file's values in the place of the flags' defaults, so that flags win."""
+    if path is not None:
+        from streamfuse.export.config import read_config
+        from streamfuse.export.plan import PlanError
+
+        known = {parameter.name or "" for parameter in context.command.params} - set(_NOT_IN_FILES)
+        try:
+            context.default_map = read_config(path, known)
+        except PlanError as error:
+            raise typer.BadParameter(str(error)) from None
+    return path
 
 
 def export(
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder of the bundle.")],
     model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[str, typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.")] = DEFAULT,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_read_config, is_eager=True, help="YAML file with these flags as keys; flags given here win."
+        ),
+    ] = None,
     target: Annotated[
-        str, typer.Option(metavar="[executorch|coreml|onnx]", help="Format of the graphs.")
+        str,
+        typer.Option(metavar="[executorch|coreml|onnx]", help="Format of the graphs.", rich_help_panel=_FORMAT),
     ] = "executorch",
     backend: Annotated[
         str,
         typer.Option(
             metavar="[kernels|xnnpack|coreml|vulkan|qnn]",
-            help="What runs the graphs inside ExecuTorch; kernels: streamfuse's own operators.",
+            help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators.",
+            show_default="kernels",
+            rich_help_panel=_FORMAT,
         ),
     ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="[float16|float32]",
+            help="Of the arithmetic and of what is not quantized; kernels and xnnpack have float32 only.",
+            show_default="float16 for coreml, vulkan and qnn, else float32",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    layout: Annotated[
+        str,
+        typer.Option(
+            metavar="[plain|ane]",
+            help="ane: channels first with 1x1 convolutions, as the Neural Engine likes it; coreml.",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "plain",
+    compute_units: Annotated[
+        str,
+        typer.Option(
+            metavar="[all|cpu_and_ne|cpu_and_gpu|cpu_only]", help="What Core ML may use.", rich_help_panel=_FORMAT
+        ),
+    ] = "cpu_and_ne",
+    minimum_deployment_target: Annotated[
+        str,
+        typer.Option(
+            metavar="[iOS18|iOS26|macOS15|macOS26]", help="Oldest system for Core ML.", rich_help_panel=_FORMAT
+        ),
+    ] = "iOS18",
     quantize: Annotated[
         str,
         typer.Option(
-            "--quantize",
             metavar="[8da4w|8da8w|int4|int8|none]",
-            help="int8 activations with int4 or int8 weights (executorch); int4 or int8 weights (coreml, onnx).",
+            help="executorch: int8 activations with int4 or int8 weights; coreml, onnx: int4 or int8 weights alone.",
+            show_default="the first that the target has",
+            rich_help_panel=_WEIGHTS,
         ),
     ] = "auto",
     scheme: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PART=GRID",
-            help="Another grid for attention, mlp, head or streams: q4_1 or q8_0; may be given again.",
+            metavar="PART=SCHEME",
+            help="Another scheme for embedding, attention, mlp, head or streams; may be given again. kernels: q4_1 or "
+            "q8_0. coreml, onnx: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
             show_default="from --quantize",
+            rich_help_panel=_WEIGHTS,
         ),
     ] = None,
-    group_size: Annotated[int, typer.Option(help="Weights per scale: 32, 64, 128 or 256.")] = 32,
-    max_context_len: Annotated[int, typer.Option(help="Capacity of the caches in tokens.")] = 1024,
-    prefill_len: Annotated[int, typer.Option(help="Prompt tokens per prefill pass.")] = 64,
+    group_size: Annotated[
+        int, typer.Option(help="Weights per scale of int4: 32, 64, 128 or 256.", rich_help_panel=_WEIGHTS)
+    ] = 32,
+    merge_adapter: Annotated[
+        str,
+        typer.Option(
+            metavar="[auto|on|off]",
+            help="Add what tunes the base to its weights, or keep it beside them; auto: beside weights of four bits.",
+            rich_help_panel=_WEIGHTS,
+        ),
+    ] = "auto",
+    max_context_len: Annotated[
+        int, typer.Option(help="Capacity of the caches in tokens.", rich_help_panel=_SIZES)
+    ] = 1024,
+    prefill_len: Annotated[int, typer.Option(help="Prompt tokens per prefill pass.", rich_help_panel=_SIZES)] = 64,
+    widths: Annotated[
+        str, typer.Option(help="Nodes of the verify methods, ascending.", rich_help_panel=_SIZES)
+    ] = "4,8,16",
+    default_width: Annotated[
+        int, typer.Option(help="The verify method to use where nobody chooses.", rich_help_panel=_SIZES)
+    ] = 8,
     num_streams: Annotated[
-        int | None, typer.Option(min=1, help="Keep only the first streams of the adapter.", show_default="all")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Keep only the first streams of the adapter.",
+            show_default="all",
+            rich_help_panel=_SPECULATION,
+        ),
     ] = None,
-    widths: Annotated[str, typer.Option(help="Nodes of the verify methods, ascending.")] = "4,8,16",
-    default_width: Annotated[int, typer.Option(help="The verify method to use where nobody chooses.")] = 8,
-    prune_keep: Annotated[
-        str, typer.Option(metavar="N|WIDTH:N,...", help="Nodes that survive the pruner where more are verified.")
-    ] = "8",
-    stream_nodes: Annotated[
-        str, typer.Option(metavar="N|WIDTH:N,...|all", help="Survivors that carry streams, the likeliest last ones.")
-    ] = "4",
+    top_k: Annotated[
+        int,
+        typer.Option(help="Candidates per stream and node that the graph returns.", rich_help_panel=_SPECULATION),
+    ] = 16,
     schedule: Annotated[
         str,
         typer.Option(
-            metavar="[fused|deferred|both]", help="Streams in the verifying pass, in a second one after it, or both."
+            metavar="[fused|deferred|both]",
+            help="Streams in the verifying pass, in a second one after it, or both.",
+            rich_help_panel=_SPECULATION,
         ),
     ] = "deferred",
-    top_k: Annotated[int, typer.Option(help="Candidates per stream and node that the graph returns.")] = 16,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle that is there.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the plan, print it with the sizes to expect, write nothing.")
+    prune_keep: Annotated[
+        str,
+        typer.Option(
+            metavar="N|WIDTH:N,...",
+            help="Nodes that survive the pruner where more are verified.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = "8",
+    stream_nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="N|WIDTH:N,...|all",
+            help="Survivors that carry streams, the likeliest last ones; not with the deferred schedule.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = "4",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the bundle that is there.", rich_help_panel=_RUN)
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report or plan as JSON, nothing else.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check the plan, print it with the sizes, memory and time to expect, write nothing.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_RUN)
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the report or plan as JSON, nothing else.", rich_help_panel=_RUN)
+    ] = False,
 ) -> None:
-    """Lower a stream-fused model to static ExecuTorch graphs, prove them against PyTorch, and write a bundle.
+    """Lower a stream-fused model to static graphs, prove them against PyTorch, and write a bundle.
 
-    The folder gets model.pte (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
-    draft.npz, selftest.npz and manifest.json. Nothing is written where a graph misses its parity floor.
+    The folder gets the graphs (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
+    draft.npz, selftest.npz, export_report.json and manifest.json. Nothing is written where a graph misses its parity
+    floor.
 
     [bold]Examples[/bold]
 
     streamfuse export -o build/demo
 
-    streamfuse export -o build/mine --adapter build/train/mine/adapter.safetensors --overwrite
+    streamfuse export -o build/phone --target coreml --layout ane
+
+    streamfuse export -o build/onnx --target onnx --quantize int8 --scheme mlp=int4:32
 
     streamfuse export -o build/stock --backend xnnpack --quantize none
 
     streamfuse export -o build/small --num-streams 2 --max-context-len 512 --dry-run
+
+    streamfuse export -o build/mine --config mine.yaml --overwrite
     """
-    from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
+    from streamfuse.export.choices import BACKENDS, Quantize
+    from streamfuse.export.plan import ExportPlan, PlanError, Schedule
     from streamfuse.export.preview import preview
 
     try:
@@ -110,6 +223,7 @@ def export(
         adapter_path = find(adapter)
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
+    _choice("--target", target, {name: name for name in BACKENDS})
     try:
         plan = ExportPlan(
             model=resolve_model(model, offline=offline),
@@ -120,6 +234,11 @@ def export(
             quantize=_choice("--quantize", quantize, {kind.value: kind for kind in Quantize}),
             schemes=dict(_scheme(item) for item in scheme or []),
             group_size=group_size,
+            dtype=dtype,
+            layout=layout,
+            compute_units=compute_units,
+            minimum_deployment_target=minimum_deployment_target,
+            merge_adapter=merge_adapter,
             max_context_len=max_context_len,
             prefill_len=prefill_len,
             num_streams=num_streams,
@@ -132,12 +251,12 @@ def export(
             overwrite=overwrite,
         )
         expected = preview(plan)
+        if dry_run:
+            export_plan.show(plan, expected, json_)
+            return
+        report = _run(plan, expected, {"model": model, "adapter": adapter})
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
-    if dry_run:
-        _print_plan(plan, expected, json_)
-        return
-    report = _run(plan, expected)
     if json_:
         print(json.dumps(vars(report)))
         return
@@ -159,7 +278,7 @@ def _choice(flag: str, value: str, choices: dict[str, Chosen]) -> Chosen:
 def _scheme(item: str) -> tuple[str, str]:
     part, sign, grid = item.partition("=")
     if not sign:
-        raise typer.BadParameter(f"--scheme must be PART=GRID, for example head=q4_1, not {item}")
+        raise typer.BadParameter(f"--scheme must be PART=SCHEME, for example head=q4_1 or mlp=int4:64, not {item}")
     return part, grid
 
 
@@ -174,30 +293,13 @@ def _per_width(flag: str, value: str) -> int | dict[int, int]:
         raise typer.BadParameter(f"{flag} must be a number, or like 8:4,16:8, not {value}") from None
 
 
-def _run(plan: ExportPlan, expected: Preview) -> Report:
+def _run(plan: ExportPlan, expected: Preview, said: dict[str, str]) -> Report:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("loading PyTorch and ExecuTorch", total=None)
+        task = progress.add_task("loading PyTorch and the exporter", total=None)
         from streamfuse.export.bundle import count_steps, export_bundle
 
         progress.update(task, total=count_steps(expected))
-        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words))
-
-
-def _print_plan(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
-    facts: dict[str, Any] = asdict(plan)
-    if as_json:
-        print(json.dumps({**facts, **expected.to_dict()}, default=str))
-        return
-    for name, part in expected.parts.items():
-        facts[name] = f"{part.parameters / 1e6:.1f} M weights, {part.bytes / 1e6:.1f} MB"
-    facts["all weights"] = f"{expected.weight_bytes / 1e6:.1f} MB, one copy for all methods"
-    facts["caches"] = f"{expected.cache_bytes / 1e6:.1f} MB of memory for {plan.max_context_len} tokens"
-    if any(expected.delegates.values()):
-        facts["delegates"] = ", ".join(f"{name} {count}" for name, count in expected.delegates.items())
-    facts["adapter facts"] = expected.adapter
-    facts["quantize"], facts["schedule"] = plan.quantize.value, plan.schedule.value
-    for name, value in facts.items():
-        out.print(f"{name:16} {value}", highlight=False, soft_wrap=True)
+        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words), said)

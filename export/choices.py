@@ -1,0 +1,60 @@
+"""What each target and backend can do: the values of the flags, the first of each the default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .schemes import PlanError
+
+AUTO = "auto"
+LAYOUTS = ("plain", "ane")
+COMPUTE_UNITS = ("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only")
+DEPLOYMENT_TARGETS = ("iOS18", "iOS26", "macOS15", "macOS26")
+
+
+class Quantize(str, Enum):
+    """Weights and activations of the products; docs/quantization.md says what each part uses."""
+
+    AUTO = AUTO  # the target's default
+    NONE = "none"
+    INT4 = "8da4w"  # with activations in int8
+    INT8 = "8da8w"
+    INT4_WEIGHTS = "int4"  # with activations in the plan's dtype
+    INT8_WEIGHTS = "int8"
+
+    @property
+    def bits(self) -> int:
+        """Of the layers' weights; 0: floats."""
+        return {"none": 0, "8da4w": 4, "int4": 4, "8da8w": 8, "int8": 8}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a backend can do; the first of each is its default."""
+
+    quantize: tuple[Quantize, ...]
+    dtype: tuple[str, ...]
+
+
+_INTEGERS = (Quantize.INT4_WEIGHTS, Quantize.INT8_WEIGHTS, Quantize.NONE)
+_DELEGATE = Choices((Quantize.NONE, Quantize.INT4, Quantize.INT8, *_INTEGERS[:2]), ("float16", "float32"))
+# Backends by target; a target's first one is its default.
+BACKENDS: dict[str, dict[str, Choices]] = {
+    "executorch": {
+        "kernels": Choices((Quantize.INT4, Quantize.INT8), ("float32",)),
+        "xnnpack": Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
+        "coreml": _DELEGATE,
+        "vulkan": _DELEGATE,
+        "qnn": _DELEGATE,
+    },
+    "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
+    "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},
+}
+
+
+def check_choice(flag: str, value: str, choices: tuple[str, ...], where: str = "") -> None:
+    """PlanError where `value` is none of the choices; `where` says for whom they hold."""
+    if value not in choices:
+        allowed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+        raise PlanError(f"{flag} must be {allowed}{where}, not {value}")

@@ -1,0 +1,70 @@
+"""Plans as files: what `--config` reads, and what an export says about itself in its report. The keys are the flags."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .plan import ExportPlan
+from .schemes import PlanError
+
+
+def to_config(plan: ExportPlan) -> dict[str, Any]:
+    """The plan by the names of the flags, in values that `read_config` takes and JSON and YAML can say.
+
+    Where it goes, and whether something is overwritten there, is left out.
+    """
+    left_out = ("output_dir", "overwrite", "schemes")
+    found = {f.name: getattr(plan, f.name) for f in fields(plan) if f.name not in left_out}
+    found["scheme"] = dict(plan.schemes)
+    found["stream_nodes"] = "all" if plan.stream_nodes is None else plan.stream_nodes
+    return {name: _plain(value) for name, value in found.items() if value is not None}
+
+
+def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
+    """The flags of a YAML file as the command line would say them; `known` are their names, with underscores.
+
+    A list of numbers is joined by commas, a map of widths becomes 8:4,16:8, a map of schemes PART=SCHEME.
+
+    Raises:
+        PlanError: the file cannot be read, or has a key that no flag has, or a value that no flag takes.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PlanError(f"--config {path} cannot be read ({' '.join(str(error).split())})") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise PlanError(f"--config {path} must hold keys and values, for example `target: onnx`")
+    values = {str(key).replace("-", "_"): value for key, value in content.items()}
+    for key in values:
+        if key not in known:
+            raise PlanError(f"--config {path}: {key} is not a flag of `streamfuse export`")
+    return {key: _as_flag(path, key, value) for key, value in values.items() if value is not None}
+
+
+def _as_flag(path: Path, key: str, value: Any) -> Any:
+    if key == "scheme":
+        pairs = [f"{part}={scheme}" for part, scheme in value.items()] if isinstance(value, dict) else value
+        return [pairs] if isinstance(pairs, str) else list(pairs)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join(f"{width}:{number}" for width, number in value.items())
+    if isinstance(value, (bool, int, float, str)):
+        return value if isinstance(value, bool) else str(value)
+    raise PlanError(f"--config {path}: {key} has a value that no flag takes")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else dict(value) if isinstance(value, dict) else value
