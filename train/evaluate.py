@@ -19,7 +19,7 @@ from streamfuse.runtime.backend import FloatArray, IntArray
 from streamfuse.runtime.draft import DraftTables, grow
 from streamfuse.runtime.tree import Tree
 
-from .data import Example
+from .data import Example, FrozenStates
 from .generate import DistillConfig, generate_batch
 
 MAX_RANKS = 8  # ranks from here on are counted as one
@@ -105,15 +105,25 @@ def replay(
 
 @torch.inference_mode()
 def proposals(
-    model: StreamFused, examples: Iterable[Example], top_k: int, vocab: IntArray | None = None
+    model: StreamFused,
+    examples: Iterable[Example],
+    top_k: int,
+    vocab: IntArray | None = None,
+    cached: FrozenStates | None = None,
 ) -> Iterator[Proposals]:
-    """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given."""
+    """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given.
+
+    `cached` are the examples' frozen states, where they are at hand.
+    """
     own = model.stream_vocab.cpu().numpy()
     vocab, device = own if vocab is None else vocab, model.stream_vocab.device
     head = model.base.lm_head.weight[torch.from_numpy(vocab).to(device)].float()
-    for example in examples:
+    for i, example in enumerate(examples):
         text, first = example.input_ids, example.start
-        frozen = model.frozen_states(torch.tensor([text], device=device))
+        if cached is None:
+            frozen = model.frozen_states(torch.tensor([text], device=device))
+        else:
+            frozen = cached[i][None].to(device, model.base.lm_head.weight.dtype)
         states = model.stream_states(frozen, torch.arange(first - 1, len(text) - 1, device=device)[None])
         log_probs, columns = torch.log_softmax(states.streams[0].float() @ head.T, -1).topk(min(top_k, len(vocab)), -1)
         yield Proposals(example, vocab[columns.cpu().numpy()], log_probs.cpu().numpy())
