@@ -29,7 +29,7 @@ class Blocks:
         values: uint8 [N, K / b, b * bits / 8], low nibble first.
         scales: float32 [N, K / b].
         zero_points: uint8 [N, ceil(K / b * bits / 8)], packed like the values; None: 2 ** (bits - 1).
-        offsets: float32 [N, K / b], added to every weight of a block; None: none.
+        offsets: float32 [K / b, N], added to every weight of a block; None: none.
         exact: whether every weight came back bit for bit.
     """
 
@@ -50,8 +50,10 @@ class Blocks:
         return sum(t.numel() * t.element_size() for t in stored if t is not None)
 
 
-def to_blocks(weight: Tensor, scheme: PartScheme) -> Blocks:
+def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blocks:
     """weight [N, K] as `scheme` says: carried over where it lies on the scheme's grid, else quantized.
+
+    Rows of a table are looked up too, which leaves no place for offsets.
 
     Raises:
         ValueError: the block size does not divide K.
@@ -59,7 +61,13 @@ def to_blocks(weight: Tensor, scheme: PartScheme) -> Blocks:
     size = scheme.group_size or DEFAULT_BLOCK
     if weight.shape[1] % size:
         raise ValueError(f"--group-size {size} does not divide the {weight.shape[1]} inputs of a weight")
-    return _carried(weight, scheme, size) or _quantized(weight, scheme, size)
+    if size == GROUP and scheme.bits == 8 and scheme.symmetric:
+        found = _of_q8_0(weight)
+    elif size == GROUP and scheme.bits == 4 and not scheme.symmetric and not is_table:
+        found = _of_q4_1(weight)
+    else:
+        found = None
+    return found or _quantized(weight, scheme, size)
 
 
 def dequantized(values: Tensor, scales: Tensor, zero_points: Tensor | None, bits: int) -> Tensor:
@@ -76,21 +84,20 @@ def unpacked(packed: Tensor, bits: int) -> Tensor:
     return packed if bits == 8 else torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
 
 
-def _carried(weight: Tensor, scheme: PartScheme, size: int) -> Blocks | None:
-    if size != GROUP:
-        return None
-    if scheme.bits == 8 and scheme.symmetric:
-        coarse = to_q8_0(weight)
-        values = (coarse.q.to(torch.int16) + 128).to(torch.uint8).unflatten(1, (-1, size))
-        found = Blocks(8, values, coarse.d.float(), None, None, bool(coarse.exact.all()))
-    elif scheme.bits == 4 and not scheme.symmetric:
-        fine = to_q4_1(weight)
-        q = fine.q.unflatten(1, (-1, size))
-        offsets = fine.m.float() + 8 * fine.d.float()
-        found = Blocks(4, q[..., ::2] | q[..., 1::2] << 4, fine.d.float(), None, offsets, bool(fine.exact.all()))
-    else:
-        return None
-    return found if found.exact else None
+def _of_q8_0(weight: Tensor) -> Blocks | None:
+    """None where a group does not lie on the grid."""
+    grid = to_q8_0(weight)
+    values = (grid.q.to(torch.int16) + 128).to(torch.uint8).unflatten(1, (-1, GROUP))
+    return Blocks(8, values, grid.d.float(), None, None, True) if bool(grid.exact.all()) else None
+
+
+def _of_q4_1(weight: Tensor) -> Blocks | None:
+    """None where a group does not lie on the grid."""
+    grid = to_q4_1(weight)
+    q, offsets = grid.q.unflatten(1, (-1, GROUP)), grid.m.float() + 8 * grid.d.float()
+    values = q[..., ::2] | q[..., 1::2] << 4
+    found = Blocks(4, values, grid.d.float(), None, offsets.T.contiguous(), True)
+    return found if bool(grid.exact.all()) else None
 
 
 def _quantized(weight: Tensor, scheme: PartScheme, size: int) -> Blocks:

@@ -84,18 +84,18 @@ class Form:
         """A tied head is the embedding's own table where their schemes are the same."""
         key = weight.data_ptr(), self._scheme_of(part)
         if key not in self._tables:
-            blocks = self._blocks(weight, part)
+            blocks = self._blocks(weight, part, is_table=True)
             if blocks is None:
                 return None
             self._tables[key] = blocks
         return self._tables[key]
 
-    def _blocks(self, weight: Tensor, part: Part) -> Blocks | None:
+    def _blocks(self, weight: Tensor, part: Part, is_table: bool = False) -> Blocks | None:
         """None for floats."""
         scheme = self._scheme_of(part)
         if scheme.bits >= 16:
             return None
-        blocks = to_blocks(weight.detach(), scheme)
+        blocks = to_blocks(weight.detach(), scheme, is_table)
         self.report.setdefault(part, PartReport()).add(weight.detach(), blocks)
         return blocks
 
@@ -131,8 +131,6 @@ class _Stored(nn.Module):
 class BlockEmbedding(_Stored):
     def forward(self, ids: Tensor) -> Tensor:
         rows: Tensor = ops.block_embedding(ids, self.values, self.scales, self.zero_points, self.bits)
-        if self.offsets is not None:
-            rows = rows + F.embedding(ids, self.offsets).repeat_interleave(self.block_size, dim=1)
         return rows
 
 
@@ -148,8 +146,7 @@ class BlockLinear(_Stored):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = ops.block_linear(x, self.values, self.scales, self.zero_points, self.bias, self.bits)
         if self.offsets is not None:
-            sums = x.view(x.shape[0], -1, self.block_size).sum(2)
-            y = y + F.linear(sums, self.offsets)
+            y = torch.addmm(y, x.view(x.shape[0], -1, self.block_size).sum(2), self.offsets)
         return y
 
 

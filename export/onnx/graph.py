@@ -151,8 +151,15 @@ class Graph:
         self, name: str, outputs: dict[str, Value], describe: Callable[[str], str], facts: dict[str, str]
     ) -> onnx.ModelProto:
         """The graph that gives `outputs`, without what they do not need. `describe`: a sentence per tensor's name."""
+        renamed: dict[str, str] = {}
         for output, value in outputs.items():
-            self._nodes.append(helper.make_node("Identity", [value.name], [output], output))
+            if value.name in self._producers and value.name not in renamed:
+                renamed[value.name] = output
+            else:  # an input, a constant, or what is an output already
+                self._nodes.append(helper.make_node("Identity", [value.name], [output], output))
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                names[:] = [renamed.get(name, name) for name in names]
         nodes = self._needed(set(outputs))
         used = {name for node in nodes for name in node.input}
         shown = [*(v for v in self.inputs if v.name in used), *(Value(n, v.shape, v.dtype) for n, v in outputs.items())]

@@ -82,6 +82,10 @@ def _linear(g: Graph, out: Tensor, x: Value, weight: Value, bias: Value | None =
     return g.op("Gemm", x, weight, bias, shape=out.shape, dtype=x.dtype, transB=1)
 
 
+def _added_product(g: Graph, out: Tensor, added: Value, a: Value, b: Value) -> Value:
+    return g.op("Gemm", a, b, added, shape=out.shape, dtype=a.dtype)
+
+
 def _swap(g: Graph, out: Tensor, x: Value, first: int = 0, second: int = 1) -> Value:
     axes = list(range(len(x.shape)))
     axes[first], axes[second] = axes[second], axes[first]
@@ -226,6 +230,7 @@ RULES: dict[Any, Rule] = {
     _aten.index_select.default: lambda g, out, x, axis, index: _gather(g, out, x, index, axis),
     _aten.index.Tensor: lambda g, out, x, index: _gather(g, out, x, *index),
     _aten.linear.default: _linear,
+    _aten.addmm.default: _added_product,
     _aten.matmul.default: _binary("MatMul"),
     _aten.add.Tensor: _binary("Add"),
     _aten.sub.Tensor: _binary("Sub"),
