@@ -22,7 +22,7 @@ from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
-from . import facts, selftest
+from . import facts, reference, selftest
 from .config import to_config
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
@@ -118,7 +118,7 @@ class _Export:
 
     def reference(self) -> None:
         self.progress("running the float32 reference")
-        methods = build_methods(Weights(self.model, self.plan.shapes).eval())
+        methods = build_methods(Weights(self.model, self.plan.shapes, reference.Form()).eval())
         self.exact = self.expected = self._run(methods)
 
     def quantize(self) -> None:

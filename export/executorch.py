@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import nn
+
+from streamfuse.model.parts import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
@@ -33,6 +37,8 @@ class ExecuTorchTarget:
         self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
         if self.form is None and self.plan.quantize is not Quantize.NONE:
             quantize_weights(self.weights, self.plan.group_size)
+        if self.form is not None:
+            _forget(self.model)
         self.methods = build_methods(self.weights)
         return None if self.plan.quantize is Quantize.NONE else self.methods
 
@@ -59,3 +65,14 @@ class ExecuTorchTarget:
             quantization=manifest_parts(sizes, self.plan),
             report={"grid": grid} if grid else {},
         )
+
+
+def _forget(model: StreamFused) -> None:
+    """Free the matrices of the layers, which are packed by now: of a large model they are most of the memory.
+
+    Their shapes stay. Embedding and head stay as they are: the host's drafting data is made of them.
+    """
+    for block in model.base.blocks:
+        for name in PROJECTIONS:
+            layer = projection(block, name)
+            layer.weight = nn.Parameter(torch.empty_like(layer.weight, device="meta"), requires_grad=False)

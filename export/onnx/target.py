@@ -72,6 +72,7 @@ class OnnxTarget:
             required_operators=[],  # of our own
             methods=self.method_facts,
             cache_dtype=self.plan.dtype,
+            cache_layout="head_position_dim",
             quantization={part: self._part(part) for part in PARTS},
             report=report,
         )

@@ -238,3 +238,29 @@ def test_the_published_schema_is_current() -> None:
     assert json.loads(published.read_text(encoding="utf-8")) == json.loads(schema_json()), (
         "run: python -m streamfuse.bundle docs/manifest.schema.json"
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "files", "graph"),
+    [
+        ("coreml", ["model.mlpackage/Manifest.json", "model.mlpackage/Data/model.mlmodel"], "model.mlpackage"),
+        ("onnx", ["prefill.onnx", "decode.onnx", "verify_4.onnx", "verify_8.onnx"], ""),
+    ],
+)
+def test_a_bundle_of_each_target_says_where_its_graphs_are(
+    tmp_path: Path, target: str, files: list[str], graph: str
+) -> None:
+    def write(name: str, left_out: str = "") -> Path:
+        with BundleWriter(tmp_path / name) as writer:
+            for file in (*files, "tokenizer.json", "draft.npz"):
+                (writer.folder / file).parent.mkdir(parents=True, exist_ok=True)
+                if file != left_out:
+                    (writer.folder / file).write_text("content")
+            fields = {"target": target, "kernels": False, "required_operators": []}
+            writer.write_manifest(**{**manifest_fields(), **fields})
+        return tmp_path / name
+
+    folder = write("whole")
+    assert open_bundle(folder).graph == folder / graph
+    with pytest.raises(BundleError, match=f"files: has no {files[0]}"):
+        open_bundle(write("damaged", left_out=files[0]))

@@ -13,7 +13,8 @@ from .manifest import MANIFEST_NAME, PREFILL, STREAMS, Manifest, parse_manifest
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import ModelSpec
 
-GRAPH_FILES = {"executorch": "model.pte"}  # targets whose graphs are one file
+PTE_FILE = "model.pte"
+MLPACKAGE = "model.mlpackage"  # a folder
 TOKENIZER_FILE = "tokenizer.json"
 DRAFT_FILE = "draft.npz"
 SELFTEST_FILE = "selftest.npz"
@@ -37,11 +38,8 @@ class Bundle:
 
     @property
     def graph(self) -> Path:
-        """The graph file of this bundle's target."""
-        target = self.manifest.target
-        if target not in GRAPH_FILES:
-            raise BundleError(f"{self.folder / MANIFEST_NAME}: target: {target} has no runtime in this version")
-        return self.file(GRAPH_FILES[target])
+        """Where the graphs are: model.pte, the folder model.mlpackage, or the bundle (an .onnx per method)."""
+        return self.folder / {"executorch": PTE_FILE, "coreml": MLPACKAGE, "onnx": ""}[self.manifest.target]
 
     @property
     def tokenizer(self) -> Path:
@@ -87,9 +85,12 @@ def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
     if not folder.is_dir():
         raise BundleError(f"{folder}: not a folder; a bundle is a folder with {MANIFEST_NAME}")
     manifest = parse_manifest(_read_manifest(folder), str(folder / MANIFEST_NAME))
-    required = [TOKENIZER_FILE]
-    if manifest.target in GRAPH_FILES:
-        required.append(GRAPH_FILES[manifest.target])
+    graphs = {
+        "executorch": [PTE_FILE],
+        "coreml": [f"{MLPACKAGE}/Manifest.json"],
+        "onnx": [f"{method}.onnx" for method in manifest.methods],
+    }
+    required = [TOKENIZER_FILE, *graphs[manifest.target]]
     if manifest.speculation.parent_rank:
         required.append(DRAFT_FILE)
     for name in required:

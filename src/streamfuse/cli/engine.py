@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from streamfuse.bundle import Bundle, open_bundle
@@ -61,7 +62,7 @@ class Opened:
         from streamfuse.runtime.costs import PlanCache, agrees, device_name, measure
 
         files = {name: facts.sha256 for name, facts in self.bundle.manifest.files.items()}
-        cache = PlanCache(cache_root() / "plans", files, f"{device_name(threads)}, {_engine_stamp()}")
+        cache = PlanCache(cache_root() / "plans", files, f"{device_name(threads)}, {_engine_stamp(self.bundle)}")
         table = cache.load(backend.spec) if remember else None
         if table is None or not agrees(table, backend):
             table = measure(backend)
@@ -70,10 +71,16 @@ class Opened:
         return table
 
 
-def _engine_stamp() -> str:
-    """Changes with the engine, so that a new build is measured anew."""
+def _engine_stamp(bundle: Bundle) -> str:
+    """Changes with the engine, so that a new build or version is measured anew."""
     from streamfuse.kernels.library import LibraryError, find_library
 
+    if bundle.manifest.target != "executorch":
+        package = {"onnx": "onnxruntime", "coreml": "coremltools"}[bundle.manifest.target]
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            return package
     try:
         facts = find_library().stat()
     except LibraryError:
@@ -89,7 +96,19 @@ def open_for_text(path: str) -> Opened:
 
 
 def open_backend(bundle: Bundle, threads: int | None) -> Backend:
-    """The engine of the bundle's target. Tests put a fake in this place."""
+    """The engine of the bundle's target; for Core ML the emulator, but on a Mac. Tests put a fake in this place.
+
+    Raises:
+        BackendError: the engine or the graphs cannot be loaded.
+    """
+    if bundle.manifest.target == "onnx":
+        from streamfuse.runtime.backends.onnxruntime import OnnxBackend
+
+        return OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads)
+    if bundle.manifest.target == "coreml":
+        from streamfuse.runtime.backends.coreml import open_package
+
+        return open_package(bundle.graph, bundle.spec())
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
     return ExecuTorchBackend(bundle.graph, bundle.spec(), num_threads=threads)

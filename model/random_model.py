@@ -1,0 +1,120 @@
+"""A model of a given shape with random weights, to try exports on: `python -m streamfuse.model.random_model --help`.
+
+It says nothing sensible, but it weighs and costs what the real one does, and nobody has to ask for its licence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .checkpoint import save_adapter
+from .config import ModelConfig, StreamConfig
+from .pull import DEFAULT_MODEL, resolve_model
+from .streams import StreamFused
+from .transformer import Transformer
+
+_LLAMA_3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "max_position_embeddings": 131072,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+}
+_SCALING = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip  # noqa: E501
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama-3.2-1b": {
+        **_LLAMA_3,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+        "rope_scaling": {**_SCALING, "factor": 32.0},
+    },
+    "llama-3.1-8b": {
+        **_LLAMA_3,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+        "rope_scaling": {**_SCALING, "factor": 8.0},
+    },
+}
+ADAPTER = "streams.safetensors"
+_STREAM_VOCAB = 16384
+
+
+def write_random_model(folder: Path, shape: dict[str, Any], tokenizer: Path, weights: bool = True) -> None:
+    """config.json, tokenizer.json, an untrained adapter and, with `weights`, bfloat16 weights, a file per layer.
+
+    Args:
+        shape: a Hugging Face `config.json`.
+        tokenizer: a checkpoint folder whose tokenizer is copied; its ids must lie in the shape's vocabulary.
+
+    Raises:
+        CheckpointError: `shape` is none that streamfuse knows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tokenizer / name, folder / name)
+    config = ModelConfig.load(folder)
+    with torch.device("meta"):
+        base = Transformer(config)
+    streams = StreamConfig(num_msa_layers=min(StreamConfig().num_msa_layers, config.num_layers // 2))
+    count = min(_STREAM_VOCAB, config.vocab_size)
+    vocab = torch.arange(count) * (config.vocab_size // count)
+    save_adapter(StreamFused(base, streams, vocab), folder / ADAPTER, {"steps": "0"})
+    if weights:
+        _write_weights(folder, base)
+
+
+def _write_weights(folder: Path, base: Transformer) -> None:
+    files: dict[str, dict[str, Tensor]] = {}
+    for name, parameter in base.named_parameters():  # a tied head is the embedding
+        owner = ".".join(name.split(".")[:2]) if name.startswith("layers.") else "rest"
+        files.setdefault(owner, {})[name if name.startswith("lm_head.") else f"model.{name}"] = parameter
+    places = {}
+    for owner, parameters in files.items():
+        state = {name: _random(parameter) for name, parameter in parameters.items()}
+        save_file(state, folder / f"model-{owner}.safetensors")
+        places |= dict.fromkeys(state, f"model-{owner}.safetensors")
+    index = json.dumps({"weight_map": places}, indent=2)
+    (folder / "model.safetensors.index.json").write_text(index + "\n", encoding="utf-8")
+
+
+def _random(like: Tensor) -> Tensor:
+    """Norms of one; matrices that keep the size of what they multiply."""
+    if like.ndim == 1:
+        return torch.ones(like.shape, dtype=torch.bfloat16)
+    return torch.randn(like.shape, dtype=torch.bfloat16) * like.shape[1] ** -0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m streamfuse.model.random_model", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where to write it")
+    parser.add_argument("--shape", default="llama-3.2-1b", help=f"{', '.join(SHAPES)}, or a config.json")
+    parser.add_argument("--tokenizer", default=DEFAULT_MODEL, help="model whose tokenizer is copied")
+    parser.add_argument("--no-weights", action="store_true", help="enough for `streamfuse export --dry-run`")
+    flags = parser.parse_args()
+    shape = SHAPES.get(flags.shape) or json.loads(Path(flags.shape).read_text(encoding="utf-8"))
+    write_random_model(flags.folder, shape, resolve_model(flags.tokenizer), not flags.no_weights)
+    print(f"streamfuse export --model {flags.folder} --adapter {flags.folder / ADAPTER} --dry-run -o bundle")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Random models of a given shape: they load, and a plan for them can be previewed without weights.
+
+Run: python -m pytest tests/unit/test_model_random.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from bundle_samples import byte_tokenizer
+from streamfuse.export.plan import ExportPlan
+from streamfuse.export.preview import preview
+from streamfuse.model.checkpoint import load_base, load_stream_fused
+from streamfuse.model.config import ModelConfig
+from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_random_model_loads_with_its_streams(tied: bool, tokenizer: Path, tmp_path: Path) -> None:
+    shape = {**tiny.CONFIG, "vocab_size": 258, "tie_word_embeddings": tied}
+    write_random_model(tmp_path / "model", shape, tokenizer)
+    model = load_stream_fused(load_base(tmp_path / "model"), tmp_path / "model" / ADAPTER)
+    logits = model.base(torch.tensor([[1, 2, 3]]))
+    assert logits.shape == (1, 3, 258)
+    assert 0.1 < float(logits.std()) < 10
+    assert (model.base.lm_head.weight is model.base.embed_tokens.weight) == tied
+
+
+@pytest.mark.parametrize(("name", "billions"), [("llama-3.2-1b", 1.236), ("llama-3.1-8b", 8.030)])
+def test_the_large_shapes_have_their_sizes_without_weights(
+    name: str, billions: float, tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / name
+    write_random_model(folder, SHAPES[name], tokenizer, weights=False)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000_000  # the adapter is most of it
+    found = preview(ExportPlan(folder, folder / ADAPTER, tmp_path / "bundle"))
+    config = ModelConfig.load(folder)
+    base = sum(found.parts[part].parameters for part in ("embedding", "attention", "mlp", "head"))
+    tied = config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
+    assert round((base - tied) / 1e9, 3) == billions
+    assert found.calls["decode"] == 4 * config.num_layers + 4
+    assert found.cache_bytes == 1024 * 2 * config.num_layers * 8 * config.head_dim * 4
