@@ -12,7 +12,7 @@ import onnxruntime
 
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec
-from streamfuse.runtime.backends.onnxruntime import OnnxBackend
+from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 
 from .. import selftest
 from ..graphs import Method, Weights, build_methods
@@ -54,7 +54,7 @@ class OnnxTarget:
         )
 
     def open(self) -> Backend:
-        return OnnxBackend(self.folder, self.spec)
+        return OnnxBackend(OnnxProgram(self.folder, frugal=True), self.spec)
 
     def facts(self) -> TargetFacts:
         operators = contrib_operators(self.folder)

@@ -30,11 +30,12 @@ _Array = npt.NDArray[Any]
 class OnnxProgram:
     """The graphs of one bundle, for any number of backends in any threads. Each is loaded when it is first asked for.
 
-    `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose.
+    `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose. It rearranges the weights for each
+    graph, so every loaded one has a copy; with `frugal` a backend keeps only the graph that it needs next.
     """
 
-    def __init__(self, path: str | Path, num_threads: int | None = None) -> None:
-        path = Path(path)
+    def __init__(self, path: str | Path, num_threads: int | None = None, frugal: bool = False) -> None:
+        path, self.frugal = Path(path), frugal
         self._folder, self._num_threads = path if path.is_dir() else path.parent, num_threads or 0
         self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -45,6 +46,11 @@ class OnnxProgram:
             if method not in self._sessions:
                 self._sessions[method] = self._load(method)
             return self._sessions[method]
+
+    def forget(self) -> None:
+        """Let go of all graphs; those in use live on with their users."""
+        with self._lock:
+            self._sessions.clear()
 
     def _load(self, method: str) -> Any:
         try:
@@ -155,13 +161,13 @@ class OnnxBackend:
         count, rows = len(input_ids), self.spec.rows(method)
         if not 1 <= count <= rows:
             raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
+        self._last = None
         bound = self._pass(method)
         for name, given in (("input_ids", input_ids), ("position_ids", position_ids)):
             bound.arrays[name][:count], bound.arrays[name][count:] = given, 0
         bound.arrays["ancestors"].fill(False)
         bound.arrays["ancestors"][:count, :count] = ancestors
         bound.arrays["cache_length"][0] = self._length
-        self._last = None
         bound.run()
         self._last = bound
         if method == PREFILL:
@@ -219,6 +225,9 @@ class OnnxBackend:
         if self._program is None:
             raise BackendError("this backend is closed")
         if method not in self._passes:
+            if self._program.frugal:
+                self._passes.clear()
+                self._program.forget()
             try:
                 bound = _Pass(self._program.session(method), self._caches, self._num_lower)
             except (KeyError, IndexError) as error:

@@ -24,9 +24,9 @@ from streamfuse.runtime.sampling import Sampler, SamplingConfig
 
 onnx = pytest.importorskip("onnx")
 
-# ONNX Runtime does not promise that a row's numbers do not depend on its neighbours. By how much the logits of one token
-# may differ between methods: float32 by the order of additions, float16 by a few last places, and where activations are
-# rounded to int8 by a rounding that falls the other way.
+# ONNX Runtime does not promise that a row's numbers do not depend on its neighbours. By how much the logits of one
+# token may differ between methods: float32 by the order of additions, float16 by a few last places, and where
+# activations are rounded to int8 by a rounding that falls the other way.
 NOISE = {("float32", "none"): 1e-3, ("float16", "none"): 0.1, ("float32", "int8"): 0.3, ("float32", "int4"): 0.3,
          ("float16", "int4"): 0.4}  # fmt: skip
 SCHEDULES = [Schedule.FUSED, Schedule.DEFERRED]
@@ -107,6 +107,16 @@ def test_backends_on_one_program_do_not_see_each_other(written: Written, program
         assert out.logits is not None
         rows.append(np.array(out.logits[0]))
     np.testing.assert_array_equal(np.stack(rows), alone)
+
+
+def test_a_frugal_program_gives_the_same_from_one_graph_at_a_time(written: Written, program: OnnxProgram) -> None:
+    frugal = OnnxProgram(written.folder, 1, frugal=True)
+    found = []
+    for backend in (OnnxBackend(program, written.spec), OnnxBackend(frugal, written.spec)):
+        loop = Loop(backend, TEXT[:11], GenerationConfig(20, width=4))
+        list(loop.run())
+        found.append(loop.tokens)
+    assert found[0] == found[1]
 
 
 def test_logits_come_only_when_they_are_asked_for(written: Written, program: OnnxProgram) -> None:
