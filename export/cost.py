@@ -32,10 +32,8 @@ class _Line:
 
 
 _LINES = {
-    "kernels": _Line(10, 0.10, 0.15, 1.0e9, 10),
-    "xnnpack": _Line(10, 0.30, 0.10, 1.0e9, 10),
-    "mlprogram": _Line(15, 0.25, 0.15, 1.0e9, 12),
-    "onnxruntime": _Line(10, 0.10, 0.10, 1.0e9, 12),
+    "kernels": _Line(3, 0.20, 0.11, 1.0e9, 6),
+    "onnxruntime": _Line(4, 0.02, 0.09, 1.0e9, 10),
 }
 
 

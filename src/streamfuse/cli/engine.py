@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from streamfuse.runtime.costs import CostTable
     from streamfuse.runtime.session import Session
 
+_HERE = ("kernels", "xnnpack")  # of ExecuTorch's backends, those that the native engine carries
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -99,7 +101,7 @@ def open_backend(bundle: Bundle, threads: int | None) -> Backend:
     """The engine of the bundle's target; for Core ML the emulator, but on a Mac. Tests put a fake in this place.
 
     Raises:
-        BackendError: the engine or the graphs cannot be loaded.
+        BackendError: the engine or the graphs cannot be loaded, or the delegate lives on phones only.
     """
     if bundle.manifest.target == "onnx":
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend
@@ -109,6 +111,13 @@ def open_backend(bundle: Bundle, threads: int | None) -> Backend:
         from streamfuse.runtime.backends.coreml import open_package
 
         return open_package(bundle.graph, bundle.spec())
+    if bundle.manifest.backend not in _HERE:
+        from streamfuse.runtime.backend import BackendError
+
+        raise BackendError(
+            f"{bundle.folder} needs ExecuTorch's delegate {bundle.manifest.backend}, which is on devices;"
+            f" here run {' and '.join(_HERE)}"
+        )
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
     return ExecuTorchBackend(bundle.graph, bundle.spec(), num_threads=threads)
