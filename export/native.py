@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse.*
-from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0
+from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0, tile_adapters
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
@@ -64,9 +64,9 @@ class Form:
 
 
 class _Adapter(nn.Module):
-    """Low-rank adapters of projections that share an input: down [r, K], up [r, N]; absent where there are none."""
+    """Low-rank adapters, float16, of projections that share an input: down [parts r, K], up [N / 16, r, 16]."""
 
-    down: Tensor | None
+    down: Tensor | None  # None: there are none
     up: Tensor | None
 
     def __init__(
@@ -76,9 +76,9 @@ class _Adapter(nn.Module):
         down = up = None
         if adapters is not None:
             parts = [cast("LowRank", adapters[name]) for name in names]
-            down = torch.cat([part.down for part in parts]).detach()
-            up = torch.block_diag(*(part.up * part.scale for part in parts)).detach()
-            up = (up if arrange is None else arrange(up)).T.contiguous()
+            down = torch.cat([part.down for part in parts]).detach().half()
+            up = torch.cat([part.up * part.scale for part in parts]).detach()
+            up = tile_adapters(up if arrange is None else arrange(up))
         self.register_buffer("down", down)
         self.register_buffer("up", up)
 

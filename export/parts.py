@@ -99,10 +99,10 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rate = _rates(plan, h)
     attention = layers * (h * (query + 2 * kv) + query * h)
-    tuned, tuned_stored = _low_rank(config, streams.base_rank, streams.base_layers)
+    tuned, tuned_bytes = _low_rank(config, plan, streams.base_rank, streams.base_layers)
     attention_floats = layers * (h + 2 * config.head_dim * config.qk_norm + _biases(config))
     mlp = layers * 3 * h * inner
-    adapter, adapter_stored = _adapter_parameters(config, streams)
+    adapter, adapter_bytes = _adapter_parameters(config, plan, streams)
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
     untied = bool(streams.pruner_rank) and not config.tie_word_embeddings
     one_grid = _one_table(plan)
@@ -118,7 +118,7 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
         "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + wide * h),
         "streams": PartSize(
             stream_head + candidates + adapter + tuned,
-            round(stream_head * rate.streams + candidates * rate.table) + wide * (adapter_stored + tuned_stored),
+            round(stream_head * rate.streams + candidates * rate.table) + adapter_bytes + tuned_bytes,
         ),
     }
 
@@ -138,27 +138,30 @@ def _biases(config: ModelConfig) -> int:
     return query + 2 * kv + (config.hidden_size if config.architecture != "Qwen2ForCausalLM" else 0)
 
 
-def _adapter_parameters(config: ModelConfig, streams: StreamConfig) -> tuple[int, int]:
-    """Parameters of the streams without the parent term, and how many numbers the graphs store for them."""
+def _adapter_parameters(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> tuple[int, int]:
+    """Parameters of the streams without the parent term, and their bytes in the graphs."""
     h = config.hidden_size
-    own, stored = _low_rank(config, streams.adapter_rank, streams.num_msa_layers)
+    own, stored = _low_rank(config, plan, streams.adapter_rank, streams.num_msa_layers)
     rest = 2 * h * (streams.eta_rank + streams.pruner_rank) + (2 if streams.pruner_rank else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
-    return own + rest, stored + rest
+    return own + rest, stored + DTYPE_BITS[plan.dtype] // 8 * rest
 
 
-def _low_rank(config: ModelConfig, rank: int, layers: int) -> tuple[int, int]:
-    """Parameters of low-rank adapters of all seven matrices, and how many numbers the graphs store for them.
+def _low_rank(config: ModelConfig, plan: ExportPlan, rank: int, layers: int) -> tuple[int, int]:
+    """Parameters of low-rank adapters of all seven matrices, and their bytes in the graphs.
 
-    Adapters that share an input are one pair of matrices, the second one block-diagonal (stock.FusedAdapter).
+    The kernels take them in float16 as they are (native.py); elsewhere adapters that share an input are one pair of
+    matrices, the second one block-diagonal (stock.FusedAdapter).
     """
     h, inner = config.hidden_size, config.intermediate_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     shared = [(h, (query, kv, kv)), (query, (h,)), (h, (inner, inner)), (inner, (h,))]  # inputs, outputs
     own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
+    if plan.grids is not None:
+        return own, 2 * own
     stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
-    return own, stored
+    return own, DTYPE_BITS[plan.dtype] // 8 * stored
 
 
 def manifest_parts(sizes: Sizes, plan: ExportPlan) -> dict[str, Facts]:

@@ -79,6 +79,11 @@ def interleave_gate_up(gate: Tensor, up: Tensor) -> Tensor:
     return torch.cat(blocks, dim=1).reshape(-1, *gate.shape[1:])
 
 
+def tile_adapters(up: Tensor) -> Tensor:
+    """The second matrix of low-rank adapters, up [N, r], rows as the weight's: float16 [ceil(N / 16), r, 16]."""
+    return _padded(up).reshape(-1, TILE, up.shape[1]).transpose(1, 2).contiguous().half()
+
+
 def _check(q: Tensor, dtype: torch.dtype, *scales: Tensor) -> None:
     if q.dim() != 2 or q.dtype != dtype or q.shape[0] < 1 or q.shape[1] < GROUP or q.shape[1] % GROUP:
         raise ValueError(f"q must be {dtype} [N, a multiple of {GROUP}], not {q.dtype} {list(q.shape)}")

@@ -79,10 +79,10 @@ def linear(
 ) -> Tensor:
     """W . round(rms_norm(x)) + low-rank part of the rows from first_adapted_row on + residual: float32 [R, N].
 
-    x [R, K]; norm [K] or None (x as it is); weight packed [N, K]; residual [R, N]; down [r, K] and up [r, N].
+    x [R, K]; norm [K] or None (x as it is); weight packed [N, K]; residual [R, N]; float16 down [r, K]
+    and up [N / 16, r, 16].
     """
-    x = x if norm is None else rms_norm(x, norm, eps)
-    y = _adapted(product(x, weight, out_features), x, down, up, first_adapted_row)
+    y = _joined(x, norm, eps, weight, [out_features], down, up, first_adapted_row)
     return y if residual is None else y + residual
 
 
@@ -103,10 +103,11 @@ def qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x [R, h], cos and sin [R, D] -> rotated query [R, Hq, D], rotated key [R, Hkv, D], value [R, Hkv, D].
 
-    q_norm and k_norm [D] are norms per head before the rotation.
+    q_norm and k_norm [D] are norms per head before the rotation; adapters: float16 down [3 r, h], up [tiles, r, 16].
     """
     rows, dim = x.shape[0], cos.shape[1]
-    joined = linear(x, norm, eps, weight, (heads + 2 * kv_heads) * dim, None, down, up, first_adapted_row)
+    widths = [heads * dim, kv_heads * dim, kv_heads * dim]
+    joined = _joined(x, norm, eps, weight, widths, down, up, first_adapted_row)
     q, k, v = joined.view(rows, -1, dim).split([heads, kv_heads, kv_heads], dim=1)
     q = q if q_norm is None else rms_norm(q, q_norm, eps)
     k = k if k_norm is None else rms_norm(k, k_norm, eps)
@@ -127,7 +128,8 @@ def gated_mlp(
     first_adapted_row: int,
 ) -> Tensor:
     """x + down_proj(silu(gate) * up), x [R, h]; gate and up interleaved in blocks of 16 rows (packing.py)."""
-    both = linear(x, norm, eps, gate_up, 2 * intermediate, None, gate_up_down, gate_up_up, first_adapted_row)
+    turns = [TILE] * (2 * intermediate // TILE)
+    both = _joined(x, norm, eps, gate_up, turns, gate_up_down, gate_up_up, first_adapted_row, 2)
     blocks = both.view(x.shape[0], -1, 2, TILE)
     gate, up = (blocks[:, :, i].reshape(x.shape[0], intermediate) for i in (0, 1))
     gated = silu(gate) * up
@@ -189,7 +191,8 @@ def product(x: Tensor, weight: Tensor, out_features: int) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """(x / sqrt(mean(x^2) + eps)) * weight over the last dimension."""
     size = x.new_tensor(x.shape[-1])
-    factor = 1 / torch.sqrt(_lane_dot(x, x) / size + x.new_tensor(eps))
+    mean = _lane_dot(x, x) / size + x.new_tensor(eps)
+    factor = 1 / torch.sqrt(mean.double()).float()  # torch's float32 root is a unit off for one number in five
     return (x * factor[..., None]) * weight
 
 
@@ -229,14 +232,33 @@ def _lane_dot(a: Tensor, b: Tensor) -> Tensor:
     return acc[..., 0]
 
 
-def _adapted(y: Tensor, x: Tensor, down: Tensor | None, up: Tensor | None, first: int) -> Tensor:
-    """y [R, N] plus up^T (down x) in the rows from `first` on; x [R, K], down [r, K], up [r, N]."""
+def _joined(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    widths: list[int],
+    down: Tensor | None,
+    up: Tensor | None,
+    first: int,
+    parts: int | None = None,
+) -> Tensor:
+    """W . round(rms_norm(x)) + up^T (down x') in the rows from `first` on, for projections joined by their outputs.
+
+    Block i of widths[i] outputs belongs to projection i modulo `parts` (None: each is its own), which has its own r
+    rows of down [parts r, K]; up [tiles, r, 16].
+    """
+    x = x if norm is None else rms_norm(x, norm, eps)
+    y = product(x, weight, sum(widths))
     if down is None or up is None or first >= y.shape[0]:
         return y
-    inner = _lane_dot(x[first:, None, :], down[None])
+    rank, parts = up.shape[1], parts or len(widths)
+    part = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths)) % parts  # [N]
+    columns = up.float().permute(1, 0, 2).reshape(rank, -1)
+    inner = _lane_dot(x[first:, None, :], down[None].float()).view(-1, parts, rank)
     rows = y[first:]
-    for j in range(up.shape[0]):
-        rows = _fma(up[j], inner[:, j, None], rows)
+    for j in range(rank):
+        rows = _fma(columns[j, : y.shape[1]], inner[:, part, j], rows)
     return torch.cat([y[:first], rows])
 
 

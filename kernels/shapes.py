@@ -84,7 +84,7 @@ def qkv(
     rows, dim = cos.shape
     check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
     check(heads >= 1 and kv_heads >= 1, "there must be heads")
-    check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row)
+    check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row, parts=3)
     for head_norm in (q_norm, k_norm):
         check(head_norm is None or tuple(head_norm.shape) == (dim,), f"norms per head must be [{dim}]")
     return x.new_empty(rows, heads, dim), x.new_empty(rows, kv_heads, dim), x.new_empty(rows, kv_heads, dim)
@@ -105,7 +105,7 @@ def gated_mlp(
 ) -> Tensor:
     check = _Checks("gated_mlp")
     check(intermediate % GROUP == 0, f"intermediate must be a multiple of {GROUP}, not {intermediate}")
-    check.product(x, norm, gate_up, 2 * intermediate, gate_up_down, gate_up_up, first_adapted_row)
+    check.product(x, norm, gate_up, 2 * intermediate, gate_up_down, gate_up_up, first_adapted_row, parts=2)
     gated = x.new_empty(x.shape[0], intermediate)
     check.product(gated, None, down_proj, x.shape[1], down_down, down_up, first_adapted_row)
     return x.new_empty(x.shape)
@@ -151,6 +151,7 @@ class _Checks:
         down: Tensor | None = None,
         up: Tensor | None = None,
         first_adapted_row: int = 0,
+        parts: int = 1,
     ) -> None:
         """What every product asks of its input, norm, packed weight and low-rank adapters."""
         self(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, inputs]")
@@ -168,9 +169,9 @@ class _Checks:
         )
         self((down is None) == (up is None), "down and up come together")
         if down is not None and up is not None:
-            rank = down.shape[0]
+            rank = up.shape[1] if up.dim() == 3 else 0
             self(
-                _is(down, torch.float32, rank, inputs) and _is(up, torch.float32, rank, out_features),
-                f"down must be float32 [rank, {inputs}] and up float32 [rank, {out_features}]",
+                _is(down, torch.float16, parts * rank, inputs) and _is(up, torch.float16, tiles, rank, TILE),
+                f"down must be float16 [{parts} r, {inputs}] and up float16 [{tiles}, r, {TILE}]",
             )
         self(first_adapted_row >= 0, "first_adapted_row must not be negative")

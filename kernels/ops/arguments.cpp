@@ -34,12 +34,13 @@ Packed Arguments::weight(size_t i, const char* name, int64_t outputs, int64_t in
   return {read<uint8_t>(i, name, {tiles, groups, is_q8 ? kQ8TileBytes : kQ4TileBytes}), tiles, groups, is_q8};
 }
 
-LowRank Arguments::adapter(size_t i, size_t first, int64_t outputs, int64_t inputs) const {
-  const int64_t first_row = integer(first, "first_adapted_row", 0);
+LowRank Arguments::adapter(size_t i, size_t first, int64_t parts, int64_t outputs, int64_t inputs) const {
+  const int64_t first_row = integer(first, "first_adapted_row", 0), tiles = (outputs + kTileRows - 1) / kTileRows;
   if (absent(i) != absent(i + 1)) throw Refused{"the two matrices of an adapter come together"};
-  if (absent(i)) return {nullptr, nullptr, 0, first_row};
-  const int64_t rank = size(i, "down", 2, 0);
-  return {read<float>(i, "down", {rank, inputs}), read<float>(i + 1, "up", {rank, outputs}), rank, first_row};
+  if (absent(i)) return {nullptr, nullptr, 0, 0, first_row};
+  const int64_t rank = size(i + 1, "up", 3, 1);
+  return {read<uint16_t>(i, "down", {parts * rank, inputs}), read<uint16_t>(i + 1, "up", {tiles, rank, kTileRows}),
+          parts, rank, first_row};
 }
 
 ProductInput Arguments::normed_input() const {

@@ -66,8 +66,8 @@ class Arguments {
 
   // A packed matrix [outputs, inputs].
   Packed weight(size_t i, const char* name, int64_t outputs, int64_t inputs) const;
-  // A low-rank adapter from `down` at i, `up` behind it and the first adapted row at `first`.
-  LowRank adapter(size_t i, size_t first, int64_t outputs, int64_t inputs) const;
+  // Low-rank adapters of `parts` projections from `down` at i, `up` behind it and the first adapted row at `first`.
+  LowRank adapter(size_t i, size_t first, int64_t parts, int64_t outputs, int64_t inputs) const;
   // x at 0, norm at 1, eps at 2: what most operators begin with. The adapter is left out.
   ProductInput normed_input() const;
 
@@ -76,6 +76,7 @@ class Arguments {
   static ScalarType type_of(int64_t*) { return ScalarType::Long; }
   static ScalarType type_of(bool*) { return ScalarType::Bool; }
   static ScalarType type_of(uint8_t*) { return ScalarType::Byte; }
+  static ScalarType type_of(uint16_t*) { return ScalarType::Half; }
   void check(size_t i, const char* name, ScalarType dtype, std::initializer_list<int64_t> shape) const;
 
   executorch::runtime::Span<EValue*> stack_;

@@ -13,32 +13,28 @@ void gated_mlp(const GatedMlp& args) {
                  args.input.inputs,
                  args.input.x,
                  args.out};
-  const int64_t adapted = down.input.adapted_rows(), first = rows - adapted, rank = args.down_adapter.rank;
+  const int64_t adapted = down.input.adapted_rows(), first = rows - adapted;
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * 4 * tile_floats) +
                   rounded_bytes(rows, inner_size) + Scratch::size_of<float>(adapted * inner_size) +
-                  Scratch::size_of<float>(adapted * rank) + linear_scratch(rows));
+                  Scratch::size_of<float>(adapted * args.down_adapter.inner()) + linear_scratch(rows));
   const Prepared ready = prepare(args.input, scratch);
   float* const tiles = scratch.take<float>(team_limit() * 4 * tile_floats);
   const Rounded gated = take_rounded(scratch, rows, inner_size);
   float* const gated_floats = adapted == 0 ? nullptr : scratch.take<float>(adapted * inner_size);
-  float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * rank);
+  float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * args.down_adapter.inner());
   const ProductKernels& kernels = *lane_kernels().products;
 
   share_out(gated.groups, even_chunk(gated.groups), [&](int64_t begin, int64_t end, int thread) {
     float* const acc = tiles + thread * 4 * tile_floats;
     for (int64_t group = begin; group < end; ++group) {
       for (int64_t t = 0; t < 4; ++t)
-        product_tile(args.gate_up, args.input, ready, 4 * group + t, 2 * inner_size, acc + t * tile_floats);
+        product_tile(args.gate_up, args.input, ready, 4 * group + t, t % 2, acc + t * tile_floats);
       for (int64_t row = 0; row < rows; ++row)
         kernels.gate(acc, rows, row, gated, group,
                      row < first ? nullptr : gated_floats + (row - first) * inner_size + group * kGroupSize);
     }
   });
-  if (adapted > 0)
-    share_out(adapted, even_chunk(adapted), [&](int64_t begin, int64_t end, int) {
-      for (int64_t row = begin; row < end; ++row)
-        kernels.dots(gated_floats + row * inner_size, args.down_adapter.down, rank, inner_size, inner + row * rank);
-    });
+  if (adapted > 0) adapter_inner(args.down_adapter, gated_floats, adapted, inner_size, inner);
   linear_prepared(down, {gated, inner}, scratch);
 }
 

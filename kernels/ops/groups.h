@@ -15,18 +15,6 @@ SF_INLINE int32_t quad_at(const int8_t* q) {
   return quad;
 }
 
-// Float16 to float32, exact, by its bits.
-static float half_at(const uint8_t* p) {
-  uint16_t h;
-  memcpy(&h, p, 2);
-  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
-  if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * 5.9604644775390625e-8f;  // 2^-24
-  const uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
-  float x;
-  memcpy(&x, &bits, 4);
-  return x;
-}
-
 #if defined(__AVX512VNNI__)
 
 template <bool Q8>
@@ -52,8 +40,6 @@ struct Group {
     for (int r = 0; r < N; ++r) out[r] = _mm512_cvtepi32_ps(acc[r]);
   }
 };
-
-SF_INLINE Native halves(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 
 #elif defined(__AVX2__)
 
@@ -93,8 +79,6 @@ struct Group {
     return _mm256_cvtepi32_ps(total);
   }
 };
-
-SF_INLINE Native halves(const uint8_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 
 #elif defined(__aarch64__)
 
@@ -174,8 +158,6 @@ SF_INLINE void place_group(const int8_t* q, int8_t* group, int64_t row, int64_t 
 }
 #endif
 
-SF_INLINE Native halves(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
-
 #else
 
 template <bool Q8>
@@ -201,12 +183,6 @@ struct Group {
     return r;
   }
 };
-
-SF_INLINE Native halves(const uint8_t* p) {
-  Native r;
-  for (int l = 0; l < 4; ++l) r[l] = half_at(p + 2 * l);
-  return r;
-}
 
 #endif
 

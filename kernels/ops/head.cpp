@@ -28,7 +28,7 @@ void head(const Head& args) {
     float* const acc = accs + thread * stride;
     Best* const best = bests + thread * rows;
     for (int64_t tile = begin; tile < end; ++tile) {
-      product_tile(args.weight, args.input, ready, tile, vocabulary, acc);
+      product_tile(args.weight, args.input, ready, tile, 0, acc);
       const int64_t column = tile * kTileRows, count = std::min(kTileRows, vocabulary - column);
       for (int64_t row = 0; row < rows; ++row) {
         const float* values = acc + row * kTileRows;

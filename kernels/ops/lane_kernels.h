@@ -7,22 +7,30 @@
 
 namespace streamfuse {
 
+// Some neighbouring rows and one kv head (all of its query heads). Row first_row + i sees the new rows
+// visible_rows[starts[i]] .. visible_rows[starts[i + 1]].
+struct AttentionTask {
+  int64_t first_row;
+  int64_t rows;
+  int64_t kv_head;
+  const int32_t* visible_rows;
+  const int64_t* starts;
+};
+
 struct LaneKernels {
   const char* name;
-  // One row and one kv head (all of its query heads). `visible_rows` lists the n_visible new rows that the row sees.
   // `scratch` holds attention_scratch(...) floats.
-  void (*attend)(const TreeAttention& args, int64_t row, int64_t kv_head, const int32_t* visible_rows,
-                 int64_t n_visible, float* scratch);
+  void (*attend)(const TreeAttention& args, const AttentionTask& task, float* scratch);
   void (*top_k_row)(const TopKLogProb& args, int64_t row);
   const ProductKernels* products;
 };
 
-// Query heads that one pass over keys and values serves.
-constexpr int64_t kHeadBlock = 4;
+// Floats of a line of scores.
+inline int64_t attention_line(int64_t length) { return (length + 15) / 16 * 16; }
 
-// Floats of scratch: padded query heads, then one padded line of scores per head.
-inline int64_t attention_scratch(int64_t head_dim, int64_t length) {
-  return kHeadBlock * ((head_dim + 15) / 16 * 16 + (length + 15) / 16 * 16);
+// Floats of scratch for so many rows times query heads of a kv head: padded heads, lines of scores, totals.
+inline int64_t attention_scratch(int64_t queries, int64_t head_dim, int64_t length) {
+  return queries * ((head_dim + 15) / 16 * 16 + attention_line(length) + 1);
 }
 
 // The best set for this CPU, or the one that the environment variable STREAMFUSE_ISA names (avx512, avx2, neon_i8mm,

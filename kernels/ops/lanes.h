@@ -78,6 +78,33 @@ SF_INLINE Native native_fma(Native a, Native b, Native c) {
 #endif
 }
 
+// Float16 to float32, exact, by its bits.
+static inline float half_at(const uint8_t* p) {
+  uint16_t h;
+  memcpy(&h, p, 2);
+  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * 5.9604644775390625e-8f;  // 2^-24
+  const uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+// One register of float16 values as float32, exactly; p may be odd.
+SF_INLINE Native halves(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__)
+  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+#else
+  Native r;
+  for (int l = 0; l < kNativeBytes / 4; ++l) r[l] = half_at(p + 2 * l);
+  return r;
+#endif
+}
+
 struct Lanes {
   Native part[kParts];
 };
@@ -94,6 +121,19 @@ SF_INLINE Lanes load(const float* p) {
   Lanes r;
   SF_EACH_PART r.part[i] = ((const NativeUnaligned*)p)[i];
   return r;
+}
+
+// Float16 values.
+SF_INLINE Lanes load(const uint16_t* p) {
+  Lanes r;
+  SF_EACH_PART r.part[i] = halves((const uint8_t*)p + i * (kNativeBytes / 2));
+  return r;
+}
+
+SF_INLINE Lanes load_first(const uint16_t* p, int count) {
+  uint16_t whole[kLanes] = {0};
+  memcpy(whole, p, (size_t)count * sizeof(uint16_t));
+  return load(whole);
 }
 
 // The first `count` of 16 floats, the rest zero. Nothing behind them is read.
@@ -198,8 +238,6 @@ SF_INLINE bool any_greater(Lanes a, Lanes b) {
 #endif
 }
 
-SF_INLINE bool any_nonzero(Lanes a) { return any_greater(magnitude(a), splat(0.0f)); }
-
 // The reduction tree: lane l with l + 8, then + 4, + 2, + 1.
 #define SF_FOLD(NAME, OP)                                          \
   SF_INLINE float NAME(Lanes a) {                                  \
@@ -236,6 +274,28 @@ SF_INLINE float sum(Lanes a) {
 }
 #else
 SF_FOLD(sum, SF_PLUS)
+#endif
+#if defined(__AVX512F__)
+// The sums of 16 accumulators, each in the order of `sum`, by turns of the whole block: lane 4 k + j is that of
+// a[k + 4 j].
+SF_INLINE Lanes sums_of_16(const Lanes* a) {
+  __m512 by8[8], by4[4], by2[2];
+  for (int i = 0; i < 8; ++i) {
+    const __m512 x = a[2 * i].part[0], y = a[2 * i + 1].part[0];
+    by8[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512 x = by8[2 * i], y = by8[2 * i + 1];
+    by4[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const __m512d x = _mm512_castps_pd(by4[2 * i]), y = _mm512_castps_pd(by4[2 * i + 1]);
+    by2[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  }
+  Lanes r;
+  r.part[0] = _mm512_add_ps(_mm512_shuffle_ps(by2[0], by2[1], 0x88), _mm512_shuffle_ps(by2[0], by2[1], 0xdd));
+  return r;
+}
 #endif
 // A maximum does not depend on the order.
 #if defined(__AVX512F__)

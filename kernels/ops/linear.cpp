@@ -14,7 +14,7 @@ void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch
   share_out(args.weight.tiles, even_chunk(args.weight.tiles), [&](int64_t begin, int64_t end, int thread) {
     float* const acc = accs + thread * stride;
     for (int64_t tile = begin; tile < end; ++tile) {
-      product_tile(args.weight, args.input, ready, tile, outputs, acc);
+      product_tile(args.weight, args.input, ready, tile, 0, acc);
       const int64_t column = tile * kTileRows, count = std::min(kTileRows, outputs - column);
       for (int64_t row = 0; row < rows; ++row) {
         const float* from = acc + row * kTileRows;

@@ -28,18 +28,22 @@ struct Rounded {
   int64_t groups;
 };
 
-// A low-rank adapter: y += up^T (down x). Absent where rank is 0.
+// Low-rank adapters in float16 of the `parts` projections that a product joins: y += up^T (down x) in float32, where a
+// tile of outputs has the inner values of its own part. Absent where rank is 0.
 struct LowRank {
-  const float* down;  // [rank, inputs]
-  const float* up;    // [rank, outputs]
+  const uint16_t* down;  // [parts, rank, inputs]
+  const uint16_t* up;    // [tiles, rank, 16]
+  int64_t parts;
   int64_t rank;
   int64_t first_row;  // rows from here on are adapted
+
+  int64_t inner() const { return parts * rank; }  // values of one row between down and up
 };
 
 // The rows that share a product's weights, ready for it.
 struct Prepared {
   Rounded rounded;
-  const float* inner;  // down x of the adapted rows, [rows - first_row, rank]; null without
+  const float* inner;  // down x of the adapted rows, [rows - first_row, parts, rank]; null without
 };
 
 }  // namespace streamfuse

@@ -29,16 +29,30 @@ size_t rounded_bytes(int64_t rows, int64_t inputs) {
 size_t prepared_bytes(const ProductInput& input) {
   return rounded_bytes(input.rows, input.inputs) +
          (input.norm == nullptr ? 0 : Scratch::size_of<float>(input.rows * input.inputs)) +
-         Scratch::size_of<float>(input.adapted_rows() * input.adapter.rank);
+         Scratch::size_of<float>(input.adapted_rows() * input.adapter.inner());
+}
+
+void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t inputs, float* inner) {
+  constexpr int64_t kTogether = 4;  // values of a row that share one reading of it
+  const int64_t count = adapter.inner(), units = (count + kTogether - 1) / kTogether;
+  const auto columns = [&](int64_t begin, int64_t end, int) {
+    const int64_t first = begin * kTogether, last = std::min(end * kTogether, count);
+    for (int64_t row = 0; row < rows; ++row)
+      lane_kernels().products->dots(x + row * inputs, adapter.down + first * inputs, last - first, inputs,
+                                    inner + row * count + first);
+  };
+  if (inputs * rows * count < kSerialWork)
+    columns(0, units, 0);
+  else
+    share_out(units, even_chunk(units), columns);
 }
 
 Prepared prepare(const ProductInput& input, Scratch& scratch) {
   const ProductKernels& kernels = *lane_kernels().products;
   const Rounded rounded = take_rounded(scratch, input.rows, input.inputs);
   float* const normed = input.norm == nullptr ? nullptr : scratch.take<float>(input.rows * input.inputs);
-  const LowRank& adapter = input.adapter;
-  const int64_t adapted = input.adapted_rows(), first = input.rows - adapted;
-  float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * adapter.rank);
+  const int64_t adapted = input.adapted_rows();
+  float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * input.adapter.inner());
 
   const auto rows = [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
@@ -48,24 +62,28 @@ Prepared prepare(const ProductInput& input, Scratch& scratch) {
         x = normed + row * input.inputs;
       }
       kernels.round(x, rounded, row);
-      if (row >= first) kernels.dots(x, adapter.down, adapter.rank, input.inputs, inner + (row - first) * adapter.rank);
     }
   };
-  if (input.inputs * (3 * input.rows + adapted * adapter.rank) < kSerialWork)
+  if (3 * input.inputs * input.rows < kSerialWork)
     rows(0, input.rows, 0);
   else
     share_out(input.rows, even_chunk(input.rows), rows);
+  if (adapted > 0) {
+    const float* const x = normed == nullptr ? input.x : normed;
+    adapter_inner(input.adapter, x + (input.rows - adapted) * input.inputs, adapted, input.inputs, inner);
+  }
   return {rounded, inner};
 }
 
-void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t outputs,
+void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t part,
                   float* acc) {
   const ProductKernels& kernels = *lane_kernels().products;
   kernels.product(weight, tile, ready.rounded, 0, input.rows, acc);
   if (ready.inner == nullptr) return;
-  const int64_t adapted = input.adapted_rows(), column = tile * kTileRows;
-  kernels.adapt(acc + (input.rows - adapted) * kTileRows, adapted, ready.inner, input.adapter.rank,
-                input.adapter.up + column, outputs, std::min(kTileRows, outputs - column));
+  const LowRank& adapter = input.adapter;
+  const int64_t adapted = input.adapted_rows();
+  kernels.adapt(acc + (input.rows - adapted) * kTileRows, adapted, ready.inner + part * adapter.rank, adapter.inner(),
+                adapter.up + tile * adapter.rank * kTileRows, adapter.rank);
 }
 
 }  // namespace streamfuse

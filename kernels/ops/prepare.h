@@ -20,11 +20,14 @@ struct ProductInput {
 Rounded take_rounded(Scratch& scratch, int64_t rows, int64_t inputs);
 size_t rounded_bytes(int64_t rows, int64_t inputs);
 
+// inner [rows, parts, rank] = down x, for `rows` adapted rows x [rows, inputs].
+void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t inputs, float* inner);
+
 Prepared prepare(const ProductInput& input, Scratch& scratch);
 size_t prepared_bytes(const ProductInput& input);
 
-// A tile's outputs of all rows, adapters included: acc [rows, 16].
-void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t outputs,
+// A tile's outputs of all rows, the adapter of projection `part` included: acc [rows, 16].
+void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t part,
                   float* acc);
 
 }  // namespace streamfuse

@@ -18,12 +18,11 @@ struct ProductKernels {
   void (*norm)(const float* x, const float* weight, float eps, int64_t size, float* out);
   // Rounds one row of 32 * to.groups values.
   void (*round)(const float* x, const Rounded& to, int64_t row);
-  // out[j] = dot(matrix[j], x), matrix [count, size].
-  void (*dots)(const float* x, const float* matrix, int64_t count, int64_t size, float* out);
-  // acc[i, c] = fma(up[j, c], inner[i, j], acc[i, c]) for j in order and c < count <= 16, where up[j] is not
-  // zero for all c; acc [rows, 16], up rows `stride` apart.
-  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride,
-                int64_t count);
+  // out[j] = dot(matrix[j], x), matrix float16 [count, size].
+  void (*dots)(const float* x, const uint16_t* matrix, int64_t count, int64_t size, float* out);
+  // acc[i] = fma(up[j], inner[i, j], acc[i]) for j in order; acc [rows, 16], rows of inner `stride` apart, up float16
+  // [rank, 16].
+  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
   // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats

@@ -18,11 +18,12 @@ void qkv(const Qkv& args) {
   share_out(all, even_chunk(all), [&](int64_t begin, int64_t end, int thread) {
     float* const acc = accs + thread * stride;
     for (int64_t head = begin; head < end; ++head) {
-      for (int64_t t = 0; t < tiles; ++t)
-        product_tile(args.weight, args.input, ready, head * tiles + t, all * dim, acc + t * rows * kTileRows);
       const bool is_query = head < args.heads, is_key = !is_query && head < args.heads + args.kv_heads;
       const int64_t among = is_query ? args.heads : args.kv_heads;
       const int64_t index = is_query ? head : is_key ? head - args.heads : head - args.heads - args.kv_heads;
+      for (int64_t t = 0; t < tiles; ++t)
+        product_tile(args.weight, args.input, ready, head * tiles + t, is_query ? 0 : is_key ? 1 : 2,
+                     acc + t * rows * kTileRows);
       float* const out = is_query ? args.query : is_key ? args.key : args.value;
       const float* const norm = is_query ? args.q_norm : is_key ? args.k_norm : nullptr;
       for (int64_t row = 0; row < rows; ++row) {

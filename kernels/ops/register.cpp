@@ -80,7 +80,7 @@ void run_linear(const Arguments& a) {
   args.outputs = a.integer(4, "out_features", 1);
   args.weight = a.weight(3, "weight", args.outputs, inputs);
   args.residual = a.optional(5, "residual", {rows, args.outputs});
-  args.input.adapter = a.adapter(6, 8, args.outputs, inputs);
+  args.input.adapter = a.adapter(6, 8, 1, args.outputs, inputs);
   args.out = a.write<float>(9, "out", {rows, args.outputs});
   linear(args);
 }
@@ -99,7 +99,7 @@ void run_qkv(const Arguments& a) {
   args.sin = a.read<float>(5, "sin", {rows, dim});
   args.q_norm = a.optional(8, "q_norm", {dim});
   args.k_norm = a.optional(9, "k_norm", {dim});
-  args.input.adapter = a.adapter(10, 12, outputs, inputs);
+  args.input.adapter = a.adapter(10, 12, 3, outputs, inputs);
   args.query = a.write<float>(13, "out_query", {rows, args.heads, dim});
   args.key = a.write<float>(14, "out_key", {rows, args.kv_heads, dim});
   args.value = a.write<float>(15, "out_value", {rows, args.kv_heads, dim});
@@ -114,8 +114,8 @@ void run_gated_mlp(const Arguments& a) {
   if (intermediate % kGroupSize != 0) throw Refused{"intermediate must be a multiple of 32"};
   args.gate_up = a.weight(3, "gate_up", 2 * intermediate, hidden);
   args.down_proj = a.weight(4, "down_proj", hidden, intermediate);
-  args.input.adapter = a.adapter(6, 10, 2 * intermediate, hidden);
-  args.down_adapter = a.adapter(8, 10, hidden, intermediate);
+  args.input.adapter = a.adapter(6, 10, 2, 2 * intermediate, hidden);
+  args.down_adapter = a.adapter(8, 10, 1, hidden, intermediate);
   args.out = a.write<float>(11, "out", {rows, hidden});
   gated_mlp(args);
 }

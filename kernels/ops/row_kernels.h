@@ -36,12 +36,13 @@ void round(const float* x, const Rounded& to, int64_t row) {
     round_group(load(x + g * kGroupSize), load(x + g * kGroupSize + kLanes), to, row, g);
 }
 
-SF_INLINE Lanes load_at_most(const float* p, int64_t count) {
+template <typename T>
+SF_INLINE Lanes load_at_most(const T* p, int64_t count) {
   return count < kLanes ? load_first(p, (int)count) : load(p);
 }
 
-template <int Count>
-SF_INLINE void dot_block(const float* x, const float* const* rows, int64_t size, float* out) {
+template <int Count, typename T>
+SF_INLINE void dot_block(const float* x, const T* const* rows, int64_t size, float* out) {
   Lanes acc[Count];
   for (int j = 0; j < Count; ++j) acc[j] = splat(0.0f);
   int64_t i = 0;
@@ -56,15 +57,15 @@ SF_INLINE void dot_block(const float* x, const float* const* rows, int64_t size,
   for (int j = 0; j < Count; ++j) out[j] = sum(acc[j]);
 }
 
-void dots(const float* x, const float* matrix, int64_t count, int64_t size, float* out) {
+void dots(const float* x, const uint16_t* matrix, int64_t count, int64_t size, float* out) {
   int64_t j = 0;
   for (; j + 4 <= count; j += 4) {
-    const float* rows[4] = {matrix + j * size, matrix + (j + 1) * size, matrix + (j + 2) * size,
-                            matrix + (j + 3) * size};
+    const uint16_t* rows[4] = {matrix + j * size, matrix + (j + 1) * size, matrix + (j + 2) * size,
+                               matrix + (j + 3) * size};
     dot_block<4>(x, rows, size, out + j);
   }
   for (; j < count; ++j) {
-    const float* row = matrix + j * size;
+    const uint16_t* row = matrix + j * size;
     dot_block<1>(x, &row, size, out + j);
   }
 }
@@ -82,24 +83,20 @@ void norm(const float* x, const float* weight, float eps, int64_t size, float* o
 }
 
 template <int Rows>
-SF_INLINE void adapt_block(float* acc, const float* inner, int64_t rank, const float* up, int64_t stride,
-                           int64_t count) {
+SF_INLINE void adapt_block(float* acc, const float* inner, int64_t stride, const uint16_t* up, int64_t rank) {
   Lanes sums[Rows];
   for (int r = 0; r < Rows; ++r) sums[r] = load(acc + r * kLanes);
   for (int64_t j = 0; j < rank; ++j) {
-    const Lanes column = load_at_most(up + j * stride, count);
-    if (!any_nonzero(column)) continue;  // adapters of other projections
-    for (int r = 0; r < Rows; ++r) sums[r] = fma(column, splat(inner[r * rank + j]), sums[r]);
+    const Lanes column = load(up + j * kLanes);
+    for (int r = 0; r < Rows; ++r) sums[r] = fma(column, splat(inner[r * stride + j]), sums[r]);
   }
   for (int r = 0; r < Rows; ++r) store(acc + r * kLanes, sums[r]);
 }
 
-void adapt(float* acc, int64_t rows, const float* inner, int64_t rank, const float* up, int64_t stride, int64_t count) {
-  for (; rows >= 8; rows -= 8, acc += 8 * kLanes, inner += 8 * rank)
-    adapt_block<8>(acc, inner, rank, up, stride, count);
-  for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * rank)
-    adapt_block<4>(acc, inner, rank, up, stride, count);
-  for (; rows > 0; --rows, acc += kLanes, inner += rank) adapt_block<1>(acc, inner, rank, up, stride, count);
+void adapt(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank) {
+  for (; rows >= 8; rows -= 8, acc += 8 * kLanes, inner += 8 * stride) adapt_block<8>(acc, inner, stride, up, rank);
+  for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * stride) adapt_block<4>(acc, inner, stride, up, rank);
+  for (; rows > 0; --rows, acc += kLanes, inner += stride) adapt_block<1>(acc, inner, stride, up, rank);
 }
 
 void rotate(float* head, const float* cos, const float* sin, int64_t dim) {

@@ -12,6 +12,7 @@ namespace {
 
 // Multiply-adds below which sharing out costs more than it saves (about a microsecond of work).
 constexpr int64_t kSerialWork = 30000;
+constexpr int64_t kMostRows = 4;
 
 // The visible rows of every row, back to back: row i has list[starts[i]] .. list[starts[i + 1]].
 struct VisibleRows {
@@ -36,22 +37,23 @@ void tree_attention(const TreeAttention& args) {
   VisibleRows& seen = seen_by_this_thread;
   seen.fill(args.visible, args.rows);
   const LaneKernels& kernels = lane_kernels();
-  const int64_t scratch_floats = attention_scratch(args.head_dim, args.cache_length + args.rows);
+  const int64_t queries = args.query_heads / args.kv_heads, threads = team_limit();
+  int64_t block = kMostRows;  // rows that read keys and values together
+  while (block > 1 && args.kv_heads * ((args.rows + block - 1) / block) < 2 * threads) block /= 2;
+  const int64_t blocks = (args.rows + block - 1) / block, tasks = blocks * args.kv_heads;
+  const int64_t scratch_floats = attention_scratch(block * queries, args.head_dim, args.cache_length + args.rows);
 
-  Scratch scratch(team_limit() * Scratch::size_of<float>(scratch_floats));
+  Scratch scratch(threads * Scratch::size_of<float>(scratch_floats));
   float* lines[kMostThreads];
-  for (int thread = 0; thread < team_limit(); ++thread) lines[thread] = scratch.take<float>(scratch_floats);
+  for (int64_t thread = 0; thread < threads; ++thread) lines[thread] = scratch.take<float>(scratch_floats);
 
-  // Neighbouring tasks share a kv head, so a thread walks the same keys for all its rows.
   const auto run_tasks = [&](int64_t begin, int64_t end, int thread) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t kv_head = task / args.rows, row = task % args.rows;
-      const int64_t start = seen.starts[row];
-      kernels.attend(args, row, kv_head, seen.list.data() + start, seen.starts[row + 1] - start, lines[thread]);
+      const int64_t first = task % blocks * block, rows = std::min(block, args.rows - first);
+      kernels.attend(args, {first, rows, task / blocks, seen.list.data(), &seen.starts[first]}, lines[thread]);
     }
   };
 
-  const int64_t tasks = args.rows * args.kv_heads;
   const int64_t positions = args.cache_length * args.rows + static_cast<int64_t>(seen.list.size());
   if (2 * positions * args.query_heads * args.head_dim < kSerialWork)
     run_tasks(0, tasks, 0);

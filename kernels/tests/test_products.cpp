@@ -79,15 +79,26 @@ struct Matrix {
   }
 };
 
-// An adapter of random size for rows from a random one on, with its memory.
+// Float16 values, small ones of both signs among them numbers below the normal ones.
+std::vector<uint16_t> halves(int64_t count) {
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) value = static_cast<uint16_t>(any_of(0, 1) << 15 | any_of(0, 11) << 10 | any_of(0, 1023));
+  return values;
+}
+
+// Adapters of random size of `parts` projections, for rows from a random one on, with their memory.
 struct Adapter {
-  Floats down, up;
+  std::vector<uint16_t> down, up;
   LowRank low_rank;
 
-  Adapter(int64_t inputs, int64_t outputs, int64_t rank, int64_t first_row)
-      : down(floats(rank * inputs, 0.05f)),
-        up(floats(rank * outputs, 0.05f)),
-        low_rank{down.data(), up.data(), rank, first_row} {}
+  Adapter(int64_t inputs, int64_t outputs, int64_t parts, int64_t rank, int64_t first_row)
+      : down(halves(parts * rank * inputs)),
+        up(halves((outputs + 15) / 16 * rank * 16)),
+        low_rank{down.data(), up.data(), parts, rank, first_row} {}
+
+  static double value(const uint16_t& half) {
+    return lane_kernels().products->half(reinterpret_cast<const uint8_t*>(&half));
+  }
 };
 
 struct Input {
@@ -112,7 +123,7 @@ void linear_equals_double_precision() {
   const int64_t rows = any_of(1, 19), inputs = 32 * any_of(1, 6), outputs = any_of(1, 70), rank = any_of(0, 5);
   const Matrix w(outputs, inputs, any_of(0, 1));
   const Input input(rows, inputs);
-  const Adapter adapter(inputs, outputs, rank, any_of(0, rows));
+  const Adapter adapter(inputs, outputs, 1, rank, any_of(0, rows));
   const Floats residual = floats(rows * outputs);
   const bool with_norm = any_of(0, 1), with_residual = any_of(0, 1);
   Floats out(rows * outputs);
@@ -142,8 +153,8 @@ void linear_equals_double_precision() {
       }
       for (int64_t j = 0; j < rank && r >= adapter.low_rank.first_row; ++j) {
         double inner = 0;
-        for (int64_t i = 0; i < inputs; ++i) inner += double(adapter.down[j * inputs + i]) * x[i];
-        sum += inner * adapter.up[j * outputs + n];
+        for (int64_t i = 0; i < inputs; ++i) inner += Adapter::value(adapter.down[j * inputs + i]) * x[i];
+        sum += inner * Adapter::value(adapter.up[(n / 16 * rank + j) * 16 + n % 16]);
       }
       good &= close(sum, out[r * outputs + n], 2e-5);
     }
@@ -168,9 +179,9 @@ struct Model {
         input(rows, hidden),
         cos(floats(rows * dim)),
         sin(floats(rows * dim)),
-        qkv_adapter(hidden, qkv_weight.outputs, 3, any_of(0, rows)),
-        up_adapter(hidden, 2 * inner, 2, any_of(0, rows)),
-        down_adapter(inner, hidden, 2, up_adapter.low_rank.first_row),
+        qkv_adapter(hidden, qkv_weight.outputs, 3, 3, any_of(0, rows)),
+        up_adapter(hidden, 2 * inner, 2, 2, any_of(0, rows)),
+        down_adapter(inner, hidden, 1, 2, up_adapter.low_rank.first_row),
         ids(rows) {
     for (int64_t& id : ids) id = any_of(0, vocabulary - 1);
   }

@@ -54,11 +54,10 @@ class Layer(nn.Module):
             "stream_head": packing.pack_q8_0(*q8_0(STREAM_VOCAB, HIDDEN)),
             "stream_ids": torch.randperm(VOCAB)[:STREAM_VOCAB],
         }
-        shapes = {"qkv": (HIDDEN, wide), "o": (HEADS * DIM, HIDDEN), "gate_up": (HIDDEN, 2 * INNER)}
-        for name, (inputs, outputs) in (shapes | {"down": (INNER, HIDDEN)}).items():
-            up = torch.randn(RANK, outputs) * 0.1
-            up[0, : outputs // 2] = 0  # joined adapters are zero for each other's outputs
-            buffers |= {f"{name}_a": torch.randn(RANK, inputs) * 0.1, f"{name}_b": up}
+        shapes = {"qkv": (3, HIDDEN, wide), "o": (1, HEADS * DIM, HIDDEN), "gate_up": (2, HIDDEN, 2 * INNER)}
+        for name, (parts, inputs, outputs) in (shapes | {"down": (1, INNER, HIDDEN)}).items():
+            buffers[f"{name}_a"] = (torch.randn(parts * RANK, inputs) * 0.1).half()
+            buffers[f"{name}_b"] = packing.tile_adapters(torch.randn(outputs, RANK) * 0.1)
         buffers |= {name: torch.rand(HIDDEN) + 0.5 for name in ("norm_1", "norm_2", "norm_3")}
         buffers |= {name: torch.rand(DIM) + 0.5 for name in ("q_norm", "k_norm")}
         angle = torch.arange(CAPACITY)[:, None] * torch.rand(DIM // 2)
@@ -226,4 +225,6 @@ def test_shapes_that_do_not_fit_are_named_at_export() -> None:
     with pytest.raises(ValueError, match="linear: weight must be packed"):
         OPS.linear(x, norm, EPS, weight.to("meta"), 64, None, None, None, 0)
     with pytest.raises(ValueError, match="down and up come together"):
-        OPS.linear(x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, device="meta"), None, 0)
+        OPS.linear(
+            x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, dtype=torch.float16, device="meta"), None, 0
+        )
