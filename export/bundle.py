@@ -21,8 +21,11 @@ from streamfuse.bundle import BundleWriter
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.reference import ReferenceBackend
+from streamfuse.runtime.draft import DraftTables
+from streamfuse.text_io import TextIO
 
 from . import facts, reference, selftest
+from .calibrate import calibrate, questions
 from .config import to_config
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
@@ -49,6 +52,7 @@ class Report:
             `lowering` the emitted graphs against PyTorch on the same weights; `float32` the emitted graphs against the
             float32 model.
         bytes: per file.
+        calibration: hits per promised hit at each depth of the drafts (calibrate.py).
         target: what the target has to say, for example how many groups of weights were carried over bit for bit.
     """
 
@@ -58,6 +62,7 @@ class Report:
     peak_memory_bytes: int = 0
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
+    calibration: list[float] = field(default_factory=list)
     target: dict[str, Any] = field(default_factory=dict)
 
 
@@ -147,9 +152,22 @@ class _Export:
         np.savez(folder / "selftest.npz", **self.script.to_arrays(self.expected))
         _write_draft(self.model, folder / "draft.npz")
         (folder / "tokenizer.json").write_bytes((self.plan.model / "tokenizer.json").read_bytes())
+        if self.facts.kernels:
+            self.report.calibration = self._calibrate(folder / "draft.npz")
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         self.report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
         self.report.target = self.facts.report
+
+    def _calibrate(self, draft: Path) -> list[float]:
+        """Adds `calibration` to draft.npz, by a few answers of the bundle itself."""
+        model = facts.model_facts(self.plan, self.model)
+        marks = model["bos_token_id"], model["eos_token_ids"]
+        text = TextIO(draft.parent / "tokenizer.json", model["chat_template"], *marks)
+        with closing(self.target.open()) as backend:
+            ratios = calibrate(backend, DraftTables.load(draft), questions(text))
+        with np.load(draft) as arrays:
+            np.savez(draft, **{**arrays, "calibration": np.array(ratios, np.float32)})
+        return ratios
 
     def _prove(
         self, name: str, results: list[selftest.PassResult], against: list[selftest.PassResult], floor: selftest.Floor
@@ -204,7 +222,6 @@ def _write_draft(model: StreamFused, path: Path) -> None:
         path_arrays = model.parent.path_arrays()
     np.savez(
         path,
-        **(model.parent.path_arrays() if rank else {}),
         parent_left=left.to(torch.float16).numpy(),
         parent_right=right.to(torch.float16).numpy(),
         gate=gate.to(torch.float32).numpy(),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from itertools import accumulate
+from operator import mul
 
 from streamfuse.runtime.tree import Tree
 
@@ -20,18 +22,28 @@ _COMMON_WEIGHT = 8.0  # expected tokens that all methods together count for, in 
 class Calibration:
     """Hits per promised hit at each depth, with priors from the bundle's calibration (1: the promise is kept)."""
 
-    def __init__(self, priors: Sequence[float], depths: int) -> None:
+    def __init__(self, priors: Sequence[float], depths: int, forget: float = _FORGET) -> None:
+        """`forget`: what is left of earlier sights at each new one."""
+        self._forget = forget
         self._priors = [*priors, *[1.0] * depths][:depths]
         self._hits = [0.0] * depths
         self._promised = [0.0] * depths
 
     def ratios(self) -> list[float]:
         """[d]: what to multiply the probability of a path of depth d with; 1 for the root."""
-        product, found = 1.0, [1.0]
-        for prior, hits, promised in zip(self._priors, self._hits, self._promised, strict=True):
-            product *= (hits + _PRIOR_WEIGHT * prior) / (promised + _PRIOR_WEIGHT)
-            found.append(product)
-        return found
+        return list(accumulate(self.per_depth(), mul, initial=1.0))
+
+    def per_depth(self) -> list[float]:
+        """[d]: hits per promised hit among the children of nodes of depth d."""
+        return [
+            (hits + _PRIOR_WEIGHT * prior) / (promised + _PRIOR_WEIGHT)
+            for prior, hits, promised in zip(self._priors, self._hits, self._promised, strict=True)
+        ]
+
+    @property
+    def sights(self) -> bool:
+        """Whether anything was promised so far."""
+        return any(self._promised)
 
     def learn(self, tree: Tree, chosen: Sequence[int]) -> None:
         """The model chose these tokens after the root, one after the other; the tree need not have been verified."""
@@ -46,8 +58,8 @@ class Calibration:
                         child = other
             if not promised:
                 return
-            self._hits[depth] = _FORGET * self._hits[depth] + (child > 0)
-            self._promised[depth] = _FORGET * self._promised[depth] + min(promised, 1.0)
+            self._hits[depth] = self._forget * self._hits[depth] + (child > 0)
+            self._promised[depth] = self._forget * self._promised[depth] + min(promised, 1.0)
             if not child:
                 return
             row = child

@@ -185,11 +185,11 @@ class AdaptivePlan:
         self._value = max(0.0, self._value + _FOLLOW * (here - without - self._value))
 
     def _first_value(self) -> float:
-        rate = self._rate()
+        rate, hit = self._rate(), _PRIOR_HIT * min(1.0, self._calibration.ratios()[min(1, self._spec.num_streams)])
         best = 0.0
         for method in self._methods:
             rows = self._spec.widths[method][0]
-            tokens = sum(_PRIOR_HIT / place for place in range(1, rows))
+            tokens = sum(hit / place for place in range(1, rows))
             extra = self.costs.of_pass(method, rows) - self.costs.of_pass(self._methods[0])
             best = max(best, tokens - rate * extra)
         return best if self._spec.num_streams else 0.0

@@ -18,7 +18,7 @@ from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.costs import STREAMS, CostTable
-from streamfuse.runtime.draft import StreamDrafter
+from streamfuse.runtime.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.loop import Loop
 from streamfuse.runtime.plan import Step
 from streamfuse.runtime.sampling import SamplingConfig
@@ -208,3 +208,22 @@ def test_trees_shrink_where_each_node_costs() -> None:
         session.generate([3, 0, 1], GenerationConfig(60)).finish()
         sizes.append(np.mean([nodes for method, nodes in backend.calls if method == "verify_8" and nodes > 1]))
     assert sizes[1] < sizes[0] == 8
+
+
+def test_the_first_steps_follow_the_bundle_s_calibration() -> None:
+    """Streams that kept no promise when the bundle was made are not believed at the start; those that did are."""
+    first = {}
+    for kept in (1.0, 0.02):
+        backend = plan_simulation.MadeUpBackend(DEVICES["this CPU"], REGIMES["good"])
+        calibration = (kept,) * plan_simulation.STREAMS
+        tables = DraftTables.of(
+            np.zeros((plan_simulation.VOCAB, 0), np.float16), np.zeros((plan_simulation.VOCAB, 0), np.float16),
+            np.zeros((plan_simulation.STREAMS, 0), np.float32), np.arange(plan_simulation.VOCAB, dtype=np.int32),
+            calibration,
+        )  # fmt: skip
+        costs = CostTable.of(backend.spec, DEVICES["this CPU"].costs, frozen=True)
+        session = Session(backend, tables, costs=costs, clock=backend.clock)
+        generation = session.generate([1, 2], GenerationConfig(8))
+        generation.finish()
+        first[kept] = generation.statistics.draft_tokens_proposed
+    assert first[1.0] > 2 * first[0.02]

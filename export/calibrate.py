@@ -1,0 +1,59 @@
+"""How far the streams keep their promises, measured as the bundle is made: the plan's first guess (docs/runtime.md).
+
+The bundle's own engine answers a few short questions greedily at its widest tree; per depth the hits are counted
+against what the tree promised, as the plan does while running. A user's text may differ, so the plan gives these counts
+little weight and follows what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamfuse.runtime.acceptance import Calibration
+from streamfuse.runtime.backend import Backend
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.loop import Loop, Round
+from streamfuse.text_io import TextError, TextIO
+
+_QUESTIONS = (
+    "Why is the sky blue?",
+    "Write a short letter to a friend about a day at the sea.",
+    "List five things that one needs for a camping trip.",
+    "Write a Python function that reverses a string.",
+    "Put into one sentence: The bridge was closed in May. It opened again in June, with a new deck and two new lanes.",
+    "A train leaves at 9:40 and takes 95 minutes. When does it arrive?",
+)
+_NEW_TOKENS = 48
+_MOST_RATIO = 10.0  # what draft.npz may hold
+
+
+def questions(text: TextIO) -> list[list[int]]:
+    """The questions as the bundle's own template puts them; plainly where it has none, or takes other messages."""
+    try:
+        return [text.encode_chat([{"role": "user", "content": question}]) for question in _QUESTIONS]
+    except TextError:
+        return [text.encode(question) for question in _QUESTIONS]
+
+
+def calibrate(backend: Backend, tables: DraftTables, prompts: Sequence[Sequence[int]]) -> list[float]:
+    """Hits per promised hit at each depth: the `calibration` of draft.npz. Empty where no prompt fits or none drafts.
+
+    `backend` must be empty, and is empty afterwards. What a depth lacks in sights its ratio makes up towards 1.
+    """
+    spec = backend.spec
+    if not spec.num_streams or not spec.widths:
+        return []
+    seen = Calibration((), spec.num_streams, forget=1.0)
+    config = GenerationConfig(_NEW_TOKENS, width=max(rows for rows, _ in spec.widths.values()))
+
+    def observe(one: Round) -> None:
+        seen.learn(one.tree, one.walk.tokens)
+
+    for prompt in prompts:
+        if len(prompt) + _NEW_TOKENS <= spec.capacity:
+            loop = Loop(backend, list(prompt), config, StreamDrafter(tables), observe=observe)
+            for _ in loop.run():
+                pass
+            backend.truncate(0)
+    return [min(ratio, _MOST_RATIO) for ratio in seen.per_depth()] if seen.sights else []
