@@ -17,6 +17,7 @@ import numpy.typing as npt
 from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
 
 NO_ENTRY = -1e4
+STREAMS = "streams"
 _Array = npt.NDArray[Any]
 
 
@@ -68,13 +69,12 @@ class CoreMLBackend:
     """One sequence on a package's methods. `predict` belongs to the caller, the caches belong here."""
 
     def __init__(self, predict: Predict, spec: ModelSpec, layout: CacheLayout) -> None:
-        if spec.deferred:
-            raise BackendError("streams after the commit are not supported on Core ML")
         self._spec, self._layout, self._predict = spec, layout, predict
         names = [f"{kind}_{{}}_{layer}" for layer in range(layout.num_layers) for kind in ("key", "value")]
         self._caches = {name.replace("{}", "cache"): layout.empty(spec.capacity) for name in names}
         self._new_names = [f"new_{name.replace('_{}', '')}" for name in names]
         self._length = 0
+        self._hidden: _Array | None = None  # of the last run's survivors, where the schedule is deferred
         self._new: list[_Array] = []  # new keys and values of the last run, in the order of the caches
         self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
 
@@ -94,7 +94,7 @@ class CoreMLBackend:
         ancestors: BoolArray,
         want_logits: bool = False,
     ) -> PassOutput:
-        """As the protocol says. The logits are always there: a Core ML function has no optional outputs."""
+        """As the protocol says. A function always computes its logits; they are joined where they are asked for."""
         count, rows = len(input_ids), self.spec.rows(method)
         if not 1 <= count <= rows:
             raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
@@ -107,14 +107,18 @@ class CoreMLBackend:
         if missing:
             raise BackendError(f"the method {method} has no output {missing[0]!r}")
         self._new = [np.asarray(outputs[name]) for name in self._new_names]
+        self._hidden = outputs.get("hidden")
         if method == PREFILL:
             self._places = {row: row for row in range(count)}
             return PassOutput.of_prefill()
         kept = np.asarray(outputs["kept"]).astype(np.int64) if "kept" in outputs else np.arange(rows)
         real = int(np.count_nonzero(kept < count))  # padding rows come last
         self._places = {row: index for index, row in enumerate(kept[:real].tolist())}
-        logits = np.asarray(outputs["logits"], np.float32)[:real]
-        best = np.asarray(outputs["best"]).astype(np.int64)[:real] if "best" in outputs else logits.argmax(-1)
+        logits = _logits(outputs)[:real] if want_logits or "best" not in outputs else None
+        if "best" in outputs:
+            best = np.asarray(outputs["best"]).astype(np.int64)[:real]
+        else:
+            best = np.asarray(logits).argmax(-1)
         if method == DECODE:
             return PassOutput.of_decode(logits, best)
         if not self.spec.streams_of(method):
@@ -125,7 +129,24 @@ class CoreMLBackend:
         )
 
     def streams(self, index: int) -> PassOutput:
-        raise BackendError("this bundle has no method 'streams'")
+        if not self.spec.deferred:
+            raise BackendError("this bundle has no method 'streams'")
+        if self._hidden is None or not 0 <= index < len(self._places):
+            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
+        axis, own = self._layout.row_axis, np.tri(self.spec.num_streams, dtype=np.bool_)
+        lower = 2 * (self._layout.num_layers - self._layout.num_msa_layers)
+        outputs = self._predict(
+            STREAMS,
+            {
+                "hidden": np.take(self._hidden, [index], axis),
+                "position_ids": np.array([self._length - 1], np.int32),
+                "mask": self._layout.mask(own, self.spec.capacity, self._length),
+                **dict(list(self._caches.items())[lower:]),
+            },
+        )
+        nobody = np.zeros(0, np.int64)
+        ids, log_probs = np.asarray(outputs["stream_ids"]), np.asarray(outputs["stream_log_probs"], np.float32)
+        return PassOutput(None, nobody, nobody, ids.astype(np.int64), log_probs)
 
     def commit(self, rows: Sequence[int]) -> None:
         lost = [row for row in rows if row not in self._places]
@@ -147,4 +168,12 @@ class CoreMLBackend:
         self._length, self._places = length, {}
 
     def close(self) -> None:
-        self._caches, self._new, self._places, self._length = {}, [], {}, 0
+        self._caches, self._new, self._hidden, self._places, self._length = {}, [], None, {}, 0
+
+
+def _logits(outputs: Mapping[str, _Array]) -> npt.NDArray[np.float32]:
+    """float32 [K, V], from one output or from chunks [1, V_i, 1, K]."""
+    if "logits" in outputs:
+        return np.asarray(outputs["logits"], np.float32)
+    chunks = [outputs[f"logits_{i}"] for i in range(sum(name.startswith("logits_") for name in outputs))]
+    return np.concatenate([np.asarray(chunk, np.float32)[0, :, 0].T for chunk in chunks], axis=1)

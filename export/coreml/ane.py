@@ -1,0 +1,238 @@
+"""The parts of a graph in the Neural Engine's layout: channels first, x [1, h, 1, R], products as 1x1 convolutions.
+
+The rules are Apple's (docs/coreml.md): four axes, attention per head of keys with the mask transposed, no dimension
+above 16,384. Queries that share a head of keys stand side by side on the last axis.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from streamfuse.model.streams import StreamAdapters
+from streamfuse.model.transformer import Block, RMSNorm
+
+from ..plan import Part
+from ..stock import FusedAdapter
+from . import plain
+from .ops import Norm
+from .stored import Product, Store, placeholder
+
+WIDEST = 16384  # of one dimension on the Neural Engine
+
+
+def to_channels(x: Tensor) -> Tensor:
+    """[R, h] -> [1, h, 1, R]."""
+    return x.unsqueeze(0).unsqueeze(2).permute(0, 3, 2, 1)
+
+
+def to_rows(x: Tensor) -> Tensor:
+    """[1, h, 1, R] -> [R, h]."""
+    return x.permute(0, 3, 2, 1).squeeze(2).squeeze(0)
+
+
+class Form(plain.TracedForm):
+    """weights.Form in this layout; embedding, head and stream head take and give rows."""
+
+    def __init__(self, store: Store, traced: torch.dtype, kv_heads: int) -> None:
+        super().__init__(store, traced)
+        self.kv_heads = kv_heads
+
+    def convolution(self, part: Part, *layers: nn.Linear) -> Convolution:
+        return Convolution(self.product(part, *layers), self.traced)
+
+    def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
+        return [Convolution(self.table(part, rows), self.traced) for rows in weight.split(WIDEST)]
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        return Embedding(self.chunks("embedding", weight))
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        return Opening(self, block, adapters)
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        return Closing(self, block, adapters)
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        return Head(norm, self.chunks("head", weight))
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        return StreamHead(norm, self.chunks("streams", weight), ids, top_k)
+
+    def attention(self, capacity: int, scale: float) -> nn.Module:
+        return Attention(self.kv_heads, scale)
+
+
+class Convolution(nn.Module):
+    """x [1, K, 1, R] -> [1, N, 1, R]; the weight is [N, K, 1, 1]."""
+
+    def __init__(self, product: Product, traced: torch.dtype | None) -> None:
+        super().__init__()
+        self.stored, self.bias, self.size = product.stored, product.bias, len(product.stored.data)
+        self.weight = placeholder(product.stored, traced or torch.float32, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight, self.bias)
+
+
+class Embedding(nn.Module):
+    """ids [R] -> [R, h]; the chunks of the table are those of a tied head."""
+
+    def __init__(self, chunks: list[Convolution]) -> None:
+        super().__init__()
+        self.chunks = nn.ModuleList(chunks)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        start, rows = 0, None
+        for chunk in cast("list[Convolution]", list(self.chunks)):
+            local = ids if len(self.chunks) == 1 else (ids - start).clamp(0, chunk.size - 1)
+            found = chunk.weight.index_select(0, local).squeeze(3).squeeze(2)
+            rows = found if rows is None else torch.where((ids >= start).unsqueeze(1), found, rows)
+            start += chunk.size
+        assert rows is not None
+        return rows
+
+
+class Adapted(nn.Module):
+    """A convolution, plus low-rank adapters in all rows where `first` is 0 and in none elsewhere."""
+
+    def __init__(self, product: Convolution, adapters: StreamAdapters | None, *names: str) -> None:
+        super().__init__()
+        self.product = product
+        self.adapter = None if adapters is None else FusedAdapter(adapters, *names)
+
+    def forward(self, x: Tensor, first: int) -> Tensor:
+        y: Tensor = self.product(x)
+        if self.adapter is None or first:
+            return y
+        for factor in (self.adapter.down, self.adapter.up):
+            x = F.conv2d(x, factor.weight[..., None, None])
+        return y + x
+
+
+class Opening(nn.Module):
+    """x [1, h, 1, R] -> query [1, Hq * D, 1, R], key and value [1, Hkv * D, 1, R]; cos and sin are [1, 1, D, R]."""
+
+    def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
+        super().__init__()
+        a = block.self_attn
+        self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
+        self.norm = Norm(block.input_layernorm, 1)
+        joined = form.convolution("attention", a.q_proj, a.k_proj, a.v_proj)
+        self.qkv_proj = Adapted(joined, adapters, "q_proj", "k_proj", "v_proj")
+        self.q_norm = Norm(a.q_norm, 2) if a.qk_norm else None
+        self.k_norm = Norm(a.k_norm, 2) if a.qk_norm else None
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = self.qkv_proj(self.norm(x), first)
+        rows, split = x.shape[3], (self.heads + self.kv_heads) * self.dim
+        qk, v = qkv[:, :split].reshape(1, -1, self.dim, rows), qkv[:, split:]
+        if self.q_norm is not None and self.k_norm is not None:
+            qk = torch.cat([self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])], 1)
+        half = self.dim // 2
+        qk = qk * cos + torch.cat([-qk[:, :, half:], qk[:, :, :half]], 2) * sin
+        flat = qk.reshape(1, split, 1, rows)
+        return flat[:, : self.heads * self.dim], flat[:, self.heads * self.dim :], v
+
+
+class Closing(nn.Module):
+    """Output projection, the gated MLP with gate and up in one product, and both residual additions."""
+
+    def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
+        super().__init__()
+        m = block.mlp
+        self.norm, self.intermediate = Norm(block.post_attention_layernorm, 1), m.up_proj.out_features
+        self.o_proj = Adapted(form.convolution("attention", block.self_attn.o_proj), adapters, "o_proj")
+        self.gate_up_proj = Adapted(form.convolution("mlp", m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
+        self.down_proj = Adapted(form.convolution("mlp", m.down_proj), adapters, "down_proj")
+
+    def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
+        x = x + self.o_proj(attended, first)
+        gate_up = self.gate_up_proj(self.norm(x), first)
+        gate, up = gate_up[:, : self.intermediate], gate_up[:, self.intermediate :]
+        closed: Tensor = x + self.down_proj(F.silu(gate) * up, first)
+        return closed
+
+
+class Attention(nn.Module):
+    """Per head of keys. `visible` is the additive mask [1, C + R, 1, R * Hq / Hkv], a query head's rows together."""
+
+    scale: Tensor  # [1]
+
+    def __init__(self, kv_heads: int, scale: float) -> None:
+        super().__init__()
+        self.kv_heads = kv_heads
+        self.register_buffer("scale", torch.full((1,), scale))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        cache_length: None,
+        visible: Tensor,
+    ) -> Tensor:
+        rows, dim = query.shape[3], key.shape[1] // self.kv_heads
+        group = query.shape[1] // key.shape[1]
+        queries = (query * self.scale).split(dim, 1)
+        keys = torch.cat([key_cache, key], 3).permute(0, 3, 2, 1).split(dim, 3)  # [1, C + R, 1, D] each
+        values = torch.cat([value_cache, value], 3).split(dim, 1)
+        attended: list[Tensor] = []
+        for head in range(self.kv_heads):
+            together = torch.cat(queries[head * group : (head + 1) * group], 3)
+            scores = torch.einsum("bchq,bkhc->bkhq", together, keys[head]) + visible
+            found = torch.einsum("bkhq,bchk->bchq", torch.softmax(scores, 1), values[head])
+            attended += found.split(rows, 3)
+        return torch.cat(attended, 1)
+
+
+class Head(nn.Module):
+    """x [R, h] -> logits [1, V_i, 1, R] of each chunk of the vocabulary, best [R]."""
+
+    def __init__(self, norm: RMSNorm, chunks: list[Convolution]) -> None:
+        super().__init__()
+        self.norm, self.chunks = Norm(norm, 1), nn.ModuleList(chunks)
+
+    def forward(self, x: Tensor, want_logits: Tensor | None) -> tuple[Tensor, ...]:
+        normed = self.norm(to_channels(x))
+        logits = [chunk(normed) for chunk in self.chunks]
+        start, best, most = 0, None, None
+        for chunk in logits:
+            value, index = chunk.amax(1, keepdim=True), chunk.argmax(1, keepdim=True) + start
+            if best is None or most is None:
+                best, most = index, value
+            else:  # of equal ones the first
+                best, most = torch.where(value > most, index, best), torch.maximum(value, most)
+            start += chunk.shape[1]
+        assert best is not None
+        return *logits, best.reshape(-1)
+
+
+class StreamHead(nn.Module):
+    """x [R, h] -> ids [R, k] of the full vocabulary, log-probabilities [R, k]."""
+
+    ids: Tensor
+
+    def __init__(self, norm: RMSNorm, chunks: list[Convolution], ids: Tensor, top_k: int) -> None:
+        super().__init__()
+        self.norm, self.chunks, self.top_k = Norm(norm, 1), nn.ModuleList(chunks), top_k
+        self.register_buffer("ids", ids)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        normed, start = self.norm(to_channels(x)), 0
+        found: list[tuple[Tensor, Tensor, Tensor]] = []  # of each chunk: the best, their columns, log of the sum
+        for chunk in cast("list[Convolution]", list(self.chunks)):
+            logits = to_rows(chunk(normed))
+            best, columns = torch.topk(logits, min(self.top_k, logits.shape[1]))
+            found.append((best, columns + start, torch.logsumexp(logits, 1, keepdim=True)))
+            start += chunk.size
+        best, columns, total = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        if len(found) > 1:
+            best, places = torch.topk(best, self.top_k)
+            columns, total = columns.gather(1, places), torch.logsumexp(total, 1, keepdim=True)
+        return F.embedding(columns, self.ids.unsqueeze(1)).squeeze(2), best - total

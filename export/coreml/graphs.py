@@ -1,0 +1,176 @@
+"""The methods with Core ML's inputs and outputs (docs/coreml.md): an additive mask in, caches in, new rows out.
+
+The methods themselves are those of `export.graphs`. What they hand on as `cache_length` is the mask: the whole of it
+where the graph's rows are the input's, else that of the cached rows, with `ancestors` made of the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backends.coreml_common import NO_ENTRY
+
+from .. import facts
+from ..graphs import Method, Streams, Verify, build_methods
+from ..plan import ExportPlan
+from ..pruning import Survivors
+from ..weights import Span, Turn, Weights
+from . import ane, plain
+from .stored import Store
+
+
+class MaskedWeights(Weights):
+    """The weights of the traced graphs: placeholders, and spans of layers under an additive mask."""
+
+    def __init__(self, model: StreamFused, plan: ExportPlan, store: Store) -> None:
+        dtype, config = getattr(torch, plan.dtype), model.base.config
+        self.channels, self.group = plan.layout == "ane", config.num_heads // config.num_kv_heads
+        form = ane.Form(store, dtype, config.num_kv_heads) if self.channels else plain.TracedForm(store, dtype)
+        super().__init__(model, plan.shapes, form)
+        self.insert = copy.deepcopy(self.insert)  # its parts are the model's own, and float16 is put in their place
+        self.dtype = dtype
+
+    def span(self, *args: Any, **options: Any) -> MaskedSpan:  # type: ignore[override]
+        span = super().span(*args, **options)
+        if self.channels and span.turn is not None:
+            span.turn = cast("Turn", ChannelsTurn(span.turn, self.config.head_dim))
+        return MaskedSpan(span, self.shapes.capacity, self.group, self.channels)
+
+    def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
+        chosen = super().survivors(rows, keep, carrying)
+        return None if chosen is None else cast("Survivors", WideSurvivors(chosen))
+
+    def graphs(self) -> dict[str, Graph]:
+        return {name: Graph(method, self) for name, method in build_methods(self).items()}
+
+
+class MaskedSpan(nn.Module):
+    """Layers under an additive mask; rows [R, h] go in and come out, whatever the layout inside.
+
+    `mask` is the whole one, as the input is; or [1, C], that of the cached rows, and `visible` [R, R] says by ones and
+    zeros which new rows see each other.
+    """
+
+    no_entry: Tensor  # [1]
+
+    def __init__(self, span: Span, capacity: int, group: int, channels: bool) -> None:
+        super().__init__()
+        self.span, self.capacity, self.group, self.channels = span, capacity, group, channels
+        self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
+
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor, visible: Tensor, caches: tuple[Tensor, ...]
+    ) -> tuple[Tensor, list[Tensor]]:
+        rows = x.shape[0]
+        if mask.shape[1] == self.capacity:
+            hidden = self.no_entry - visible.to(x.dtype) * self.no_entry
+            mask = torch.cat([mask.expand(rows, self.capacity), hidden], 1)
+            mask = ane.to_channels(mask) if self.channels else mask
+        if self.channels:
+            mask, x = torch.cat([mask] * self.group, 3), ane.to_channels(x)
+            rotary = (ane.to_channels(rotary[0]).transpose(1, 2), ane.to_channels(rotary[1]).transpose(1, 2))
+        else:
+            mask = mask.unsqueeze(1).expand(-1, self.group, -1).reshape(rows * self.group, -1)
+        y, new = self.span(x, rotary, None, mask, caches)
+        return (ane.to_rows(y) if self.channels else y), new
+
+
+class ChannelsTurn(nn.Module):
+    """weights.Turn of values [1, Hkv * D, 1, R]."""
+
+    def __init__(self, turn: Turn, head_dim: int) -> None:
+        super().__init__()
+        self.turn, self.head_dim = turn, head_dim
+
+    def forward(self, v: Tensor) -> Tensor:
+        turned: Tensor = self.turn(ane.to_rows(v).reshape(v.shape[3], -1, self.head_dim))
+        return ane.to_channels(turned.flatten(1))
+
+
+class WideSurvivors(nn.Module):
+    """The pruner in float32: its probabilities and the cost of depth are below what float16 can tell apart."""
+
+    def __init__(self, survivors: Survivors) -> None:
+        super().__init__()
+        self.survivors = survivors
+
+    def forward(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        chosen: tuple[Tensor | None, Tensor, Tensor | None] = self.survivors(x.float(), candidates.float(), ancestors)
+        return chosen
+
+
+class Graph(nn.Module):
+    """One method: `inputs` and `outputs` are its tensors' facts, as the manifest has them, in call order."""
+
+    half_open: Tensor  # [1]: above it an entry of the mask lets a row look
+
+    def __init__(self, method: Method, weights: MaskedWeights) -> None:
+        super().__init__()
+        self.register_buffer("half_open", torch.full((1,), NO_ENTRY / 2, dtype=weights.dtype))
+        self.method, self.channels, self.capacity = method.to(weights.dtype), weights.channels, weights.shapes.capacity
+        pruner = getattr(method, "survivors", None)
+        if pruner is not None:
+            pruner.float()
+        self.streams = isinstance(method, Streams)
+        # Rows that a pruner leaves out, or that streams add, need a mask of their own in the top layers.
+        self.changes_rows = isinstance(method, Verify) and (pruner is not None or method.carrying > 0)
+        self.gives_kept = isinstance(method, Verify) and method.keep < method.rows
+        floats = "float16" if weights.dtype == torch.float16 else "float32"
+        named = facts.method_facts(method, weights)
+        self.rows, self.keep, self.stream_nodes = named["rows"], named["keep"], named["stream_nodes"]
+        rows = weights.streams_config.num_streams if self.streams else self.rows
+        self.inputs = [self._described(item, floats) for item in named["inputs"] if item["name"] not in _HOST]
+        at = 2  # after the ids (or the state) and the positions
+        shape = [1, self.capacity + rows, 1, rows] if self.channels else [rows, self.capacity + rows]
+        self.inputs.insert(at, {"name": "mask", "dtype": floats, "shape": shape})
+        self.outputs = [
+            part
+            for item in named["outputs"]
+            if item["name"] != "kept" or self.gives_kept
+            for part in self._split(self._described(item, floats))
+        ]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        first, positions, mask, *caches = inputs
+        if self.streams:
+            first = ane.to_rows(first) if self.channels else first
+            return tuple(self.method(first, positions, mask, *caches))
+        visible = mask
+        if self.changes_rows:
+            by_row = mask[0, :, 0].t() if self.channels else mask
+            mask, visible = by_row[:1, : self.capacity], (by_row[:, self.capacity :] > self.half_open).to(mask.dtype)
+        outputs = list(self.method(first, positions, visible, mask, None, *caches))
+        if isinstance(self.method, Verify) and not self.gives_kept:
+            del outputs[sum(item["name"].startswith(("logits", "best")) for item in self.outputs)]
+        if self.channels and self.outputs[-1]["name"] == "hidden":
+            outputs[-1] = ane.to_channels(outputs[-1])
+        return tuple(outputs)
+
+    def examples(self) -> tuple[Tensor, ...]:
+        """Zeros of the method's static shapes."""
+        return tuple(torch.zeros(item["shape"], dtype=getattr(torch, item["dtype"])) for item in self.inputs)
+
+    def _described(self, item: dict[str, Any], floats: str) -> dict[str, Any]:
+        """A tensor of the contract with Core ML's types and this layout."""
+        shape = list(item["shape"])
+        if self.channels and len(shape) == 3 and not item["name"].startswith("stream_"):  # caches and new rows
+            shape = [1, shape[1] * shape[2], 1, shape[0]]
+        elif self.channels and item["name"] == "hidden":
+            shape = [1, shape[1], 1, shape[0]]
+        return {"name": item["name"], "dtype": floats if item["dtype"] == "float32" else "int32", "shape": shape}
+
+    def _split(self, item: dict[str, Any]) -> list[dict[str, Any]]:
+        """Logits in chunks, where the layout has them so."""
+        if item["name"] != "logits" or not self.channels:
+            return [item]
+        rows, vocab = item["shape"]
+        sizes = [min(ane.WIDEST, vocab - start) for start in range(0, vocab, ane.WIDEST)]
+        return [{**item, "name": f"logits_{i}", "shape": [1, size, 1, rows]} for i, size in enumerate(sizes)]
+
+
+_HOST = ("ancestors", "cache_length", "want_logits")  # what the mask stands for, and what Core ML cannot leave out

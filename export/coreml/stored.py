@@ -1,0 +1,145 @@
+"""Weights as a Core ML package stores them: floats, or integers with a scale (and an offset) per block.
+
+`constexpr_blockwise_shift_scale` decodes scale * (data - offset), and its offset may be a float. So the Q4_1 grid of a
+GGUF, d q + m, is carried over with scale d and offset -m / d, and Q8_0 with scale d: nothing is quantized twice. Any
+other scheme is coremltools' own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from coremltools.converters.mil.mil import types
+from coremltools.optimize import _utils as optimize
+from torch import Tensor, nn
+
+from ..grid import GROUP, GridReport, to_q4_1, to_q8_0
+from ..plan import ExportPlan, Part, PlanError
+from ..schemes import PartScheme
+
+Array = npt.NDArray[Any]
+
+_LARGEST_OFFSET = 2.0**14  # in steps of the grid; beyond it a group's spread is below float16's rounding of its minimum
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One weight [N, K]: floats, or integers in MIL's own numpy types with scales (and offsets) [N, K / group].
+
+    `part` is the part of the model that it belongs to.
+    """
+
+    part: Part
+    data: Array
+    scale: Array | None = None
+    offset: Array | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """In weight.bin."""
+        if self.scale is None:
+            return self.data.nbytes
+        bits = types.numpy_type_to_builtin_type(self.data.dtype).get_bitwidth()
+        return self.data.size * bits // 8 + self.scale.nbytes + (0 if self.offset is None else self.offset.nbytes)
+
+    def dense(self) -> Tensor:
+        """float32 [N, K], decoded as Core ML defines it and rounded to the package's float type."""
+        if self.scale is None:
+            return torch.from_numpy(self.data.astype(np.float32))
+        blocks = self.data.astype(np.float32).reshape(*self.scale.shape, -1)
+        if self.offset is not None:
+            blocks -= self.offset.astype(np.float32)[..., None]
+        blocks *= self.scale.astype(np.float32)[..., None]
+        values = blocks.reshape(self.data.shape)
+        return torch.from_numpy(values.astype(self.scale.dtype).astype(np.float32))
+
+
+@dataclass
+class Store:
+    """Makes each weight's stored form once, however many modules ask for it.
+
+    Attributes:
+        grid: groups that came back bit for bit from the checkpoint's own grid, by part.
+    """
+
+    plan: ExportPlan
+    grid: dict[str, GridReport] = field(default_factory=dict)
+    _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
+
+    def of(self, part: Part, *weights: Tensor) -> Stored:
+        """The stored form of weights [N_i, K] one below the other.
+
+        Raises:
+            PlanError: the group size does not divide K.
+        """
+        scheme = self.plan.part_scheme(part)
+        key = scheme, *((weight.data_ptr(), weight.shape) for weight in weights)
+        if key not in self._made:  # the weights are kept, so that no address is used twice
+            whole = weights[0] if len(weights) == 1 else torch.cat(weights)
+            self._made[key] = self._make(part, whole.detach().float(), scheme), weights
+        return self._made[key][0]
+
+    def all(self) -> list[Stored]:
+        return [stored for stored, _ in self._made.values()]
+
+    def _make(self, part: Part, weight: Tensor, scheme: PartScheme) -> Stored:
+        dtype = np.dtype(self.plan.dtype)
+        if scheme.bits >= 16:
+            return Stored(part, weight.numpy().astype(dtype))
+        if scheme.group_size is not None and weight.shape[1] % scheme.group_size:
+            raise PlanError(
+                f"--scheme {part}={scheme.name}: {scheme.group_size} does not divide {weight.shape[1]} inputs"
+            )
+        if scheme == PartScheme(4, GROUP, symmetric=False):
+            return self._q4_1(part, weight, dtype)
+        if scheme == PartScheme(8, GROUP, symmetric=True):
+            q8_0 = to_q8_0(weight)
+            self.grid.setdefault(part, GridReport()).add(q8_0.exact)
+            return Stored(part, q8_0.q.numpy(), q8_0.d.numpy().astype(dtype))
+        return _quantized(part, weight.numpy(), scheme, dtype)
+
+    def _q4_1(self, part: Part, weight: Tensor, dtype: np.dtype[Any]) -> Stored:
+        grid = to_q4_1(weight)
+        self.grid.setdefault(part, GridReport()).add(grid.exact)
+        q, d, m = grid.q.numpy(), grid.d.numpy().astype(np.float32), grid.m.numpy().astype(np.float32)
+        flat = np.abs(m) >= _LARGEST_OFFSET * d  # also d = 0, where all weights of a group are m
+        offset = np.where(flat, -1, -m / np.where(flat, 1, d))
+        q = np.where(flat[..., None], 0, q.reshape(*d.shape, GROUP)).reshape(q.shape)
+        scale = np.where(flat, m, d)
+        return Stored(part, q.astype(_integers(4, False)), scale.astype(dtype), offset.astype(dtype))
+
+
+def _integers(bits: int, signed: bool) -> Any:
+    return types.nptype_from_builtin(types.get_nbits_int_builtin_type(bits, signed))
+
+
+def _quantized(part: Part, weight: Array, scheme: PartScheme, dtype: np.dtype[Any]) -> Stored:
+    """By coremltools: symmetric with signed integers, affine with unsigned ones and an integer offset."""
+    kind = types.get_nbits_int_builtin_type(scheme.bits, scheme.symmetric)
+    mode = "LINEAR_SYMMETRIC" if scheme.symmetric else "LINEAR"
+    with np.errstate(divide="ignore", invalid="ignore"):  # a group of zeros has the scale 0
+        data, scale, offset = optimize.compute_qparams_by_dtype(weight, kind, mode, [1, scheme.group_size or 0])
+    data[np.repeat(scale == 0, weight.shape[1] // scale.shape[1], axis=1)] = 0
+    return Stored(part, data, scale.astype(dtype), offset)
+
+
+class Product(nn.Module):
+    """x [R, K] -> [R, N] by a stored weight, in PyTorch: what its values are, or (`traced`) only what it looks like."""
+
+    def __init__(self, stored: Stored, bias: Tensor | None = None, traced: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.stored = stored
+        self.weight = placeholder(stored, traced) if traced else nn.Parameter(stored.dense(), False)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def placeholder(stored: Stored, dtype: torch.dtype, *trailing: int) -> nn.Parameter:
+    """A weight of the right shape that takes no memory; `convert.py` puts the stored one in its place."""
+    return nn.Parameter(torch.zeros((), dtype=dtype).expand(*stored.data.shape, *trailing), False)

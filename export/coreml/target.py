@@ -1,0 +1,154 @@
+"""The target Core ML: one multifunction package, model.mlpackage. See docs/coreml.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import coremltools as ct
+import torch
+
+from streamfuse import __version__
+from streamfuse.bundle.manifest import FORMAT_VERSION
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backend import DECODE, Backend, ModelSpec
+from streamfuse.runtime.backends.coreml import open_package
+
+from .. import facts, selftest
+from ..graphs import Method, Weights, build_methods
+from ..parts import part_sizes
+from ..plan import PARTS, ExportPlan, Part, PlanError
+from ..target import Progress, TargetFacts
+from . import convert, plain, report
+from .graphs import Graph, MaskedWeights
+from .stored import Store, Stored
+
+PACKAGE = "model.mlpackage"
+
+DESCRIPTIONS = {
+    "input_ids": "token per row; padding rows hold 0",
+    "position_ids": "absolute position per row; padding rows hold 0",
+    "mask": "added to attention scores: 0 where a row sees a position, else -10000; cached positions first, then rows",
+    "key_cache": "keys of this layer, after rotary embedding; the host writes accepted rows into it",
+    "value_cache": "values of this layer; the host writes accepted rows into it",
+    "hidden": "state below the top layers, of each surviving node (output) or of the last accepted one (input)",
+    "logits": "scores of the next token per surviving node, over the vocabulary or one chunk of it",
+    "best": "most probable next token of each surviving node",
+    "kept": "rows that survive the pruner, padding last",
+    "stream_ids": "candidates of each stream, best first",
+    "stream_log_probs": "their natural log-probabilities under the stream's own softmax",
+    "new_key": "keys of the pass's rows in this layer, for the host to commit",
+    "new_value": "values of the pass's rows in this layer, for the host to commit",
+}
+
+
+class CoreMLTarget:
+    """See target.Target."""
+
+    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
+        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
+        if plan.layout == "ane" and any(carrying for _, _, carrying in plan.shapes.verify):
+            raise PlanError("--layout ane needs --schedule deferred")
+        self.floor = selftest.FLOORS[plan.dtype]
+        self.store = Store(plan)
+
+    def quantize(self) -> dict[str, Method] | None:
+        return build_methods(Weights(self.model, self.plan.shapes, plain.Form(self.store)).eval())
+
+    def lower(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            weights = MaskedWeights(self.model, self.plan, self.store).eval()
+            self.graphs, programs = weights.graphs(), {}
+            for name, graph in self.graphs.items():
+                self.progress(f"converting {name}")
+                programs[name] = convert.to_program(graph, self.plan.minimum_deployment_target)
+            merged = convert.merge(programs, DECODE)
+            self.report = report.describe(merged, self.plan.layout == "ane")
+            target = self.plan.minimum_deployment_target
+            convert.save(merged, self.folder / PACKAGE, target, DESCRIPTIONS, self._metadata())
+
+    def open(self) -> Backend:
+        return open_package(self.folder / PACKAGE, self.spec, self.plan.compute_units)
+
+    def facts(self) -> TargetFacts:
+        channels = self.plan.layout == "ane"
+        weights_file = self.folder / PACKAGE / "Data/com.apple.CoreML/weights/weight.bin"
+        return TargetFacts(
+            backend=self.plan.backend,
+            kernels=False,
+            required_operators=[],
+            methods={name: _facts(graph) for name, graph in self.graphs.items()},
+            cache_dtype=self.plan.dtype,
+            cache_layout="channels_position" if channels else "position_head_dim",
+            quantization={part: self._part(part) for part in PARTS},
+            report={
+                "compute_units": self.plan.compute_units,
+                "minimum_deployment_target": self.plan.minimum_deployment_target,
+                "layout": self.plan.layout,
+                "coremltools": ct.__version__,
+                "weights_bytes": weights_file.stat().st_size,
+                "grid": {part: found.to_dict() for part, found in self.store.grid.items()},
+                **self.report,
+            },
+        )
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        """A tied head that is stored as the embedding is has no bytes of its own."""
+        model, scheme = self.model, self.plan.part_scheme(part)
+        sizes = part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), self.plan)
+        return {
+            "scheme": scheme.name,
+            "bits": scheme.bits,
+            "group_size": scheme.group_size if scheme.bits < 16 else None,
+            "symmetric": scheme.symmetric if scheme.bits < 16 else None,
+            "parameters": sizes[part].parameters,
+            "bytes": sum(stored.size_bytes for stored in self._stored() if stored.part == part),
+        }
+
+    def _stored(self) -> list[Stored]:
+        """The weights of all graphs, each once."""
+        owners = (module for graph in self.graphs.values() for module in graph.modules() if hasattr(module, "weight"))
+        found = {id(s): s for owner in owners if isinstance(s := getattr(owner, "stored", None), Stored)}
+        return list(found.values())
+
+    def _metadata(self) -> dict[str, str]:
+        """What the package says about itself; the keys `streamfuse.*` are enough to run it (docs/coreml.md)."""
+        plan, spec = self.plan, self.spec
+        model, speculation = facts.model_facts(plan, self.model), facts.speculation_facts(plan, self.model)
+        own = {
+            "format_version": FORMAT_VERSION,
+            "exporter_version": __version__,
+            "methods": list(self.graphs),
+            "widths": spec.widths,
+            "schedule": plan.schedule.value,
+            "layout": plan.layout,
+            "dtype": plan.dtype,
+            "compute_units": plan.compute_units,
+            "minimum_deployment_target": plan.minimum_deployment_target,
+            "schemes": {part: plan.part_scheme(part).name for part in PARTS},
+            "adapter": plan.adapter.stem,
+            "source": model["source"],
+            "capacity": spec.capacity,
+            "prefill_rows": spec.prefill_rows,
+            "eos_token_ids": spec.eos_token_ids,
+            **{key: model[key] for key in ("vocab_size", "num_layers", "num_kv_heads", "head_dim")},
+            **{key: speculation[key] for key in ("num_streams", "top_k", "num_msa_layers")},
+        }
+        return {
+            "author": "streamfuse",
+            "license": model["license"] or "unknown: that of the base model",
+            "version": __version__,
+            "short_description": f"{model['name']} with {spec.num_streams} speculative streams, for streamfuse's loop.",
+            **{f"streamfuse.{key}": v if isinstance(v, str) else json.dumps(v) for key, v in own.items()},
+        }
+
+
+def _facts(graph: Graph) -> dict[str, Any]:
+    return {
+        "rows": graph.rows,
+        "keep": graph.keep,
+        "stream_nodes": graph.stream_nodes,
+        "inputs": graph.inputs,
+        "outputs": graph.outputs,
+    }

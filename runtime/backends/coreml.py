@@ -1,0 +1,69 @@
+"""Opens a package that streamfuse wrote: Core ML itself on a Mac, the emulator anywhere else. See docs/coreml.md.
+
+The package says by itself how its caches lie (its keys `streamfuse.*`), so nothing else need be asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamfuse.runtime.backend import BackendError, ModelSpec
+from streamfuse.runtime.backends.coreml_common import CacheLayout, CoreMLBackend, Predict
+from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator, EmulatorError
+
+
+def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = None) -> CoreMLBackend:
+    """A backend over model.mlpackage.
+
+    Args:
+        compute_units: all, cpu_and_ne, cpu_and_gpu or cpu_only; None: as the package was exported. For a Mac only.
+
+    Raises:
+        BackendError: the package is damaged or not streamfuse's.
+    """
+    try:
+        emulator = CoreMLEmulator(path)
+    except EmulatorError as error:
+        raise BackendError(str(error)) from error
+    said = emulator.user_metadata
+    try:
+        layout = CacheLayout(
+            num_layers=int(said["streamfuse.num_layers"]),
+            num_msa_layers=int(said["streamfuse.num_msa_layers"]),
+            kv_heads=int(said["streamfuse.num_kv_heads"]),
+            head_dim=int(said["streamfuse.head_dim"]),
+            channels_first=said["streamfuse.layout"] == "ane",
+            dtype=np.float16 if said["streamfuse.dtype"] == "float16" else np.float32,
+        )
+        units = compute_units or said["streamfuse.compute_units"]
+    except KeyError as error:
+        raise BackendError(f"{path} is not a package of streamfuse: it does not say {error}") from error
+    predict = _core_ml(path, units) if sys.platform == "darwin" else _emulated(emulator)
+    return CoreMLBackend(predict, spec, layout)
+
+
+def _emulated(emulator: CoreMLEmulator) -> Predict:
+    def predict(method: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return emulator.predict(inputs, method)
+
+    return predict
+
+
+def _core_ml(path: str | Path, compute_units: str) -> Predict:
+    """Functions are loaded when they are first called; Core ML shares their weights."""
+    import coremltools as ct
+
+    units, loaded = getattr(ct.ComputeUnit, compute_units.upper()), dict[str, Any]()
+
+    def predict(method: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if method not in loaded:
+            loaded[method] = ct.models.MLModel(str(path), compute_units=units, function_name=method)
+        found: Mapping[str, Any] = loaded[method].predict(dict(inputs))
+        return found
+
+    return predict
