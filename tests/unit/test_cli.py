@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -189,6 +190,18 @@ def test_inspect_shows_methods_shapes_parts_and_sizes(bundle: Path) -> None:
     assert code == 0
     for words in ("test/bytes", "verify_8", "int64 [8]", "embedding", "streams", "model.pte", "1.1 kB", "total"):
         assert words in stdout
+
+
+def test_inspect_shows_the_tensors_of_all_layers_as_one(bundle: Path) -> None:
+    names = ["key_cache_0", "key_cache_1", "past_key_values.0.key", "past_key_values.1.key", "past_key_values.0.value"]
+
+    def edit(data: dict[str, Any]) -> None:
+        data["methods"]["decode"]["inputs"] = [{"name": name, "dtype": "float16", "shape": [2]} for name in names]
+
+    edit_manifest(bundle, edit)
+    _, stdout, _ = streamfuse_command("inspect", bundle)
+    for line in ("key_cache_0..1 float16", "past_key_values.0..1.key", "past_key_values.0.value"):
+        assert line in stdout
 
 
 def test_inspect_as_json_is_the_manifest(bundle: Path) -> None:

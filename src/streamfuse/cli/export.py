@@ -99,7 +99,7 @@ def export(
         typer.Option(
             metavar="[8da4w|8da8w|int4|int8|none]",
             help="executorch: int8 activations with int4 or int8 weights; coreml, onnx: int4 or int8 weights alone.",
-            show_default="the first that the target has",
+            show_default="8da4w; int4 for coreml and onnx; none for delegates of phones",
             rich_help_panel=_WEIGHTS,
         ),
     ] = "auto",

@@ -112,18 +112,15 @@ def _methods(manifest: Manifest) -> Table:
 
 def _tensors(tensors: Sequence[TensorFacts]) -> str:
     """One line per tensor; the same tensor of successive layers is one line, `key_cache_0..29`."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for tensor in tensors:
-        stem = re.sub(r"_\d+$", "", tensor.name)
-        numbered = tensor.name != stem
+        layer = re.search(r"(?<=[._])\d+(?=\.|$)", tensor.name)
+        before, after = (tensor.name[: layer.start()], tensor.name[layer.end() :]) if layer else (tensor.name, "")
         shape = f"{tensor.dtype} {list(tensor.shape)}"
-        groups.setdefault((stem if numbered else tensor.name, shape), []).append(tensor.name.removeprefix(f"{stem}_"))
+        groups.setdefault((before, after, shape), []).append(layer[0] if layer else "")
     lines = []
-    for (stem, shape), numbers in groups.items():
-        if numbers == [stem]:
-            lines.append(f"{stem} {shape}")
-        else:
-            lines.append(f"{stem}_{numbers[0]}{f'..{numbers[-1]}' if len(numbers) > 1 else ''} {shape}")
+    for (before, after, shape), layers in groups.items():
+        lines.append(f"{before}{layers[0]}{f'..{layers[-1]}' if len(layers) > 1 else ''}{after} {shape}")
     return "\n".join(lines).replace("[", "\\[")
 
 
