@@ -63,4 +63,5 @@ class OwnRuntime:
         generation = self._session.generate(request.prompt_ids, config)
         generation.finish()
         statistics = generation.statistics
-        return Answer(tuple(generation.token_ids), statistics.stopwatch.decode_ms, statistics.to_dict())
+        facts = {"streams_passes": statistics.streams_passes, "looked_up_tokens": statistics.looked_up_tokens}
+        return Answer(tuple(generation.token_ids), statistics.stopwatch.decode_ms, {**statistics.to_dict(), **facts})

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.bundle.manifest import DECODE, STREAMS
+
 from .statistics import Bootstrap, Estimate, Spread, Timings
 from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, Request, System
 
@@ -79,11 +81,14 @@ class SystemResult:
         spent = {phase: sum(one["time_ms"][phase] for one in known) for phase in known[0]["time_ms"]}
         decoding = sum(ms for phase, ms in spent.items() if phase != "prefill")
         outside = sum(spent[phase] for phase in LOOP_PHASES)
+        drafted, looked_up = (sum(one[key] for one in known) for key in ("draft_tokens_accepted", "looked_up_tokens"))
         reasons = Counter(one["fallback_reason"] for one in known if one["fallback_reason"])
         return {
             "mean_accepted_tokens": emitted / passes if passes else 0.0,
             "loop_share": outside / decoding if decoding else 0.0,
             "widths": dict(widths),
+            "streams_passes": sum(one["streams_passes"] for one in known),
+            "accepted_by": {"streams": drafted - looked_up, "n-grams": looked_up},
             "fallback_reasons": dict(reasons),
         }
 
@@ -123,6 +128,27 @@ class TaskResult:
             return None
         return self._bootstrap().ratio(self.systems[system].timings, self.systems[baseline].timings)
 
+    @property
+    def counted_speedup(self) -> float | None:
+        """`speculative` over `plain` by what its passes cost when the plan began, with the loops as measured.
+
+        Counts instead of clocks: what a neighbour takes from one of two passes does not move it. None unless both ran.
+        """
+        if not {PLAIN, SPECULATIVE} <= self.systems.keys():
+            return None
+        both = zip(self.systems[PLAIN].answers, self.systems[SPECULATIVE].answers, strict=True)
+        plain_ms = drafted_ms = 0.0
+        for plain, drafted in (
+            (a.statistics, b.statistics) for one, two in both for a, b in zip(one, two, strict=True)
+        ):
+            if not plain or not drafted or not drafted["cost_ms"]:
+                return None
+            cost = drafted["cost_ms"]
+            passes = {**drafted["widths"], STREAMS: drafted["streams_passes"]}
+            plain_ms += plain["target_forward_passes"] * cost[DECODE] + _loop_ms(plain)
+            drafted_ms += sum(count * cost.get(name, 0.0) for name, count in passes.items()) + _loop_ms(drafted)
+        return plain_ms / drafted_ms if drafted_ms else None
+
     def to_dict(self) -> dict[str, Any]:
         rates, bandwidth = self.rates, self.read_bandwidth_gb_s
         speedup, over_rival = self.ratio(SPECULATIVE, PLAIN), self.ratio(SPECULATIVE, LLAMA_CPP)
@@ -131,6 +157,7 @@ class TaskResult:
         return {
             "systems": {name: self._system(name, rate) for name, rate in rates.items()},
             **_with_interval("speedup", speedup),
+            "counted_speedup": self.counted_speedup,
             **_with_interval("speedup_over_llama_cpp", over_rival),
             **_with_interval("plain_over_llama_cpp", plain_over_rival),
             "speculative_over_roofline": rates[SPECULATIVE].value / roofline if SPECULATIVE in rates else None,
@@ -207,6 +234,10 @@ def trial(candidates: Mapping[str, System], prompt_ids: Sequence[int], settings:
 def _turn(systems: Sequence[System], number: int) -> list[System]:
     first = number % len(systems)
     return [*systems[first:], *systems[:first]]
+
+
+def _loop_ms(statistics: Mapping[str, Any]) -> float:
+    return float(sum(statistics["time_ms"][phase] for phase in LOOP_PHASES))
 
 
 def _with_interval(name: str, estimate: Estimate | None) -> dict[str, Any]:

@@ -48,6 +48,13 @@ def summary(result: TaskResult) -> list[str]:
     if drafting:
         passes = ", ".join(f"{name} {count}" for name, count in sorted(drafting["widths"].items()))
         lines.append(f"speculative passes: {passes}; {drafting['loop_share']:.1%} of the time in the loop")
+        by = drafting["accepted_by"]
+        total = sum(by.values())
+        if total:
+            shares = ", ".join(f"{name} {count / total:.0%}" for name, count in by.items())
+            lines.append(f"accepted drafts came from {shares}")
+        if result.counted_speedup is not None:
+            lines.append(f"speculative over plain by counted passes and their cost: {result.counted_speedup:.3f}x")
         for reason, answers in drafting["fallback_reasons"].items():
             lines.append(f"plain passes in {answers} of {len(result.systems[SPECULATIVE].answers)} answers: {reason}")
     trial = result.facts.get("llama_cpp_trial_token_per_sec")

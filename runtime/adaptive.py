@@ -69,7 +69,7 @@ class AdaptivePlan:
         if room < 2:
             return Step(DECODE, root)
         self._index.follow(tokens)
-        tree, exact = self._draft(tokens, root, room - 1)
+        tree, exact, alone = self._draft(tokens, root, room - 1)
         if self._wait and len(tree) == 1 and self._tree is None:  # nothing to verify, and streams are not wanted yet
             return Step(DECODE, root, self._reason)
         method, nodes, gain, expected = self._best(tree, exact)
@@ -80,7 +80,7 @@ class AdaptivePlan:
         if promising or (self._left(0.0) <= 0 and self._looks_again(method, nodes)):
             if self._affords(method, nodes):
                 self._expected = expected
-                return Step(method, tree.first(nodes))
+                return Step(method, tree.first(nodes), looked_up=alone)
             self._reason = REJECTED if self._drafted else COSTS
             self._rest()
         elif self._left(0.0) > 0:  # the deferred schedule: a plain pass that leaves streams is no fall-back
@@ -117,14 +117,14 @@ class AdaptivePlan:
         self._recent[1] += spent
         self._drafter.learn(output, 0)
 
-    def _draft(self, tokens: Sequence[int], root: Tree, depth: int) -> tuple[Tree, list[int]]:
-        """The best tree of streams and n-grams, and its rows that came from n-grams."""
+    def _draft(self, tokens: Sequence[int], root: Tree, depth: int) -> tuple[Tree, list[int], list[int]]:
+        """The best tree of streams and n-grams, its rows that came from n-grams, and those that came from them alone."""
         tree = root
         if self._drafter.ready:
             self._tree = tree = self._drafter.draft(tokens, self._widest, depth)
         self._chain = self._index.chain(min(depth, MAX_CHAIN))
         if self._chain is None:
-            return tree, []
+            return tree, [], []
         return merge(tree, self._chain, self._odds.log_probs(self._chain), self._widest)
 
     def _best(self, tree: Tree, exact: list[int]) -> tuple[str, int, float, float]:

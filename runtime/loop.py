@@ -114,7 +114,10 @@ class Loop:
                         break
             finally:
                 clock.lap("accept")
-                statistics.count_accepted(min(delivered, len(walk.tokens) - 1), delivered + end_tokens)
+                accepted = min(delivered, len(walk.tokens) - 1)
+                statistics.count_accepted(accepted, delivered + end_tokens)
+                if step.looked_up:
+                    statistics.looked_up_tokens += sum(row in step.looked_up for row in walk.rows[1 : accepted + 1])
                 if delivered:  # the root and every delivered token but the last, which becomes the next root
                     backend.commit(walk.rows[:delivered])
                 clock.lap("commit")
@@ -126,6 +129,7 @@ class Loop:
                 reason = "length" if statistics.generated_tokens == max_new else "context"
             if plan.learn(step, output, walk, pass_ms) and reason is None and delivered == len(walk.tokens):
                 clock.lap("draft")
+                statistics.streams_passes += 1
                 streams = backend.streams(walk.last)
                 plan.learn_streams(streams, clock.lap("verify"))
         statistics.finish_reason = reason or "stopped"

@@ -84,8 +84,8 @@ class ChainOdds:
         return min(chain.match + depth, MAX_MATCH) - MIN_MATCH
 
 
-def merge(tree: Tree, chain: Chain, log_probs: Sequence[float], width: int) -> tuple[Tree, list[int]]:
-    """The tree with the chain in it, best-first again, at most `width` nodes; and the rows of the chain.
+def merge(tree: Tree, chain: Chain, log_probs: Sequence[float], width: int) -> tuple[Tree, list[int], list[int]]:
+    """The tree with the chain in it, best-first again, at most `width` nodes; the chain's rows; those it alone has.
 
     A node that both propose takes the larger of its two probabilities, which keeps parents before children. A chain
     node has no other children than the chain's next.
@@ -110,4 +110,5 @@ def merge(tree: Tree, chain: Chain, log_probs: Sequence[float], width: int) -> t
         [-1 if row == 0 else place[parents[row]] for row in order],
         [probs[row] for row in order],
     )
-    return merged, [place[row] for row in rows if row in place]
+    kept = [row for row in rows if row in place]
+    return merged, [place[row] for row in kept], [place[row] for row in kept if row >= len(tree)]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,7 @@ class Step:
     method: str
     tree: Tree
     reason: str | None = None
+    looked_up: Collection[int] = ()  # rows that n-grams alone proposed
 
 
 class Plan(Protocol):

@@ -63,6 +63,8 @@ class Statistics:
     fallback_reason: str | None = None
     cost_ms: dict[str, float] = field(default_factory=dict)  # what the plan expects of a full pass, per method
     finish_reason: str = "stopped"  # until the loop knows better: a caller may walk away at any token
+    streams_passes: int = 0  # deferred streams that were asked for; not part of the JSON either
+    looked_up_tokens: int = 0  # of the accepted ones, those that n-grams alone proposed; likewise
     near_ties: int = 0  # choices that another engine's rounding might turn; not part of the JSON
 
     def count_pass(self, method: str, depth: int, proposed: int, reason: str | None = None) -> None:

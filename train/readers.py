@@ -16,6 +16,7 @@ from .formats import NAMES, DataError, Example, Row, Sample, reader, recognise
 from .templates import Template
 
 _MIN_COMPLETION_TOKENS = 4  # shorter answers have nothing for the streams to learn
+_SPLITS = ("train", "valid", "validation", "dev", "test")
 _PARQUET = "refs/convert/parquet"  # the hub's own copy of a data set that has a loading script
 
 
@@ -116,6 +117,8 @@ def _examples(sample: Sample, text: TextIO | None, eos_token_id: int) -> list[Ex
 def _rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
     """Rows with their places. A last line that a stopped `distill` has not finished is left out."""
     path = Path(source)
+    if path.is_dir() and len(files := list(path.glob("*.jsonl"))) == 1 and files[0].stem not in _SPLITS:
+        path = files[0]  # a data set of one file, such as Spec-Bench's
     if not path.is_file():
         local = path.suffix in (".json", ".jsonl", ".txt") or source.count("/") > 1 or source.startswith((".", "/"))
         if local and not path.is_dir():

@@ -71,7 +71,9 @@ def test_a_merged_tree_is_best_first_and_holds_the_chain_where_it_is_likely(rng:
         tree = random_tree(rng, int(rng.integers(1, 9)))
         chain = Chain(rng.integers(1, 6, 4).tolist(), 3)
         probs = np.cumsum(-rng.exponential(0.5, 4)).tolist()
-        merged, rows = merge(tree, chain, probs, 8)
+        merged, rows, alone = merge(tree, chain, probs, 8)
+        assert set(alone) <= set(rows)
+        assert len(merged) <= len(tree) + len(alone)
         assert len(merged) <= 8
         assert merged.log_probs.tolist() == sorted(merged.log_probs.tolist(), reverse=True)
         assert merged.ancestors().tolist() == oracle.visible(merged.parents.tolist())
