@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import oracle
 from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.native_grow import native_grower
 from streamfuse.runtime.tree import Tree
 
 VOCAB, SLOTS, RANK = 30, 20, 4
@@ -58,6 +60,36 @@ def test_growth_with_the_parent_term_takes_the_trees_of_the_oracle(rng: np.rando
         gaps = np.abs(np.diff(paths))
         if len(paths) > 1 and gaps.min() > 1e-4:  # no near tie: the very same tree
             assert (tree.tokens.tolist(), tree.parents.tolist()) == (tokens, parents)
+
+
+def state_of(path: list[int], tables: DraftTables) -> np.ndarray:
+    """The parent term's state at the end of a path from the root, token by token."""
+    assert tables.mix is not None
+    rows = [tables.parent_left[token].astype(np.float64) for token in path]
+    if not tables.cell:
+        return rows[-1] + (rows[-2] @ tables.mix if len(rows) > 1 else 0)
+    state = np.zeros(tables.rank)
+    for row in rows:
+        state = np.tanh(row + state @ tables.mix)
+    return state
+
+
+@pytest.mark.parametrize("cell", [False, True], ids=["grandparent", "cell"])
+def test_growth_along_paths_gives_each_node_what_its_own_path_says(rng: np.random.Generator, cell: bool) -> None:
+    for _ in range(60):
+        tables = replace(random_tables(rng), mix=rng.normal(size=(RANK, RANK)).astype(np.float32), cell=cell)
+        ids, log_probs = random_streams(rng, tied=False)
+        tree = grow(7, ids, log_probs, 16, 4, tables)
+        paths = {0: [7]}
+        for row in range(1, len(tree)):
+            parent, stream = int(tree.parents[row]), int(tree.depths[row]) - 1
+            paths[row] = [*paths[parent], int(tree.tokens[row])]
+            state = state_of(paths[parent], tables) * tables.gate[stream]
+            scores = log_probs[stream].astype(np.float64) + tables.right_of(ids[stream]) @ state
+            mass = np.exp(scores).sum() + max(0.0, 1 - np.exp(log_probs[stream]).sum())
+            expected = min(0.0, scores[ids[stream].tolist().index(tree.tokens[row])] - np.log(mass))
+            assert tree.log_probs[row] - tree.log_probs[parent] == pytest.approx(expected, abs=1e-4)
+        assert native_grower(tables) is None  # the C++ growth knows the parent alone
 
 
 def test_a_narrower_tree_is_a_prefix_of_a_wider_one(rng: np.random.Generator) -> None:
@@ -121,6 +153,16 @@ def test_drafting_data_survives_the_file(tmp_path: Path, rng: np.random.Generato
     tables = DraftTables.load(tmp_path / "draft.npz")
     assert tables.rank == 2
     np.testing.assert_array_equal(tables.right_of(np.array([5, 6])), right[:2].astype(np.float32))
+    assert tables.mix is None
+    mix = rng.normal(size=(2, 2)).astype(np.float32)
+    arrays = {"parent_left": left, "parent_right": right, "gate": gate, "stream_vocab": vocab}
+    np.savez(tmp_path / "draft.npz", **arrays, path_mix=mix, path_cell=np.array(True))
+    tables = DraftTables.load(tmp_path / "draft.npz")
+    np.testing.assert_array_equal(tables.mix, mix)
+    assert tables.cell
+    np.savez(tmp_path / "draft.npz", **arrays, path_mix=mix[:1])
+    with pytest.raises(ValueError, match="path_mix"):
+        DraftTables.load(tmp_path / "draft.npz")
 
 
 @pytest.mark.parametrize("parents", [[-1, 1], [0], [-1, -1], [-1, 2, 0]])
