@@ -126,6 +126,58 @@ def test_rows_of_pruned_layers_are_found_by_their_place_among_the_survivors() ->
     assert seen[0]["input_ids"].tolist() == [4, 3, 2, 0]
 
 
+@pytest.mark.parametrize("channels_first", [False, True], ids=["plain", "channels_first"])
+def test_streams_get_the_state_of_their_node_and_the_committed_cache(channels_first: bool) -> None:
+    """Layer 0 of two is below the top: its caches are no inputs of `streams`."""
+    seen: dict[str, Any] = {}
+    hidden = np.arange(12.0, dtype=np.float16).reshape(4, 3)
+
+    def predict(method: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if method == "streams":
+            seen.update({name: value.copy() for name, value in inputs.items()})
+            return {"stream_ids": np.full((1, 2, 1), 7, np.int32), "stream_log_probs": np.zeros((1, 2, 1), np.float16)}
+        new = np.ones((1, 1, 1, 4) if channels_first else (4, 1, 1), np.float16)
+        rows = {f"new_{kind}_{layer}": new for layer in range(2) for kind in ("key", "value")}
+        states = hidden.T[None, :, None] if channels_first else hidden
+        return {"logits": np.zeros((4, 5)), "best": np.zeros(4, np.int32), "hidden": states, **rows}
+
+    spec = ModelSpec(
+        6, 5, 2, 1, prefill_rows=4, widths={"verify_4": (4, 4)}, stream_nodes={"verify_4": 0}, deferred=True
+    )
+    backend = CoreMLBackend(predict, spec, CacheLayout(2, 1, 1, 1, channels_first))
+    with pytest.raises(BackendError, match="no survivor 0 with a hidden state"):
+        backend.streams(0)
+    assert _chain(backend, "verify_4", [1, 2, 3]).logits is None  # nobody asked
+    backend.commit([0, 2])
+    found = backend.streams(2)
+    assert found.stream_ids.tolist() == [[[7], [7]]]
+    assert list(seen) == ["hidden", "position_ids", "mask", "key_cache_1", "value_cache_1"]
+    assert seen["hidden"].shape == ((1, 3, 1, 1) if channels_first else (1, 3))
+    assert seen["hidden"].ravel().tolist() == [6, 7, 8]
+    assert seen["position_ids"].tolist() == [1]
+    no = np.float16(NO_ENTRY)
+    by_row = seen["mask"][0, :, 0].T if channels_first else seen["mask"]
+    assert by_row.tolist() == [[0, 0, no, no, no, no, 0, no], [0, 0, no, no, no, no, 0, 0]]
+    with pytest.raises(BackendError, match="no survivor 3 with a hidden state"):  # a padding row
+        backend.streams(3)
+
+
+def test_logits_in_chunks_are_joined() -> None:
+    chunks = {
+        f"logits_{i}": np.arange(2 * n, dtype=np.float16).reshape(1, n, 1, 2) + 100 * i for i, n in ((0, 3), (1, 2))
+    }
+    new = {"new_key_0": np.zeros((1, 1, 1, 2)), "new_value_0": np.zeros((1, 1, 1, 2))}
+
+    def predict(method: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return {**chunks, "best": np.zeros(2, np.int32), **new}
+
+    spec = ModelSpec(4, 5, 0, 0, prefill_rows=2, widths={"verify_2": (2, 2)})
+    backend = CoreMLBackend(predict, spec, CacheLayout(1, 0, 1, 1, channels_first=True))
+    found = backend.run("verify_2", np.array([1, 2]), np.arange(2), np.tri(2, dtype=np.bool_), want_logits=True)
+    assert found.logits is not None
+    assert found.logits.tolist() == [[0, 2, 4, 100, 102], [1, 3, 5, 101, 103]]
+
+
 def test_what_does_not_fit_is_said() -> None:
     backend = _backend(False)
     with pytest.raises(BackendError, match="verify_4 takes from 1 to 4 rows, not 5"):

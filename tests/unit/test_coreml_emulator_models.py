@@ -5,6 +5,7 @@ pytest tests/unit/test_coreml_emulator_models.py
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,10 +51,22 @@ def _compressed(model: Any) -> Any:
     return cto.linear_quantize_weights(model, cto.OptimizationConfig(global_config=config))
 
 
+@functools.cache
+def _model(kind: type[decoder.Decoder]) -> decoder.Decoder:
+    torch.manual_seed(6)
+    return kind().eval()
+
+
+@functools.cache
+def _converted(kind: type[decoder.Decoder], rows: int, half: bool) -> Any:
+    """Each conversion once: it takes seconds."""
+    model = _model(kind)
+    return samples.convert(model, _inputs(model, rows), INPUTS[kind], [*ANSWERS, *NEW], half=half)
+
+
 @pytest.fixture(scope="module", params=[decoder.Decoder, decoder.ChannelsFirst], ids=["plain", "channels_first"])
 def model(request: pytest.FixtureRequest) -> decoder.Decoder:
-    torch.manual_seed(6)
-    return request.param().eval()
+    return _model(request.param)
 
 
 @pytest.fixture(scope="module", params=list(FLOORS))
@@ -64,9 +77,7 @@ def package(
     folder, merged = tmp_path_factory.mktemp("models"), samples.ct.utils.MultiFunctionDescriptor()
     logging.disable(logging.WARNING)
     for name, rows in ROWS.items():
-        half = request.param != "float32"
-        names = INPUTS[type(model)]
-        part = samples.convert(model, _inputs(model, rows), names, [*ANSWERS, *NEW], half=half)
+        part = _converted(type(model), rows, half=request.param != "float32")
         if request.param == "int4":
             part = _compressed(part)
         merged.add_function(str(samples.save(part, folder, name)), "main", name)
@@ -146,11 +157,8 @@ def test_the_backend_runs_on_the_emulator(package: tuple[Path, str], model: deco
 
 def test_masked_cache_rows_do_not_matter(tmp_path: Path) -> None:
     """What lies beyond the cache's length is whatever was there; the finite mask must keep it out, in float16 too."""
-    torch.manual_seed(6)
-    model = decoder.Decoder().eval()
-    inputs = _inputs(model, 4)
-    package = samples.convert(model, inputs, INPUTS[decoder.Decoder], [*ANSWERS, *NEW], half=True)
-    emulator = CoreMLEmulator(samples.save(package, tmp_path))
+    inputs = _inputs(_model(decoder.Decoder), 4)
+    emulator = CoreMLEmulator(samples.save(_converted(decoder.Decoder, 4, half=True), tmp_path))
     given = dict(zip(INPUTS[decoder.Decoder], (x.numpy() for x in inputs), strict=True))
     before = emulator.predict(given)
     for name in CACHES:
