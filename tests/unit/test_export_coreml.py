@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from coreml_bundles import CHUNK, KINDS, Made
 from export_samples import TEXT, VOCAB_SIZE, decode_rows, plan_for, prefill, verify_rows
+from streamfuse.cli import app
 from streamfuse.export.coreml.target import DESCRIPTIONS, CoreMLTarget
 from streamfuse.export.plan import PlanError, Schedule
 from streamfuse.export.selftest import FLOORS
@@ -134,6 +136,12 @@ def test_the_report_counts_operations_and_names_rules(made: Made) -> None:
         assert "wide" not in rules
     products = "conv" if made.channels else "linear"
     assert report["functions"]["decode"]["operations"][products] > 10
+
+
+def test_inspect_prints_the_report(made: Made) -> None:
+    printed = CliRunner().invoke(app, ["inspect", str(made.bundle.folder)]).stdout
+    assert "might break" in printed
+    assert "layer_norm:" in printed
 
 
 def test_caches_of_unused_positions_do_not_matter(made: Made) -> None:

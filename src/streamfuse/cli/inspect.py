@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from streamfuse.bundle.manifest import manifest_json
 
 from . import options, tables
 from .console import out
+
+_REPORT = "export_report.json"
 
 
 def register(app: typer.Typer) -> None:
@@ -30,8 +33,10 @@ def inspect(
 
     streamfuse inspect build/demo --json | jq .speculation
     """
-    manifest = open_bundle(bundle, verify=not no_verify).manifest
+    opened = open_bundle(bundle, verify=not no_verify)
     if json_:
-        print(manifest_json(manifest), end="")
-    else:
-        out.print(tables.bundle(manifest))
+        print(manifest_json(opened.manifest), end="")
+        return
+    out.print(tables.bundle(opened.manifest))
+    if opened.manifest.target == "coreml" and _REPORT in opened.manifest.files:
+        out.print(tables.operations(json.loads(opened.file(_REPORT).read_text(encoding="utf-8"))["target"]))

@@ -43,6 +43,16 @@ def bundle(manifest: Manifest) -> Group:
     return Group(_facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), _files(manifest))
 
 
+def operations(report: dict[str, Any]) -> Group:
+    """Operations of a package by function, and the rules that some might break (docs/coreml.md)."""
+    table = _table("function", "operations", "might break")
+    for name, found in report["functions"].items():
+        counts = " ".join(f"{kind}:{count}" for kind, count in found["operations"].items())
+        rules = [f"{rule}: {sum(kinds.values())}" for rule, kinds in found["might_break"].items()]
+        table.add_row(name, counts, "\n".join(rules))
+    return Group(table, *(f"{rule}: {text}" for rule, text in report["rules"].items()))
+
+
 def figures(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows that a measurement has formatted already: names on the left, numbers on the right."""
     table = _table(*columns, right=tuple(columns[1:]))
