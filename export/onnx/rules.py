@@ -168,39 +168,46 @@ def _attention(
     visible: Value,
     scale: float,
 ) -> Value:
-    """Two segments under one softmax: the cache [1, Hkv, C, D] is read where it lies, never joined with the new rows.
+    """Two segments under one softmax: the cache [1, Hkv, C, D] is read where it lies, never joined with new rows.
 
-    The query heads of one key head are rows of one product, so that no key is repeated.
+    The query heads of one key head are rows of one product, so that no key is repeated. Sums over positions are taken
+    in float64: a token that was decoded meets its past in the cache, a verified one partly among the new rows, and only
+    so do both add up to the same float32, whatever the order. The law rests on that (docs/onnx.md).
     """
     rows, heads, dim = query.shape
     _, kv_heads, capacity, _ = key_cache.shape
     group, kind = heads // kv_heads, query.dtype
-    many = group * rows
+    many, wide = group * rows, TensorProto.DOUBLE
     g.scope = f"layers.{key_cache.name.split('.')[1]}.attention"
 
     def product(a: Value, b: Value) -> Value:
-        return g.op("MatMul", a, b, shape=(*a.shape[:3], b.shape[3]), dtype=kind)
+        return g.op("MatMul", a, b, shape=(*a.shape[:3], b.shape[3]), dtype=a.dtype)
+
+    def transposed(keys: Value) -> Value:
+        # A reshape would do for one row, but then ONNX Runtime takes another kernel, which adds in another order.
+        shape = (*keys.shape[:2], dim, keys.shape[2])
+        return g.op("Transpose", keys, shape=shape, dtype=kind, perm=[0, 1, 3, 2])
 
     q = g.op("Mul", query, g.scalar(scale, kind), shape=query.shape, dtype=kind)
     q = g.transpose(g.reshape(q, 1, rows, kv_heads, group, dim), 0, 2, 3, 1, 4)
     q = g.reshape(q, 1, kv_heads, many, dim)
     new_key, new_value = heads_first(g, key), heads_first(g, value)
-    segments = [product(q, g.transpose(keys, 0, 1, 3, 2)) for keys in (key_cache, new_key)]
-    shape = (1, kv_heads, many, capacity + rows)
+    segments = [product(q, transposed(keys)) for keys in (key_cache, new_key)]
+    shape, one = (1, kv_heads, many, capacity + rows), (1, kv_heads, many, 1)
     scores = g.op("Concat", *segments, shape=shape, dtype=kind, axis=3)
     scores = g.op("Add", scores, _mask(g, cache_length, visible, capacity, group, kind), shape=shape, dtype=kind)
-    shares = g.op("Softmax", scores, shape=shape, dtype=kind, axis=-1)
-    of_cache, of_new = g.node(
-        "Split",
-        [shares, g.numbers(capacity, rows)],
-        [((*shape[:3], capacity), kind), ((*shape[:3], rows), kind)],
-        axis=3,
-    )
-    attended = g.op(
-        "Add", product(of_cache, value_cache), product(of_new, new_value), shape=(1, kv_heads, many, dim), dtype=kind
-    )
-    attended = g.transpose(g.reshape(attended, 1, kv_heads, group, rows, dim), 0, 3, 1, 2, 4)
-    return g.reshape(attended, rows, heads * dim)
+    scores = g.cast(scores, TensorProto.FLOAT)
+    top = g.op("ReduceMax", scores, g.numbers(3), shape=one, dtype=scores.dtype, keepdims=1)
+    shares = g.op("Exp", g.op("Sub", scores, top, shape=shape, dtype=scores.dtype), shape=shape, dtype=scores.dtype)
+    shares = g.cast(shares, wide)
+    total = g.op("ReduceSum", shares, g.numbers(3), shape=one, dtype=wide, keepdims=1)
+    sizes = [((*shape[:3], columns), wide) for columns in (capacity, rows)]
+    of_cache, of_new = g.node("Split", [shares, g.numbers(capacity, rows)], sizes, axis=3)
+    shape = (1, kv_heads, many, dim)
+    both = product(of_cache, g.cast(value_cache, wide)), product(of_new, g.cast(new_value, wide))
+    attended = g.op("Div", g.op("Add", *both, shape=shape, dtype=wide), total, shape=shape, dtype=wide)
+    attended = g.reshape(g.cast(attended, kind), 1, kv_heads, group, rows, dim)
+    return g.reshape(g.transpose(attended, 0, 3, 1, 2, 4), rows, heads * dim)
 
 
 def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: int, dtype: int) -> Value:
