@@ -1,48 +1,37 @@
-"""Lowering to ExecuTorch. Graphs of the kernels' operators need nothing but torch.export and emission.
+"""Lowering to one ExecuTorch program: torch.export, edge dialect, emission.
 
-Graphs of stock operators get one XNNPACK delegate per `stock.Part`. Handing whole methods to the partitioner retraces
-graphs of a thousand nodes some twenty times, and each of 300 partitions another seventeen times. But the parts of one
-kind differ in their weights only. So each kind is exported and transformed once (the template), every other part of the
-kind is the template with its own weights, and the methods are exported with the delegates in place.
+Graphs of the kernels' operators need nothing else; those of stock operators get their delegates first (delegates/).
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import (
     EdgeCompileConfig,
+    EdgeProgramManager,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
-    to_edge,
 )
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.program._program import _default_decomposition_table, _generate_edge_program
 from torch import Tensor, nn
-from torch.export import ExportedProgram
+from torch._ops import OpOverload
+from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputSpec
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
+from .delegates.modules import LoweringError
+from .delegates.xnnpack import with_delegates
 from .graphs import Method, example_inputs
-from .stock import Part
 from .weights import Weights
 
-# Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
-_SPECS = [CompileSpec("dqlinear_partitioner", b"")]
+__all__ = ["LoweringError", "edge_program", "lower_methods", "quick_graphs", "required_operators", "to_program"]
+
 _ALIGNMENT = 64  # bytes, of constants: packed weights are read by whole vectors
-
-
-def _edge_config(*preserve_ops: torch._ops.OpOverload) -> EdgeCompileConfig:
-    """A new one for every use: to_edge adds to the lists of the one it is given, and reads all of them again."""
-    return EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True, preserve_ops=list(preserve_ops))
-
-
-class LoweringError(RuntimeError):
-    """A part or method could not be lowered; the message says what was left out."""
 
 
 def lower_methods(
@@ -51,35 +40,53 @@ def lower_methods(
     constants: dict[str, Any],
     progress: Callable[[str], None] = lambda _: None,
 ) -> ExecutorchProgramManager:
-    """All methods as one ExecuTorch program; inputs and outputs stay unplanned, so that an engine binds its own memory.
+    """All methods as one ExecuTorch program, with an XNNPACK delegate in the place of every `stock.Part`.
 
     Args:
         constants: constant methods, name to value.
-        progress: called with a few words before each step: one call per delegate, one per method, and two at the end.
+        progress: called with a few words before each step: one call per delegate, one per method, and one at the end.
 
     Raises:
         LoweringError: XNNPACK cannot take a part.
     """
-    delegates = _Delegates()
-    programs = {}
-    with torch.no_grad(), warnings.catch_warnings():
-        # torch copies tree specifications of a form that it deprecates itself.
-        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        for name, method in methods.items():
-            inputs = example_inputs(weights, method)
-            calls = _calls_of_parts(method, inputs)
-            lowered = _replaced(method, calls, delegates, lambda: progress(f"{name}: delegate"))  # noqa: B023
+    inputs = {name: example_inputs(weights, method) for name, method in methods.items()}
+    with torch.no_grad():
+        modules = with_delegates(methods, inputs, progress)
+    edge = edge_program(modules, inputs, constants, progress)
+    progress("ExecuTorch program")
+    return to_program(edge)
+
+
+def edge_program(
+    modules: Mapping[str, nn.Module],
+    inputs: Mapping[str, tuple[Tensor, ...]],
+    constants: dict[str, Any],
+    progress: Callable[[str], None] = lambda _: None,
+) -> EdgeProgramManager:
+    """Modules by method, delegates in their places, in ExecuTorch's edge dialect."""
+    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
+    decompositions = _default_decomposition_table()
+    edge = {}
+    with torch.no_grad(), quick_graphs():
+        for name, module in modules.items():
             progress(f"{name}: graph")
-            programs[name] = torch.export.export(lowered.eval(), inputs, strict=False)
-        progress("edge program")
-        edge = to_edge(programs, compile_config=_edge_config(), constant_methods=constants)
-        progress("ExecuTorch program")
-        return edge.to_executorch(
-            ExecutorchBackendConfig(
-                memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
-                constant_tensor_alignment=_ALIGNMENT,
-            )
-        )
+            program = torch.export.export(module.eval(), inputs[name], strict=False)
+            # Of the kernels' operators nothing is to be decomposed, and looking for it traces the graph anew.
+            operators = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+            if any(operator in decompositions or operator._can_decompose() for operator in operators):
+                program = program.run_decompositions(decompositions)
+            edge[name] = _generate_edge_program(config, program, preserve_ops=[])
+        return EdgeProgramManager(edge, constants, config)
+
+
+def to_program(edge: EdgeProgramManager) -> ExecutorchProgramManager:
+    """Inputs and outputs stay unplanned, so that an engine binds its own memory."""
+    config = ExecutorchBackendConfig(
+        memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
+        constant_tensor_alignment=_ALIGNMENT,
+    )
+    with torch.no_grad(), quick_graphs():
+        return edge.to_executorch(config)
 
 
 def required_operators(program: ExecutorchProgramManager) -> list[str]:
@@ -89,128 +96,38 @@ def required_operators(program: ExecutorchProgramManager) -> list[str]:
     return sorted(name for name in names if name.startswith("streamfuse::"))
 
 
-Call = tuple[int, tuple[Tensor, ...]]  # first adapted row, inputs
+_MAPS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants", "buffers_to_mutate")
 
 
-def _calls_of_parts(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Part, Call]:
-    """What every part of a method is called with, found by running the method once. No parts, no run."""
-    parts = [module for module in method.modules() if isinstance(module, Part)]
-    calls: dict[Part, Call] = {}
+@contextmanager
+def quick_graphs() -> Iterator[None]:
+    """Spares lowering what it does again and again and nobody reads.
 
-    def remember(part: nn.Module, arguments: tuple[Any, ...]) -> None:
-        assert isinstance(part, Part)
-        calls[part] = (arguments[0], arguments[1:])
-
-    hooks = [part.register_forward_pre_hook(remember) for part in parts]
-    if parts:
-        method(*inputs)
-    for hook in hooks:
-        hook.remove()
-    return calls
-
-
-def _replaced(
-    module: nn.Module, calls: dict[Part, Call], delegates: _Delegates, progress: Callable[[], None]
-) -> nn.Module:
-    """A copy of `module` with a delegate in the place of every part; other submodules are shared."""
-    if not any(isinstance(inner, Part) for inner in module.modules()):
-        return module
-    result = copy.copy(module)
-    result._modules = {}
-    for name, child in module._modules.items():
-        if isinstance(child, Part):
-            progress()
-            result._modules[name] = delegates(child, *calls[child])
-        else:
-            result._modules[name] = None if child is None else _replaced(child, calls, delegates, progress)
-    return result
+    Every graph pass writes the Python text of the graph that it leaves, some sixty times a method: written when it is
+    wanted, it never is. And the passes ask, node by node, for maps that a signature makes anew from all its inputs:
+    made once while those stay the same.
+    """
+    properties = {name: vars(ExportGraphSignature)[name] for name in _MAPS}
+    for name, made in properties.items():
+        setattr(ExportGraphSignature, name, property(_remembered(made.fget)))
+    try:
+        with _use_lazy_graph_module(True), warnings.catch_warnings():
+            # torch copies tree specifications of a form that it deprecates itself.
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        for name, made in properties.items():
+            setattr(ExportGraphSignature, name, made)
 
 
-class _Delegate(nn.Module):
-    """Stands where a part stood."""
+def _remembered(make: Callable[[ExportGraphSignature], Any]) -> Callable[[ExportGraphSignature], Any]:
+    made: dict[int, tuple[object, Any]] = {}  # by the signature's address; what was made tells from what
 
-    def __init__(self, lowered: LoweredBackendModule, norms: list[Tensor]) -> None:
-        super().__init__()
-        self.lowered = lowered
-        self.norms = nn.ParameterList(norms)
+    def get(signature: ExportGraphSignature) -> Any:
+        specs: list[InputSpec | OutputSpec] = [*signature.input_specs, *signature.output_specs]
+        source = [(spec.kind, getattr(spec.arg, "name", None), spec.target) for spec in specs]
+        if id(signature) not in made or made[id(signature)][0] != source:
+            made[id(signature)] = source, make(signature)
+        return made[id(signature)][1]
 
-    def forward(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = self.lowered(*inputs, *self.norms)
-        return outputs
-
-
-class _Flat(nn.Module):
-    """A part as a function of tensors, for export."""
-
-    def __init__(self, part: Part, first: int, n_inputs: int) -> None:
-        super().__init__()
-        self.part, self.first, self.n_inputs = part, first, n_inputs
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self.part.compute(self.first, tensors[: self.n_inputs], list(tensors[self.n_inputs :]))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
-
-
-class _Delegates:
-    """Lowers parts, reusing what was done for an earlier one of the same kind."""
-
-    def __init__(self) -> None:
-        self._templates: dict[tuple[object, ...], ExportedProgram] = {}
-
-    def __call__(self, part: Part, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
-        flat, norms = _Flat(part, first, len(inputs)), part.norms()
-        tensors = (*inputs, *(norm.detach() for norm in norms))
-        kind = _kind(flat, tensors)
-        if kind not in self._templates:
-            self._templates[kind] = _template(flat, tensors)
-        template = self._templates[kind]
-        try:
-            result = XnnpackBackend.preprocess(_with_weights(template, flat), _SPECS)
-        except RuntimeError as error:  # an operator without an XNNPACK form; stock.py is written so that none is left
-            raise LoweringError(f"XNNPACK cannot take a part: {error}") from error
-        lowered = LoweredBackendModule(
-            edge_program=template,
-            backend_id=XnnpackBackend.__name__,
-            processed_bytes=result.processed_bytes,
-            compile_specs=_SPECS,
-            named_data_store_output=result.data_store_output,
-        )
-        return _Delegate(lowered, norms)
-
-
-def _kind(flat: _Flat, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
-    """Parts of one kind differ in their numbers only."""
-    shapes = ((name, tuple(tensor.shape), tensor.dtype) for name, tensor in flat.tensors().items())
-    return (type(flat.part), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
-
-
-def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    program = torch.export.export(flat.eval(), inputs, strict=False)
-    config = _edge_config(torch.ops.aten.linear.default)
-    template: ExportedProgram = to_edge(program, compile_config=config).exported_program()
-    shapes = [value.shape for value in flat(*inputs)]
-
-    # ExecuTorch runs a lowered module's program whenever it needs the shapes of its outputs: a dozen times a delegate.
-    def shapes_only(*_: object, **__: object) -> Callable[..., list[Tensor]]:
-        return lambda *tensors: [tensors[0].new_empty(shape) for shape in shapes]
-
-    vars(template)["module"] = shapes_only
-    return template
-
-
-def _with_weights(template: ExportedProgram, flat: _Flat) -> ExportedProgram:
-    """A copy of the template that holds the tensors of `flat`; XNNPACK's preprocessing changes what it is given."""
-    state = flat.tensors()
-    return ExportedProgram(
-        root=copy.deepcopy(template.graph_module),
-        graph=template.graph_module.graph,
-        graph_signature=template.graph_signature,
-        state_dict={name: state.get(name, value) for name, value in template.state_dict.items()},
-        range_constraints=template.range_constraints,
-        module_call_graph=template.module_call_graph,
-        example_inputs=template.example_inputs,
-        constants={name: state.get(name, value) for name, value in template.constants.items()},
-        verifiers=template.verifiers,
-    )
+    return get

@@ -249,8 +249,9 @@ class Attention(nn.Module):
         rows, heads, dim = query.shape
         kv_heads, capacity = key.shape[1], key_cache.shape[0]
         group = heads // kv_heads
-        valid = (self.positions < cache_length).unsqueeze(0).expand(rows, capacity)
-        seen = torch.cat([valid, visible], dim=1).to(torch.float32)
+        # Numbers before they are joined: not every delegate joins booleans.
+        valid = (self.positions < cache_length).to(torch.float32).unsqueeze(0).expand(rows, capacity)
+        seen = torch.cat([valid, visible.to(torch.float32)], dim=1)
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
         grouped = (query * self.scale).view(rows, kv_heads, group, dim).permute(1, 0, 2, 3)
         grouped = grouped.reshape(kv_heads, rows * group, dim)

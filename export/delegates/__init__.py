@@ -1,0 +1,1 @@
+"""ExecuTorch's delegates that take whole methods: Core ML, Vulkan, and Qualcomm's QNN. docs/delegates.md."""

@@ -1,0 +1,204 @@
+"""Core ML inside a .pte: each method is one function of one ML program, which is stored once.
+
+Core ML takes programs, not operators, so there is nothing to partition: coremltools converts a method as a whole or
+names the operator that it lacks. `preprocess_multimethod` joins the functions of all methods to one package, in which
+equal weights lie once; every delegate is a reference to it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import coremltools as ct
+import numpy as np
+import torch
+from executorch.backends.apple.coreml import executorchcoreml
+from executorch.backends.apple.coreml.compiler import CoreMLBackend
+from executorch.exir import EdgeProgramManager
+from executorch.exir._serialize._program import deserialize_pte_binary
+from torch import Tensor, nn
+from torch._export.verifier import Verifier
+from torch.export import ExportedProgram
+from torch.nn import functional as F
+
+from streamfuse.export import stock
+from streamfuse.export.graphs import STREAMS, Method, Streams, Verify, example_inputs
+from streamfuse.export.lower import LoweringError, edge_program
+from streamfuse.export.plan import ExportPlan
+from streamfuse.export.weights import Weights
+from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
+
+from .form import Form
+from .modules import answers_with_shapes, deduplicated, delegate_module
+
+PROOF = "emulator"
+
+# Of coremltools' 95 passes those that change our graphs. Without a rewrite each walks every operation of every method.
+_PASSES = [
+    "common::update_output_dtypes",
+    "common::cast_optimization",
+    "common::noop_elimination",
+    "common::sanitize_input_output_names",
+    "common::const_elimination",
+    "common::fuse_linear_bias",
+    "common::fuse_transpose_matmul",
+    "common::merge_consecutive_reshapes",
+    "common::merge_consecutive_transposes",
+    "common::dedup_op_and_var_names",
+    "common::add_fp16_cast",
+    "common::const_elimination",
+    "common::cast_optimization",
+    "common::remove_redundant_ops",
+    "common::const_deduplication",
+    "common::noop_elimination",
+    "common::dead_code_elimination",
+]
+_WANT_LOGITS = 4  # its place among a method's inputs
+_REFERENCE = b"CMJR"  # before a delegate's JSON that names the shared program
+
+
+class Norm(nn.Module):
+    """RMSNorm as the layer norm of [x, -x]: one operation of Core ML, whose squares do not leave float16's range."""
+
+    def __init__(self, norm: stock.Norm) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, float(norm.eps[0])
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        size = x.shape[1]
+        normed = F.layer_norm(torch.cat([x, -x], 1), (2 * size,), eps=self.eps)
+        return normed[:, :size] * weight
+
+
+class DelegateForm(Form):
+    def norm(self, norm: stock.Norm) -> nn.Module:
+        return Norm(norm)
+
+
+class _Inner(nn.Module):
+    """A method on the types that Core ML has: int32 for indices, a float matrix of who sees whom, no want_logits."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if isinstance(self.method, Streams):
+            return self.method(*inputs)
+        return self.method(*inputs[:_WANT_LOGITS], None, *inputs[_WANT_LOGITS:])
+
+
+class Border(nn.Module):
+    """A method's signature around what computes it on Core ML's types: `inner` gives int64 where the contract does."""
+
+    def __init__(self, inner: Callable[..., tuple[Tensor, ...]], streams: bool) -> None:
+        super().__init__()
+        self.inner, self.streams = inner, streams
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if not self.streams:
+            inputs = (*inputs[:_WANT_LOGITS], *inputs[_WANT_LOGITS + 1 :])
+        return tuple(self.inner(*map(_narrowed, inputs)))
+
+
+def _narrowed(tensor: Tensor) -> Tensor:
+    kinds = {torch.int64: torch.int32, torch.bool: torch.float32}
+    return tensor.to(kinds.get(tensor.dtype, tensor.dtype))
+
+
+def lower(
+    plan: ExportPlan,
+    weights: Weights,
+    methods: Mapping[str, Method],
+    constants: dict[str, Any],
+    progress: Callable[[str], None],
+) -> EdgeProgramManager:
+    """Every method with one delegate inside; the delegates share their program through one store of named data.
+
+    Raises:
+        LoweringError: coremltools cannot convert an operator.
+    """
+    specs = CoreMLBackend.generate_compile_specs(
+        compute_unit=ct.ComputeUnit[plan.compute_units.upper()],
+        minimum_deployment_target=getattr(ct.target, plan.minimum_deployment_target),
+        compute_precision=ct.precision.FLOAT16 if plan.dtype == "float16" else ct.precision.FLOAT32,
+        pass_names=_PASSES,
+    )
+    programs = {}
+    for name, method in methods.items():
+        progress(f"{name}: graph")
+        narrow = Border(lambda *inner: inner, isinstance(method, Streams))
+        inputs = narrow(*example_inputs(weights, method))
+        program = torch.export.export(_Inner(method).eval(), inputs, strict=False)
+        programs[name] = deduplicated(program)
+        # coremltools asks for the dialect of `run_decompositions`, which traces the graph a second time. It understands
+        # our operators as they are, but for the pruner's conversions of types.
+        if isinstance(method, Verify) and method.survivors is not None:
+            programs[name] = programs[name].run_decompositions({})
+        else:
+            programs[name] = _with_plain_casts(programs[name])
+    progress("Core ML program")
+    try:
+        results = CoreMLBackend.preprocess_multimethod(
+            {name: [program] for name, program in programs.items()}, {name: [specs] for name in programs}
+        )
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise LoweringError(f"coremltools cannot convert a method: {error}") from error
+    made: dict[str, nn.Module] = {}
+    for name, (result,) in results.items():
+        program = answers_with_shapes(programs[name])
+        module = delegate_module(program, CoreMLBackend.__name__, result, specs)
+        made[name] = Border(module, isinstance(methods[name], Streams))
+    return edge_program(made, {name: example_inputs(weights, methods[name]) for name in made}, constants)
+
+
+def _with_plain_casts(program: ExportedProgram) -> ExportedProgram:
+    """The same graph in a dialect that coremltools reads; it knows casts by their functional name only."""
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            graph.erase_node(node)
+        elif node.target is torch.ops.aten.to.dtype:
+            node.target = torch.ops.aten._to_copy.default
+            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
+    program.graph_module.recompile()
+    program._verifiers = [Verifier]
+    return program
+
+
+def runnable(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+    """The methods of a .pte as the emulator runs them: the program that a phone would load, taken from the file.
+
+    Raises:
+        LoweringError: the file holds something else than one program.
+    """
+    file = deserialize_pte_binary(pte.read_bytes())
+    references = {}
+    for plan in file.program.execution_plan:
+        for delegate in plan.delegates:
+            data = bytes(file.program.backend_delegate_data[delegate.processed.index].data)
+            references[plan.name] = json.loads(data.removeprefix(_REFERENCE))
+    keys = {reference["key"] for reference in references.values()}
+    if len(keys) != 1 or file.named_data is None:
+        raise LoweringError(f"{pte.name} holds {len(keys)} Core ML programs, not one")
+    package = bytes(file.named_data.buffers[file.named_data.pte_data[keys.pop()].buffer_index])
+    folder = tempfile.TemporaryDirectory()
+    executorchcoreml.unflatten_directory_contents(package, folder.name)
+    (root,) = Path(folder.name).iterdir()
+    names = json.loads((root / "metadata.json").read_text())["methods"]
+    emulator = CoreMLEmulator(root / "model.mlpackage")
+    weakref.finalize(emulator, folder.cleanup)  # it reads the weights when it needs them
+
+    def function(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        arrays = dict(zip(names[name]["inputNames"], (value.numpy() for value in inputs), strict=True))
+        found = emulator.predict(arrays, references[name]["functionName"])
+        outputs = (torch.from_numpy(np.ascontiguousarray(found[n])) for n in names[name]["outputNames"])
+        return tuple(value.long() if value.dtype == torch.int32 else value for value in outputs)
+
+    return {name: Border(partial(function, name), name == STREAMS) for name in references}

@@ -1,0 +1,125 @@
+"""The parts of a graph as whole-method delegates take them: stock parts, with a delegate's own norms and weights."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torchao.quantization.quant_primitives as ao
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from streamfuse.export import stock
+from streamfuse.export.plan import ExportPlan, Part, PartScheme
+from streamfuse.model.streams import StreamAdapters
+from streamfuse.model.transformer import Block, RMSNorm
+
+
+class Form(stock.Form):
+    """Quantizes by the plan's scheme of each part. Adapters, pruner and norms stay floats: they are small.
+
+    A delegate overrides what it takes in another form.
+    """
+
+    def __init__(self, plan: ExportPlan) -> None:
+        self.plan = plan
+
+    def scheme(self, part: Part) -> PartScheme:
+        """How a part's weights are stored; what a delegate cannot store is refused (PlanError)."""
+        return self.plan.part_scheme(part)
+
+    def norm(self, norm: stock.Norm) -> nn.Module:
+        """A module with `norm`'s signature: x [R, h], weight [h] -> [R, h]."""
+        return norm
+
+    def linear(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
+        return GroupedLinear(linear, scheme)
+
+    def table(self, weight: Tensor, scheme: PartScheme) -> nn.Module:
+        return GroupedTable(weight, scheme)
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        scheme = self.scheme("embedding")
+        return super().embedding(weight) if scheme.bits >= 16 else self.table(weight, scheme)
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        opening = cast("stock.Opening", super().opening(block, adapters))
+        self._quantize("attention", opening.part.qkv_proj)
+        return self._with_norms(opening)
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        closing = cast("stock.Closing", super().closing(block, adapters))
+        self._quantize("attention", closing.part.o_proj)
+        self._quantize("mlp", closing.part.gate_up_proj, closing.part.down_proj)
+        return self._with_norms(closing)
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        head = cast("stock.Head", super().head(norm, weight))
+        self._quantize("head", head.part)
+        return self._with_norms(head)
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        head = cast("stock.StreamHead", super().stream_head(norm, weight, ids, top_k))
+        self._quantize("streams", head.part)
+        return self._with_norms(head)
+
+    def _quantize(self, part: Part, *owners: stock.Adapted | stock.HeadPart) -> None:
+        scheme = self.scheme(part)
+        for owner in owners:
+            if scheme.bits < 16:
+                owner.product = self.linear(cast("nn.Linear", owner.product), scheme)
+
+    def _with_norms(self, module: nn.Module) -> nn.Module:
+        for parent in list(module.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, stock.Norm):
+                    setattr(parent, name, self.norm(child))
+        return module
+
+
+class Grouped(nn.Module):
+    """A matrix [N, K] in integers, with one scale (and zero) per group of K / G inputs, by torchao."""
+
+    values: Tensor  # int8 [N, K]
+    scales: Tensor  # [N, G]
+    zeros: Tensor | None  # int8 [N, G]; None: symmetric, where `spelt_out` does not ask for noughts
+
+    def __init__(self, weight: Tensor, scheme: PartScheme, spelt_out: bool = False) -> None:
+        super().__init__()
+        self.block, self.least = (1, scheme.group_size or weight.shape[1]), -(1 << (scheme.bits - 1))
+        self.most = -self.least - 1
+        mapping = ao.MappingType.SYMMETRIC if scheme.symmetric else ao.MappingType.ASYMMETRIC
+        weight = weight.detach().float()
+        scales, zeros = ao.choose_qparams_affine(
+            weight, mapping, self.block, torch.int8, self.least, self.most, zero_point_dtype=torch.int8
+        )
+        values = ao.quantize_affine(weight, self.block, scales, zeros, torch.int8, self.least, self.most)
+        self.register_buffer("values", values)
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", None if scheme.symmetric and not spelt_out else zeros)
+
+    def dequantized(self) -> Tensor:
+        floats: Tensor = ao.dequantize_affine(
+            self.values, self.block, self.scales, self.zeros, torch.int8, self.least, self.most
+        )
+        return floats
+
+
+class GroupedLinear(Grouped):
+    """x [R, K] -> [R, N]."""
+
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, scheme: PartScheme, spelt_out: bool = False) -> None:
+        super().__init__(linear.weight, scheme, spelt_out)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.dequantized(), self.bias)
+
+
+class GroupedTable(Grouped):
+    """ids [R] -> [R, K]."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.dequantized())

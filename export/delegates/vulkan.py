@@ -1,0 +1,151 @@
+"""Vulkan: the delegate takes every operator that it knows, in as few pieces as they leave.
+
+Its grids are symmetric: four bits in groups, eight bits per output. A table in integers stays with ExecuTorch's
+look-up, and so do top-k and the look-up of stream ids, which Vulkan lacks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from executorch.backends.vulkan import vulkan_preprocess
+from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
+from executorch.backends.vulkan.patterns import fusable_patterns
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import Tensor, nn
+
+from streamfuse.export import stock
+from streamfuse.export.graphs import Method, example_inputs
+from streamfuse.export.lower import quick_graphs
+from streamfuse.export.plan import ExportPlan, Part, PartScheme, PlanError
+from streamfuse.export.quantize import Int8Linear, QuantizedEmbedding
+from streamfuse.export.weights import Weights
+
+from .form import Form, GroupedLinear
+from .modules import deduplicated
+
+PROOF = "graph"
+
+# Passes of the delegate that rewrite what our graphs do not have: batch norms, clamps, mixed types, convolutions,
+# quantized activations. Each would trace a graph of a thousand nodes again, eight times in all.
+_IDLE_PASSES = (
+    "FuseBatchNormPass",
+    "InsertDtypePromotionPass",
+    "FuseClampPass",
+    "FoldQDQPass",
+)
+
+
+class Norm(nn.Module):
+    """RMSNorm in the form that the delegate joins into one operator."""
+
+    def __init__(self, norm: stock.Norm) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, float(norm.eps[0])
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * weight
+
+
+class ChannelLinear(Int8Linear):
+    """int8 weights, one scale per output; activations stay floats."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.ops.quantized_decomposed.dequantize_per_channel(
+            self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8
+        )
+        return nn.functional.linear(x, weight, self.bias)
+
+
+class DelegateForm(Form):
+    def scheme(self, part: Part) -> PartScheme:
+        scheme = self.plan.part_scheme(part)
+        if scheme.bits == 4 and part == "embedding":
+            raise PlanError("--scheme embedding must be float or int8 with --backend vulkan, not int4")
+        if scheme.bits == 4 and scheme.group_size is None:
+            raise PlanError(f"--scheme {part}=int4 needs a group size with --backend vulkan, not channel")
+        if scheme.bits == 8 and scheme.group_size is not None and part != "embedding":
+            raise PlanError(f"--scheme {part}=int8 must be int8:channel with --backend vulkan, not {scheme.name}")
+        return replace(scheme, symmetric=True)
+
+    def norm(self, norm: stock.Norm) -> nn.Module:
+        return Norm(norm)
+
+    def linear(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
+        return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else ChannelLinear(linear)
+
+    def table(self, weight: Tensor, scheme: PartScheme) -> nn.Module:
+        return QuantizedEmbedding(weight, scheme.group_size or weight.shape[1])
+
+
+def lower(
+    plan: ExportPlan,
+    weights: Weights,
+    methods: Mapping[str, Method],
+    constants: dict[str, Any],
+    progress: Callable[[str], None],
+) -> EdgeProgramManager:
+    """The methods as edge programs with their delegates."""
+    programs = {}
+    with torch.no_grad(), quick_graphs(), _needed_passes_only():
+        for name, method in methods.items():
+            progress(f"{name}: graph")
+            program = torch.export.export(method.eval(), example_inputs(weights, method), strict=False)
+            programs[name] = deduplicated(program)
+        progress("delegates")
+        options = {"force_fp16": plan.dtype == "float16"}
+        return to_edge_transform_and_lower(
+            programs,
+            partitioner={name: [VulkanPartitioner(options)] for name in programs},
+            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+            constant_methods=constants,
+        )
+
+
+def runnable(edge: EdgeProgramManager) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+    """The methods of lowered edge programs as PyTorch runs them: of each delegate the graph that it was made of.
+
+    To be asked before the programs are emitted, which changes them.
+    """
+    for name in edge.methods:
+        for _, child in edge.exported_program(name).graph_module.named_children():
+            if isinstance(child, LoweredBackendModule):
+                module = child.original_module.module()
+                vars(child.original_module)["module"] = partial(_same, module)
+    return {name: edge.exported_program(name).module() for name in edge.methods}
+
+
+def _same(module: nn.Module, *_: object) -> nn.Module:
+    """In the place of a program's `module()`, which makes a new one for every call."""
+    return module
+
+
+@contextmanager
+def _needed_passes_only() -> Iterator[None]:
+    """Leaves out what the delegate would look for in vain, and keeps its partitioner from logging every operator.
+
+    That is idle passes, and rotary embeddings in the forms of Meta's and Hugging Face's code, which it exports anew as
+    patterns and compares with every subgraph, twice a method.
+    """
+    root = logging.getLogger()
+    level, passes = root.level, {name: vars(vulkan_preprocess)[name] for name in _IDLE_PASSES}
+    patterns = {name: entry for name, entry in fusable_patterns.items() if entry.get_graphs_fn is not None}
+    root.setLevel(logging.WARNING)
+    for name in passes:
+        setattr(vulkan_preprocess, name, lambda *_: lambda program: program)
+    for name in patterns:
+        del fusable_patterns[name]
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        fusable_patterns.update(patterns)
+        for name, kind in passes.items():
+            setattr(vulkan_preprocess, name, kind)

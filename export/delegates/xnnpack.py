@@ -1,0 +1,159 @@
+"""XNNPACK: one delegate per `stock.Part`.
+
+Handing whole methods to the partitioner retraces graphs of a thousand nodes some twenty times, and each of 300
+partitions another seventeen times. But the parts of one kind differ in their weights only. So each kind is exported and
+transformed once (the template), every other part of the kind is the template with its own weights, and the methods are
+exported with the delegates in place.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from streamfuse.export.stock import Part
+
+from .modules import LoweringError, answers_with_shapes, delegate_module
+
+# Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
+_SPECS = [CompileSpec("dqlinear_partitioner", b"")]
+
+Call = tuple[int, tuple[Tensor, ...]]  # first adapted row, inputs
+
+
+def with_delegates(
+    methods: Mapping[str, nn.Module],
+    inputs: Mapping[str, tuple[Tensor, ...]],
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, nn.Module]:
+    """The methods with a delegate in the place of every part; those without parts as they are.
+
+    Raises:
+        LoweringError: XNNPACK cannot take a part.
+    """
+    delegates, made = _Delegates(), {}
+    for name, method in methods.items():
+        calls = _calls_of_parts(method, inputs[name])
+        made[name] = _replaced(method, calls, delegates, lambda: progress(f"{name}: delegate"))  # noqa: B023
+    return made
+
+
+def _calls_of_parts(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Part, Call]:
+    """What every part of a method is called with, found by running the method once. No parts, no run."""
+    parts = [module for module in method.modules() if isinstance(module, Part)]
+    calls: dict[Part, Call] = {}
+
+    def remember(part: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(part, Part)
+        calls[part] = (arguments[0], arguments[1:])
+
+    hooks = [part.register_forward_pre_hook(remember) for part in parts]
+    if parts:
+        method(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+def _replaced(
+    module: nn.Module, calls: dict[Part, Call], delegates: _Delegates, progress: Callable[[], None]
+) -> nn.Module:
+    """A copy of `module` with a delegate in the place of every part; other submodules are shared."""
+    if not any(isinstance(inner, Part) for inner in module.modules()):
+        return module
+    result = copy.copy(module)
+    result._modules = {}
+    for name, child in module._modules.items():
+        if isinstance(child, Part):
+            progress()
+            result._modules[name] = delegates(child, *calls[child])
+        else:
+            result._modules[name] = None if child is None else _replaced(child, calls, delegates, progress)
+    return result
+
+
+class _Delegate(nn.Module):
+    """Stands where a part stood."""
+
+    def __init__(self, lowered: LoweredBackendModule, norms: list[Tensor]) -> None:
+        super().__init__()
+        self.lowered = lowered
+        self.norms = nn.ParameterList(norms)
+
+    def forward(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.lowered(*inputs, *self.norms)
+        return outputs
+
+
+class _Flat(nn.Module):
+    """A part as a function of tensors, for export."""
+
+    def __init__(self, part: Part, first: int, n_inputs: int) -> None:
+        super().__init__()
+        self.part, self.first, self.n_inputs = part, first, n_inputs
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.part.compute(self.first, tensors[: self.n_inputs], list(tensors[self.n_inputs :]))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+
+class _Delegates:
+    """Lowers parts, reusing what was done for an earlier one of the same kind."""
+
+    def __init__(self) -> None:
+        self._templates: dict[tuple[object, ...], ExportedProgram] = {}
+
+    def __call__(self, part: Part, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
+        flat, norms = _Flat(part, first, len(inputs)), part.norms()
+        tensors = (*inputs, *(norm.detach() for norm in norms))
+        kind = _kind(flat, tensors)
+        if kind not in self._templates:
+            self._templates[kind] = _template(flat, tensors)
+        template = self._templates[kind]
+        try:
+            result = XnnpackBackend.preprocess(_with_weights(template, flat), _SPECS)
+        except RuntimeError as error:  # an operator without an XNNPACK form; stock.py is written so that none is left
+            raise LoweringError(f"XNNPACK cannot take a part: {error}") from error
+        return _Delegate(delegate_module(template, XnnpackBackend.__name__, result, _SPECS), norms)
+
+
+def _kind(flat: _Flat, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
+    """Parts of one kind differ in their numbers only."""
+    shapes = ((name, tuple(tensor.shape), tensor.dtype) for name, tensor in flat.tensors().items())
+    return (type(flat.part), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
+
+
+def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:
+    program = torch.export.export(flat.eval(), inputs, strict=False)
+    config = EdgeCompileConfig(
+        _check_ir_validity=False, _skip_dim_order=True, preserve_ops=[torch.ops.aten.linear.default]
+    )
+    template: ExportedProgram = to_edge(program, compile_config=config).exported_program()
+    return answers_with_shapes(template)
+
+
+def _with_weights(template: ExportedProgram, flat: _Flat) -> ExportedProgram:
+    """A copy of the template that holds the tensors of `flat`; XNNPACK's preprocessing changes what it is given."""
+    state = flat.tensors()
+    return ExportedProgram(
+        root=copy.deepcopy(template.graph_module),
+        graph=template.graph_module.graph,
+        graph_signature=template.graph_signature,
+        state_dict={name: state.get(name, value) for name, value in template.state_dict.items()},
+        range_constraints=template.range_constraints,
+        module_call_graph=template.module_call_graph,
+        example_inputs=template.example_inputs,
+        constants={name: state.get(name, value) for name, value in template.constants.items()},
+        verifiers=template.verifiers,
+    )

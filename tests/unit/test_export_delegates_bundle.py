@@ -1,0 +1,101 @@
+"""A tiny model as a .pte for Core ML and for Vulkan: what is delegated, what was proven, and what cannot be run here.
+
+pytest tests/unit/test_export_delegates_bundle.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import export_samples as samples
+from streamfuse.bundle import open_bundle
+from streamfuse.export.bundle import Report, export_bundle
+from streamfuse.export.plan import PlanError, Quantize, Schedule
+
+ONE_WIDTH: dict[str, Any] = {
+    "widths": (4,),
+    "default_width": 4,
+    "prune_keep": 4,
+    "stream_nodes": None,
+    "schedule": Schedule.DEFERRED,
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    torch.manual_seed(0)
+    changes = {"num_hidden_layers": 2}
+    model = samples.tiny_model({"num_msa_layers": 1}, **changes)
+    return samples.write_checkpoint(tmp_path_factory.mktemp("model"), model, **changes)
+
+
+def _export(checkpoint: tuple[Path, Path], folder: Path, **changes: Any) -> Report:
+    return export_bundle(samples.plan_for(checkpoint, folder, **{**ONE_WIDTH, **changes}))
+
+
+@pytest.fixture(scope="module")
+def coreml(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("coreml") / "bundle"
+    return folder, _export(checkpoint, folder, backend="coreml", quantize=Quantize.INT8_WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def vulkan(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("vulkan") / "bundle"
+    return folder, _export(
+        checkpoint, folder, backend="vulkan", quantize=Quantize.INT8_WEIGHTS, schemes={"mlp": "int4:32:symmetric"}
+    )
+
+
+def test_core_ml_takes_every_method_whole(coreml: tuple[Path, Report]) -> None:
+    delegation = coreml[1].target["delegation"]
+    assert set(delegation) == {"prefill", "decode", "verify_4", "streams"}
+    for method in delegation.values():
+        assert method["delegates"] == 1
+        assert set(method["outside"]) <= {"aten._to_copy"}  # indices to int32, the matrix of ancestors to numbers
+
+
+def test_core_ml_is_proven_by_the_program_in_the_file(coreml: tuple[Path, Report]) -> None:
+    folder, report = coreml
+    assert report.target["proof"] == "emulator"
+    assert report.parity["lowering"]["decode"]["snr_db"] > 35  # float16 arithmetic, not PyTorch's own float32
+    assert report.parity["lowering"]["decode"]["snr_db"] < 120
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["target"], manifest["backend"]) == ("executorch", "coreml")
+
+
+def test_core_ml_stores_weights_once(coreml: tuple[Path, Report]) -> None:
+    """Every delegate is a reference; four methods' weights would be four times as large."""
+    _, report = coreml
+    assert all(method["delegate_bytes"] < 1000 for method in report.target["delegation"].values())
+
+
+def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -> None:
+    report = vulkan[1].target
+    assert report["proof"] == "graph"
+    delegation = report["delegation"]
+    for name in ("prefill", "decode", "verify_4"):
+        assert delegation[name]["delegates"] == 1
+        assert delegation[name]["outside"] == {"quantized_decomposed.embedding_byte": 1}
+    assert set(delegation["streams"]["outside"]) == {"aten.topk", "aten.embedding"}
+
+
+def test_a_delegate_that_is_not_here_is_named(vulkan: tuple[Path, Report]) -> None:
+    from streamfuse.cli.engine import open_backend
+    from streamfuse.runtime.backend import BackendError
+
+    with pytest.raises(BackendError, match="needs the backend VulkanBackend"):
+        open_backend(open_bundle(vulkan[0]), 1)
+
+
+def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="--quantize must be int4, int8 or none with --backend coreml"):
+        _export(checkpoint, tmp_path / "a", backend="coreml", quantize=Quantize.INT4)
+    with pytest.raises(PlanError, match="--scheme embedding must be float or int8"):
+        _export(checkpoint, tmp_path / "b", backend="vulkan", schemes={"embedding": "int4:32"})
+    assert not (tmp_path / "a").exists()
