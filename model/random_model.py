@@ -88,7 +88,7 @@ def _write_weights(folder: Path, base: Transformer) -> None:
     for name, parameter in base.named_parameters():  # a tied head is the embedding
         owner = ".".join(name.split(".")[:2]) if name.startswith("layers.") else "rest"
         files.setdefault(owner, {})[name if name.startswith("lm_head.") else f"model.{name}"] = parameter
-    places = {}
+    places: dict[str, str] = {}
     for owner, parameters in files.items():
         state = {name: _random(parameter) for name, parameter in parameters.items()}
         save_file(state, folder / f"model-{owner}.safetensors")
