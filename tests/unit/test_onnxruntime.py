@@ -24,11 +24,15 @@ from streamfuse.runtime.sampling import Sampler, SamplingConfig
 
 onnx = pytest.importorskip("onnx")
 
-# ONNX Runtime does not promise that a row's numbers do not depend on its neighbours. By how much the logits of one
-# token may differ between methods: float32 by the order of additions, float16 by a few last places, and where
-# activations are rounded to int8 by a rounding that falls the other way.
-NOISE = {("float32", "none"): 1e-3, ("float16", "none"): 0.1, ("float32", "int8"): 0.3, ("float32", "int4"): 0.3,
-         ("float16", "int4"): 0.4}  # fmt: skip
+# By how much the logits of one token may differ between methods. With float32 graphs not at all. A float16 graph runs
+# in float32 on CPUs, and where ONNX Runtime rounds to float16 on the way differs from graph to graph.
+NOISE = {
+    ("float32", "none"): 0.0,
+    ("float32", "int8"): 0.0,
+    ("float32", "int4"): 0.0,
+    ("float16", "none"): 0.1,
+    ("float16", "int4"): 0.4,
+}
 SCHEDULES = [Schedule.FUSED, Schedule.DEFERRED]
 SAMPLINGS = [SamplingConfig(), SamplingConfig(temperature=0.8, top_p=0.9, seed=7)]
 
@@ -61,9 +65,8 @@ def test_speculation_changes_no_token_but_in_a_near_tie(
             assert loop.statistics.draft_tokens_accepted > 0
             equal += loop.tokens == plain.tokens
             if loop.tokens != plain.tokens:
-                assert_near_tie(
-                    OnnxBackend(program, written.spec), plain.tokens, loop.tokens, sampling, NOISE[dtype, quantize]
-                )
+                noise = NOISE[dtype, quantize]
+                assert_near_tie(OnnxBackend(program, written.spec), plain.tokens, loop.tokens, sampling, noise)
     assert equal >= 2, "near ties are few"
 
 
@@ -71,6 +74,7 @@ def assert_near_tie(
     backend: OnnxBackend, plain: list[int], other: list[int], sampling: SamplingConfig, noise: float
 ) -> None:
     """Where the texts part, a little noise on the logits makes plain decoding choose the other token too."""
+    assert noise, "this graph keeps the law to the bit"
     at = next(i for i, (a, b) in enumerate(zip(plain, other, strict=False)) if a != b)
     prefill(backend, plain[: at - 1])
     logits = decode_rows(backend, plain[at - 1 : at], start=at - 1)[0]
@@ -82,15 +86,13 @@ def assert_near_tie(
 
 
 @pytest.mark.parametrize("method", ["verify_4", "verify_12"])
-def test_a_tree_pass_gives_what_decoding_token_by_token_gives(
+def test_a_tree_pass_gives_the_bits_of_decoding_token_by_token(
     written: Written, program: OnnxProgram, method: str
 ) -> None:
     with OnnxBackend(program, written.spec) as backend:
+        plain = decode_rows(backend, TEXT[:40])
         prefill(backend, TEXT[:20])
-        plain = decode_rows(backend, TEXT[20:36], start=20)
-        drafted = verify_rows(backend, method, TEXT[20:36], start=20)
-    np.testing.assert_allclose(drafted, plain, atol=0.3)  # activations are rounded to int8
-    assert (drafted.argmax(1) == plain.argmax(1)).mean() > 0.9
+        np.testing.assert_array_equal(verify_rows(backend, method, TEXT[20:40], start=20), plain[20:])
 
 
 def test_backends_on_one_program_do_not_see_each_other(written: Written, program: OnnxProgram) -> None:
