@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -154,6 +153,8 @@ class PlanCache:
 
     def __init__(self, folder: Path, files: Mapping[str, str], device: str) -> None:
         """`files` are the bundle's names and their sha256."""
+        import hashlib  # here, because a process that remembers nothing need not load a library of ciphers
+
         bundle = hashlib.sha256("\n".join(f"{name} {files[name]}" for name in sorted(files)).encode()).hexdigest()
         self._facts = {"format": _FORMAT, "bundle": bundle, "device": device}
         key = hashlib.sha256(f"{bundle}\n{device}".encode()).hexdigest()[:24]

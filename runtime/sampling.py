@@ -138,7 +138,9 @@ def distribution(
     penalised = penalise(logits, history, config.repetition_penalty)
     top = float(penalised.max())
     _demand_finite(top)
-    scores = np.subtract(penalised, top, out=space, dtype=np.float64)
+    scores = np.empty(len(penalised)) if space is None else space
+    scores[:] = penalised  # then in place: converting while subtracting takes half as long again
+    scores -= top
     if config.temperature != 1:
         scores /= config.temperature
     ids: IntArray | None = None
