@@ -1,0 +1,48 @@
+"""Where the memory of the runtime's process goes: `python tests/memory_profile.py BUNDLE [NEW_TOKENS]` (Linux).
+
+The process is a session without command line and tokenizer, as an app has it: engine, caches, drafting data, plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def resident_mb() -> tuple[float, float]:
+    """Resident now, and at most so far."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    now, most = (int(facts[name].split()[0]) / 1000 for name in ("VmRSS", "VmHWM"))
+    return now, most
+
+
+def main(bundle: Path, new_tokens: int) -> None:
+    weights = (bundle / "model.pte").stat().st_size / 1e6
+
+    def report(stage: str) -> None:
+        now, most = resident_mb()
+        print(f"{stage:36} {now:6.1f} MB now, {most:6.1f} MB at most, {most / weights:.2f} of model.pte")
+
+    report("Python")
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+    from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.runtime.costs import measure
+    from streamfuse.runtime.draft import DraftTables, StreamDrafter
+    from streamfuse.runtime.native_grow import native_grower
+    from streamfuse.runtime.session import Session
+
+    report("numpy and the runtime's modules")
+    with ExecuTorchBackend(bundle) as backend:
+        report("engine opened")
+        tables = DraftTables.load(bundle / "draft.npz")
+        drafter = StreamDrafter(tables, native_grower(tables))
+        report("drafting data")
+        session = Session(backend, drafter=drafter, costs=measure(backend))
+        report("every method has run")
+        prompt = list(range(100, 164))
+        session.generate(prompt, GenerationConfig(new_tokens, ignore_eos=True)).finish()
+        report(f"{len(prompt)} tokens read, {new_tokens} written")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 128)
