@@ -9,6 +9,7 @@ the base's outputs do not depend on them. docs/model.md has the formulas and the
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -19,7 +20,44 @@ from .config import StreamConfig
 from .parts import LowRank, ParentTerm, Pruner, StreamAdapters
 from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
-__all__ = ["LowRank", "ParentTerm", "Pruner", "StreamAdapters", "StreamFused", "StreamStates"]
+__all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Texts one after another in one row, none of which sees another: (tokens, tokens that carry streams) of each.
+
+    Everything but attention takes all rows at once, without padding; attention takes a text at a time.
+    """
+
+    lengths: Sequence[tuple[int, int]]
+
+    @classmethod
+    def one(cls, tokens: int, carrying: int = 0) -> Segments:
+        """A row that is one text."""
+        return cls([(tokens, carrying)])
+
+    def positions(self, device: torch.device) -> Tensor:
+        """int64 [T]: each token's place in its text."""
+        return torch.cat([torch.arange(tokens, device=device) for tokens, _ in self.lengths])
+
+    def split(self, x: Tensor) -> Sequence[Tensor]:
+        """Rows of all tokens [B, T, ...], text by text. (A split's gradient is one concatenation, slices' are not.)"""
+        return x.split([tokens for tokens, _ in self.lengths], 1)
+
+    def split_carrying(self, x: Tensor) -> Sequence[Tensor]:
+        """Rows of the tokens that carry streams [B, P, ...], text by text."""
+        return x.split([carrying for _, carrying in self.lengths], 1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`attend_causal` of each text: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""
+        texts = zip(*map(self.split, (q, k, v)), strict=True)
+        return torch.cat([attend_causal(*text) for text in texts], 1)
+
+    def attend_streams(self, own: Sequence[Tensor], main: Sequence[Tensor], places: Tensor) -> Tensor:
+        """Eq. 2 in each text: own q, k, v [B, P, G, ...], main k, v [B, T, ...]; places [B, P] in the text."""
+        parts = (*map(self.split_carrying, own), *map(self.split, main), self.split_carrying(places))
+        return torch.cat([_stream_attention(*text) for text in zip(*parts, strict=True)], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +191,24 @@ class StreamFused(nn.Module):
         model.load_state_dict(own, strict=False, assign=True)
         return model.eval()
 
-    def run_main(self, x: Tensor, first: int, last: int) -> Tensor:
+    def run_main(self, x: Tensor, first: int, last: int, segments: Segments | None = None) -> Tensor:
         """Main rows [B, T, h] through layers `first` to `last` - 1, causal."""
-        cos, sin = self.base.rotary(torch.arange(x.shape[1], device=x.device))
+        segments = segments or Segments.one(x.shape[1])
+        cos, sin = self.base.rotary(segments.positions(x.device))
         for i in range(first, last):
             block, adapt = self.base.blocks[i], self.base_adapter(i)
             q, k, v = block.qkv(x, cos, sin, adapt)
-            x = block.finish(x, attend_causal(q, k, v), adapt)
+            x = block.finish(x, segments.attend(q, k, v), adapt)
         return x
 
     def frozen_states(self, ids: Tensor) -> Tensor:
         """Hidden states [B, T, h] of tokens [B, T] after the layers that training does not change."""
         return self.run_main(self.base.embed_tokens(ids), 0, self.num_frozen_layers)
 
-    def main_states(self, frozen: Tensor) -> Tensor:
-        """Main rows [B, T, h] after the final norm, without streams."""
-        states: Tensor = self.base.norm(self.run_main(frozen, self.num_frozen_layers, self.base.config.num_layers))
+    def main_states(self, frozen: Tensor, segments: Segments | None = None) -> Tensor:
+        """Main rows [B, T, h] after the final norm, without streams; arguments as of `stream_states`."""
+        first, last = self.num_frozen_layers, self.base.config.num_layers
+        states: Tensor = self.base.norm(self.run_main(frozen, first, last, segments))
         return states
 
     def insert(self, hidden: Tensor) -> Tensor:
@@ -190,46 +230,50 @@ class StreamFused(nn.Module):
         """Head rows [S, h] of the stream vocabulary."""
         return self.base.lm_head.weight[self.stream_vocab]
 
-    def stream_states(self, frozen: Tensor, at: Tensor) -> StreamStates:
+    def stream_states(self, frozen: Tensor, at: Tensor, segments: Segments | None = None) -> StreamStates:
         """Final states of streams and of main rows, for training and measuring.
 
         Gradients reach the main rows in shared mode only.
 
         Args:
-            frozen: hidden states [B, T, h] after `num_frozen_layers` layers (`frozen_states`), right-padded.
-            at: positions [B, P] of the tokens that carry streams.
+            frozen: hidden states [B, T, h] after `num_frozen_layers` layers (`frozen_states`).
+            at: places [B, P] of the tokens that carry streams.
+            segments: the texts that lie one after another in each row, `at` ascending; None: one text.
         """
         base, config = self.base, self.streams_config
         batch, length, _ = frozen.shape
-        device = frozen.device
-        cos, sin = base.rotary(torch.arange(length, device=device))
+        device, segments = frozen.device, segments or Segments.one(length, at.shape[1])
+        positions = segments.positions(device)
+        cos, sin = base.rotary(positions)
         steps = torch.arange(1, config.num_streams + 1, device=device)
-        stream_cos, stream_sin = base.rotary(at[..., None] + steps)
+        places = positions[at]
+        stream_cos, stream_sin = base.rotary(places[..., None] + steps)
         rows = torch.arange(batch, device=device)[:, None]
-        unseen = torch.arange(length, device=device) > at[..., None]  # [B, P, T]
         main_gradients = self.tunes_base and torch.is_grad_enabled()
         with torch.set_grad_enabled(main_gradients):
-            below = main = self.run_main(frozen, self.num_frozen_layers, self.num_lower_layers)
+            below = main = self.run_main(frozen, self.num_frozen_layers, self.num_lower_layers, segments)
         streams = self.insert(below[rows, at])
         for i, block in enumerate(self.top_blocks, self.num_lower_layers):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):
                 q, k, v = block.qkv(main, cos, sin, adapt)
-                main = block.finish(main, attend_causal(q, k, v), adapt)
+                main = block.finish(main, segments.attend(q, k, v), adapt)
             adapt = self.stream_adapter(i)
             sq, sk, sv = block.qkv(streams, stream_cos, stream_sin, adapt)
-            streams = block.finish(streams, _stream_attention(sq, sk, self.rotate_value(sv), k, v, unseen), adapt)
+            attended = segments.attend_streams((sq, sk, self.rotate_value(sv)), (k, v), places)
+            streams = block.finish(streams, attended, adapt)
         with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)
         return StreamStates(base.norm(streams), main, below)
 
 
-def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, unseen: Tensor) -> Tensor:
+def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor) -> Tensor:
     """Eq. 2: row j of a token sees the main rows up to the token and rows 1..j of the same token.
 
-    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], unseen bool [B, P, T] (True where a
-    main row comes after the token) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied.
+    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], at [B, P] (the tokens' places among
+    the main rows) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied.
     """
+    unseen = torch.arange(main_k.shape[1], device=at.device) > at[..., None]  # [B, P, T]
     _, positions, streams, heads, dim = q.shape
     kv_heads = k.shape[3]
     group = heads // kv_heads

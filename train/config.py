@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from streamfuse.model.config import StreamConfig
 
+from .dtype import check_dtype
 from .templates import TEMPLATES
 
 MODES = ("lossless", "shared", "base")
-DTYPES: dict[str, torch.dtype | None] = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def default_streams(mode: str) -> StreamConfig:
@@ -92,8 +90,7 @@ class TrainConfig:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
         if self.task not in TEMPLATES:
             raise ValueError(f"task must be one of {', '.join(TEMPLATES)}, not {self.task!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        check_dtype(self.dtype)
         if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
             raise ValueError(f"{self.mode} mode tunes the base, so base_rank and base_layers must be positive")
         if self.init_adapter and self.base_adapter:

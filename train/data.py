@@ -136,21 +136,21 @@ class StreamDataset(Dataset[dict[str, Any]]):
         return {"ids": torch.tensor(example.input_ids), "frozen": self.states[i], "start": example.start}
 
 
-def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Right-pad a batch of `StreamDataset` rows.
+def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Pack a batch of `StreamDataset` rows: one text after another, no padding.
 
-    Returns ids int64 [B, T] (-1 in the padding), frozen float32 [B, T, h], at int64 [B, P] (tokens that carry streams)
-    and carried bool [B, P] (False in the padding of `at`). Streams stand on the last prompt token and on completion
-    tokens only (segment attention, paper appendix C).
+    Returns ids int64 [T], frozen float32 [T, h], at int64 [P] (places of the tokens that carry streams), left int64 [P]
+    (how many tokens come after each in its text) and segments (per text its tokens, and those that carry streams).
+    Streams stand on the last prompt token and on completion tokens only (segment attention, paper appendix C).
     """
-    length = max(len(row["ids"]) for row in rows)
-    positions = max(len(row["ids"]) - row["start"] for row in rows)
-    ids = torch.full((len(rows), length), -1)
-    frozen = torch.zeros(len(rows), length, rows[0]["frozen"].shape[-1])
-    at = torch.zeros(len(rows), positions, dtype=torch.int64)
-    carried = torch.zeros(len(rows), positions, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        n, count = len(row["ids"]), len(row["ids"]) - row["start"]
-        ids[i, :n], frozen[i, :n] = row["ids"], row["frozen"]
-        at[i, :count], carried[i, :count] = torch.arange(row["start"] - 1, n - 1), True
-    return {"ids": ids, "frozen": frozen, "at": at, "carried": carried}
+    segments = [(len(row["ids"]), len(row["ids"]) - row["start"]) for row in rows]
+    ends = np.cumsum([tokens for tokens, _ in segments])
+    left = [torch.arange(carrying, 0, -1) for _, carrying in segments]
+    at = [int(end) - 1 - some for end, some in zip(ends, left, strict=True)]
+    return {
+        "ids": torch.cat([row["ids"] for row in rows]),
+        "frozen": torch.cat([row["frozen"] for row in rows]),
+        "at": torch.cat(at),
+        "left": torch.cat(left),
+        "segments": segments,
+    }

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.transformer import Transformer
 
+from .dtype import choose_dtype
 from .formats import DataError
 from .generate import DistillConfig, generate_batch
 
@@ -50,6 +52,16 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
                 file.write(json.dumps(row) + "\n")
             file.flush()
             yield Written(len(batch), sum(map(len, completions)))
+
+
+def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Transformer:
+    """The base that answers, in the type that the settings ask for; with what `adapter` tunes of it.
+
+    Raises:
+        CheckpointError: a file cannot be used.
+    """
+    base = load_base(folder, choose_dtype(config.dtype))
+    return load_stream_fused(base, adapter).base if adapter else base
 
 
 def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[Item]:

@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from streamfuse.model.transformer import Transformer, rotary_table
 from streamfuse.runtime.random import uniform
 
+from .dtype import check_dtype
+
 _CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
 _MORE_COLUMNS = 32  # by which caches grow
 _NUCLEUS = 512  # candidates that top-p looks at first
@@ -25,7 +27,7 @@ _NUCLEUS = 512  # candidates that top-p looks at first
 
 @dataclass(frozen=True, slots=True)
 class DistillConfig:
-    """batch_size in sequences, lengths in tokens; temperature 0 is greedy, top_p 1 is off."""
+    """batch_size in sequences, lengths in tokens; temperature 0 is greedy, top_p 1 is off; dtype as in training."""
 
     batch_size: int = 128
     max_prompt_tokens: int = 144
@@ -33,6 +35,7 @@ class DistillConfig:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_prompt_tokens", "max_new_tokens"):
@@ -42,6 +45,7 @@ class DistillConfig:
             raise ValueError(f"temperature must not be negative, it is {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, it is {self.top_p}")
+        check_dtype(self.dtype)
         if not 0 <= self.seed < 1 << 32:
             raise ValueError(f"seed must be from 0 to 2**32 - 1, not {self.seed}")
 

@@ -26,9 +26,9 @@ from streamfuse.model.config import ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
-from .config import DTYPES, TrainConfig
+from .config import TrainConfig
 from .data import FrozenStates, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
-from .dtype import fastest_dtype
+from .dtype import choose_dtype
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
 from .objective import NGramObjective
@@ -91,7 +91,7 @@ def run(
     """
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
-    dtype = DTYPES[config.dtype] or fastest_dtype()
+    dtype = choose_dtype(config.dtype)
     config = replace(config, dtype=str(dtype).removeprefix("torch."))
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import StreamFused, StreamStates
+from streamfuse.model.streams import Segments, StreamFused, StreamStates
 
 _NEGATIVES = 8  # drafted tokens per edge that the pruner learns to tell from the true one
 
 
 @dataclass(frozen=True)
 class _Targets:
-    """The predictions that count, n of them in the order (sequence, token, stream); all int64 [n] but `valid`."""
+    """The predictions that count, n of them in the order (token, stream); all int64 [n] but `valid`."""
 
-    valid: Tensor  # bool [B, P, G]: which they are
+    valid: Tensor  # bool [P, G]: which they are
     stream: Tensor  # j - 1
     target: Tensor  # column in the stream vocabulary of the token at t + 1 + j
 
@@ -79,79 +79,80 @@ class NGramObjective(nn.Module):
         result.missing_keys.clear()  # the base's
         return result
 
-    def forward(self, ids: Tensor, frozen: Tensor, at: Tensor, carried: Tensor) -> dict[str, Tensor]:
+    def forward(
+        self, ids: Tensor, frozen: Tensor, at: Tensor, left: Tensor, segments: list[tuple[int, int]]
+    ) -> dict[str, Tensor]:
         """Arguments as `data.collate` makes them."""
-        tokens, frozen = carried.sum(), frozen.to(self.head.dtype)
+        packed = frozen[None].to(self.head.dtype), Segments(segments)
         out = {
-            "tokens": tokens,
+            "tokens": torch.tensor(len(at), device=ids.device),
             "main": torch.zeros(2, device=ids.device),
             "streams": torch.zeros(3, self.model.streams_config.num_streams, device=ids.device),
         }
         total: Tensor | float = 0.0
         if self.alpha_streams:
-            states = self.model.stream_states(frozen, at)
-            main = states.main
-            loss, out["streams"] = self._stream_loss(ids, at, carried, states)
+            states = self.model.stream_states(packed[0], at[None], packed[1])
+            main = states.main[0]
+            loss, out["streams"] = self._stream_loss(ids, at, left, states)
             total = total + self.alpha_streams * loss
         else:
-            main = self.model.main_states(frozen)
+            main = self.model.main_states(*packed)[0]
         if self.alpha_main:
-            loss, hits = self._main_loss(ids, at, carried, main)
+            loss, hits = self._main_loss(ids, at, main)
             out["main"] = torch.stack([loss.detach(), hits])
             total = total + self.alpha_main * loss
-        return {**out, "loss": torch.as_tensor(total / tokens)}
+        return {**out, "loss": torch.as_tensor(total / len(at))}
 
-    def _main_loss(self, ids: Tensor, at: Tensor, carried: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
+    def _main_loss(self, ids: Tensor, at: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
         """Summed loss and hits of the next token, at completion tokens only."""
-        rows = torch.arange(len(at), device=at.device)[:, None].expand(at.shape)[carried]
-        target = ids[rows, at[carried] + 1]
-        logits = self.model.base.lm_head(main[rows, at[carried]]).float()
-        return F.cross_entropy(logits, target, reduction="sum"), (logits.argmax(-1) == target).sum().float()
+        target = ids[at + 1]
+        logits = self.model.base.lm_head(main[at]).float()
+        return F.cross_entropy(logits, target, reduction="sum"), (logits.max(-1).indices == target).sum().float()
 
-    def _stream_loss(self, ids: Tensor, at: Tensor, carried: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
+    def _stream_loss(self, ids: Tensor, at: Tensor, left: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
         """Summed loss of streams and pruner (per its edges' share of a token), and the streams' counts."""
-        wanted = self._targets(ids, at, carried)
-        plain = (states.streams[wanted.valid] @ self.head.T).float()
-        target = self._soft(at, wanted, states.main.detach()) if self.soft_targets else wanted.target
+        wanted = self._targets(ids, at, left)
+        plain = (states.streams[0][wanted.valid] @ self.head.T).float()
+        target = self._soft(at, wanted, states.main[0].detach()) if self.soft_targets else wanted.target
         loss = F.cross_entropy(plain, target, reduction="sum")
         logits = plain
         if self.model.streams_config.parent_rank:
             logits = plain + self._parent_term(ids, at, wanted)
             loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, target, reduction="sum")
         if self.model.streams_config.pruner_rank:
-            loss = loss + self._pruner_loss(states.below.detach(), at, wanted, plain.detach())
+            loss = loss + self._pruner_loss(states.below[0].detach(), at, wanted, plain.detach())
         return loss, self._counts(wanted, logits, plain)
 
-    def _targets(self, ids: Tensor, at: Tensor, carried: Tensor) -> _Targets:
-        streams = self.model.streams_config.num_streams
-        steps = torch.arange(1, streams + 1, device=ids.device)
-        padded = F.pad(ids, (0, streams + 1), value=-1)
-        wanted = padded.gather(1, (at[..., None] + 1 + steps).flatten(1)).unflatten(1, (-1, streams))
-        target = self.slots[wanted.clamp(min=0)].masked_fill((wanted < 0) | ~carried[..., None], -1)
+    def _targets(self, ids: Tensor, at: Tensor, left: Tensor) -> _Targets:
+        steps = self._steps(ids.device)
+        wanted = ids[(at[:, None] + 1 + steps).clamp(max=len(ids) - 1)]
+        target = self.slots[wanted].masked_fill(steps >= left[:, None], -1)  # beyond the text
         valid = target >= 0
         return _Targets(valid, steps.expand(valid.shape)[valid] - 1, target[valid])
 
+    def _steps(self, device: torch.device) -> Tensor:
+        """1, 2, ..., G."""
+        return torch.arange(1, self.model.streams_config.num_streams + 1, device=device)
+
     def _soft(self, at: Tensor, wanted: _Targets, main: Tensor) -> Tensor:
         """[n, S]: the text's token mixed with what the main row at t + j says of it. Those rows carry streams too."""
-        rows = torch.arange(len(at), device=at.device)[:, None]
-        taught = torch.softmax((main[rows, at] @ self.head.T).float(), -1)  # [B, P, S]
-        row, place, _ = wanted.valid.nonzero(as_tuple=True)
-        soft = taught[row, place + 1 + wanted.stream] * self.soft_targets
+        taught = torch.softmax((main[at] @ self.head.T).float(), -1)  # [P, S]
+        place = wanted.valid.nonzero()[:, 0]
+        soft = taught[place + 1 + wanted.stream] * self.soft_targets
         return soft.scatter_add(1, wanted.target[:, None], torch.full_like(soft[:, :1], 1 - self.soft_targets))
 
     def _parent_term(self, ids: Tensor, at: Tensor, wanted: _Targets) -> Tensor:
         """[n, S]: what the true path from the token at t + 1 to the parent at t + j says about each candidate."""
-        parent, streams = self.model.parent, self.model.streams_config.num_streams
-        rows = parent.left_rows(self.model.base.embed_tokens.weight[ids.clamp(min=0)])  # [B, T, r]
-        path = (at[..., None] + torch.arange(1, streams + 1, device=ids.device)).clamp(max=ids.shape[1] - 1)
-        states = parent.states(rows[torch.arange(len(ids), device=ids.device)[:, None, None], path])  # [B, P, G, r]
+        parent = self.model.parent
+        rows = parent.left_rows(self.model.base.embed_tokens.weight[ids])  # [T, r]
+        path = (at[:, None] + self._steps(ids.device)).clamp(max=len(ids) - 1)
+        states = parent.states(rows[path])  # [P, G, r]
         return (states[wanted.valid] * parent.gate[wanted.stream]) @ parent.right_rows(self.head).T
 
     def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, plain: Tensor) -> Tensor:
         """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""
-        model, valid, first = self.model, wanted.valid[..., 0], wanted.first
-        rows = torch.arange(len(at), device=at.device)[:, None].expand(at.shape)[valid]
-        hidden = model.base.norm(below[rows, at[valid] + 1])
+        model, first = self.model, wanted.first
+        hidden = model.base.norm(below[at[wanted.valid[:, 0]] + 1])
         truth = wanted.target[first][:, None]
         proposed = plain[first].topk(min(_NEGATIVES, plain.shape[1]), dim=-1).indices
         candidates = torch.cat([truth, proposed], dim=1)

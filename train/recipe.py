@@ -13,13 +13,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
 
 from .config import TrainConfig, default_streams
-from .distill import Written, distill, pending
+from .distill import Written, distill, load_writer, pending
 from .formats import Sample
 from .generate import DistillConfig
 from .prompts import open_text, prompt_items
@@ -190,10 +188,8 @@ class Answers:
         items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
         self.todo = pending(items, stage.out, stage.config)
 
-    def write(self, dtype: torch.dtype) -> Iterator[Written]:
+    def write(self) -> Iterator[Written]:
         """Answer the rest; yields after each batch."""
         if self.todo:
-            base = load_base(self.model, dtype)
-            if self.stage.adapter:
-                base = load_stream_fused(base, self.stage.adapter).base
+            base = load_writer(self.model, self.stage.adapter, self.stage.config)
             yield from distill(base, self.todo, self.stage.out, self.stage.config)

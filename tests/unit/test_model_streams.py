@@ -16,7 +16,7 @@ from torch import Tensor
 import tiny
 from streamfuse.export.graphs import GraphShapes, Weights, build_methods
 from streamfuse.model.config import StreamConfig
-from streamfuse.model.streams import StreamFused
+from streamfuse.model.streams import Segments, StreamFused
 from streamfuse.model.transformer import Block, rotary_table, rotate
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
@@ -232,3 +232,19 @@ def test_more_stream_layers_than_layers_are_refused() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         StreamConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"base_rank": 2, "base_layers": 3}], ids=["lossless", "shared"])
+def test_texts_in_one_row_do_not_see_one_another(settings: dict[str, Any]) -> None:
+    model = tiny.fused(tiny.base(), **settings)
+    texts = [torch.randint(1, tiny.VOCAB_SIZE, (1, length)) for length in (5, 9, 3)]
+    places = [torch.tensor([some]) for some in ([1, 3], [4, 5, 8], [2])]
+    alone = [model.stream_states(model.frozen_states(ids), at) for ids, at in zip(texts, places, strict=True)]
+    segments = Segments([(ids.shape[1], at.shape[1]) for ids, at in zip(texts, places, strict=True)])
+    frozen = torch.cat([model.frozen_states(ids) for ids in texts], 1)
+    at = torch.cat([some + first for some, first in zip(places, (0, 5, 14), strict=True)], 1)
+    packed = model.stream_states(frozen, at, segments)
+    for name in ("streams", "main", "below"):
+        expected = torch.cat([getattr(one, name) for one in alone], 1)
+        torch.testing.assert_close(getattr(packed, name), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.main_states(frozen, segments), packed.main, atol=1e-5, rtol=1e-5)

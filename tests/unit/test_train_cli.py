@@ -101,12 +101,12 @@ def test_answers_may_be_written_in_bfloat16_by_the_base_that_an_adapter_tunes(
     tuned = tiny.fused(base, base_rank=2, base_layers=2)
     save_adapter(tuned, tmp_path / "tuned.safetensors", {"chat_template": "{{ messages[0].content }}!"})
     flags = ("--adapter", tmp_path / "tuned.safetensors", "--limit", 4)
-    rows = answers(model, prompts, tmp_path / "a.jsonl", *flags, "--precision", "float32")
+    rows = answers(model, prompts, tmp_path / "a.jsonl", *flags, "--dtype", "float32")
     merged = load_stream_fused(base, tmp_path / "tuned.safetensors").base
     for row in rows:
         assert byte_tokenizer().decode(row["input_ids"]) == f"{row['prompt']}!"
         assert generate_batch(merged, [row["input_ids"]], DistillConfig(max_new_tokens=12)) == [row["completion_ids"]]
-    assert len(answers(model, prompts, tmp_path / "b.jsonl", *flags, "--precision", "bfloat16")) == 4
+    assert len(answers(model, prompts, tmp_path / "b.jsonl", *flags, "--dtype", "bfloat16")) == 4
 
 
 def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, tmp_path: Path) -> None:

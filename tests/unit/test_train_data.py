@@ -119,8 +119,8 @@ def test_a_batch_carries_streams_from_the_last_prompt_token_on(tmp_path: Path) -
     model, examples = tiny.fused(tiny.base()), [Example([1, 2, 3, 4, 5], 2), Example([6, 7, 8, 9], 3)]
     dataset = StreamDataset(examples, FrozenStates(model, examples, tmp_path / "frozen"))
     batch = collate([dataset[0], dataset[1]])
-    assert batch["ids"].tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, -1]]
-    assert batch["at"].tolist() == [[1, 2, 3], [2, 0, 0]]
-    assert batch["carried"].tolist() == [[True, True, True], [True, False, False]]
-    assert batch["frozen"].shape == (2, 5, 32)
-    assert not batch["frozen"][1, 4].any()
+    assert batch["ids"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert batch["at"].tolist() == [1, 2, 3, 7]
+    assert batch["left"].tolist() == [3, 2, 1, 1]
+    assert batch["segments"] == [(5, 3), (4, 1)]
+    assert torch.equal(batch["frozen"], torch.cat([dataset.states[0], dataset.states[1]]))

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 import tiny
-from streamfuse.model.streams import StreamFused
+from streamfuse.model.streams import Segments, StreamFused
 from streamfuse.runtime.draft import grow
 from streamfuse.train.data import Example, FrozenStates, StreamDataset, collate
 from streamfuse.train.evaluate import draft_tables
@@ -32,7 +32,8 @@ def test_the_loss_per_token_is_what_a_slow_sum_gives(parent_rank: int, tmp_path:
     vocab = torch.tensor([1, 2, 3, 5, 8])
     model = tiny.fused(tiny.base(), vocab, parent_rank=parent_rank, pruner_rank=0)
     batch = batch_of(model, tmp_path)
-    states = model.stream_states(batch["frozen"], batch["at"]).streams
+    packed = model.stream_states(batch["frozen"][None], batch["at"][None], Segments(batch["segments"])).streams[0]
+    states = packed.split([carrying for _, carrying in batch["segments"]])
     losses = []
     for b, example in enumerate(EXAMPLES):
         text = example.input_ids
@@ -41,7 +42,7 @@ def test_the_loss_per_token_is_what_a_slow_sum_gives(parent_rank: int, tmp_path:
                 if t + 1 + j >= len(text) or text[t + 1 + j] not in vocab.tolist():
                     continue
                 target = torch.tensor(vocab.tolist().index(text[t + 1 + j]))
-                plain = states[b, p, j - 1] @ model.head_rows().T
+                plain = states[b][p, j - 1] @ model.head_rows().T
                 loss = F.cross_entropy(plain, target)
                 if parent_rank:
                     left = model.parent.left_rows(model.base.embed_tokens.weight[text[t + j]][None])[0]
@@ -77,7 +78,7 @@ def test_shared_mode_adds_the_next_token_loss_of_the_tuned_base(tmp_path: Path) 
     assert untouched == []
 
 
-def test_padding_and_batching_change_no_prediction(tmp_path: Path) -> None:
+def test_a_packed_batch_has_the_loss_of_its_texts(tmp_path: Path) -> None:
     model = tiny.fused(tiny.base(), pruner_rank=0)
     dataset = StreamDataset(EXAMPLES, FrozenStates(model, EXAMPLES, tmp_path / "frozen"))
     objective = NGramObjective(model)
@@ -85,6 +86,7 @@ def test_padding_and_batching_change_no_prediction(tmp_path: Path) -> None:
     counts = [out["tokens"].item() for out in single]
     mean = sum(out["loss"].item() * n for out, n in zip(single, counts, strict=True)) / sum(counts)
     assert both["loss"].item() == pytest.approx(mean, abs=1e-5)
+    assert torch.equal(both["streams"], single[0]["streams"] + single[1]["streams"])
 
 
 def test_a_few_steps_lower_the_loss_and_leave_the_base_as_it_was(tmp_path: Path) -> None:
@@ -171,7 +173,8 @@ def test_soft_targets_mix_the_text_with_what_the_base_says(tmp_path: Path) -> No
     vocab = torch.tensor([1, 2, 3, 5, 8])
     model = tiny.fused(tiny.base(), vocab, parent_rank=0, pruner_rank=0)
     batch = batch_of(model, tmp_path)
-    states = model.stream_states(batch["frozen"], batch["at"]).streams
+    packed = model.stream_states(batch["frozen"][None], batch["at"][None], Segments(batch["segments"])).streams[0]
+    states = packed.split([carrying for _, carrying in batch["segments"]])
     losses = []
     for b, example in enumerate(EXAMPLES):
         text = example.input_ids
@@ -181,7 +184,7 @@ def test_soft_targets_mix_the_text_with_what_the_base_says(tmp_path: Path) -> No
                 if t + 1 + j < len(text) and text[t + 1 + j] in vocab.tolist():
                     hard = F.one_hot(torch.tensor(vocab.tolist().index(text[t + 1 + j])), 5)
                     target = 0.25 * hard + 0.75 * said[t + j]
-                    losses.append(F.cross_entropy(states[b, p, j - 1] @ model.head_rows().T, target))
+                    losses.append(F.cross_entropy(states[b][p, j - 1] @ model.head_rows().T, target))
     out = NGramObjective(model, alpha_streams=0.2, soft_targets=0.75)(**batch)
     tokens = sum(len(example.input_ids) - example.start for example in EXAMPLES)
     expected = 0.2 * torch.stack(losses).sum() / tokens

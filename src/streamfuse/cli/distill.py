@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +14,6 @@ from .pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from streamfuse.model.transformer import Transformer
-
-
-class Precision(str, Enum):
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 def register(app: typer.Typer) -> None:
@@ -48,9 +41,10 @@ def distill(
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "train",
-    precision: Annotated[
-        Precision, typer.Option(help="auto: bfloat16 where the processor multiplies it fast, else float32.")
-    ] = Precision.auto,
+    dtype: Annotated[
+        str,
+        typer.Option("--dtype", "--precision", help="Of the model: float32, bfloat16, or auto, the faster one here."),
+    ] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
 ) -> None:
@@ -71,13 +65,13 @@ def distill(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from streamfuse.model.pull import resolve_model
-    from streamfuse.train.distill import DistillConfig, pending
+    from streamfuse.train.distill import DistillConfig, load_writer, pending
     from streamfuse.train.distill import distill as write_answers
     from streamfuse.train.prompts import open_text, prompt_items
     from streamfuse.train.readers import read_samples
 
     try:
-        config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed)
+        config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed, dtype)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
@@ -87,7 +81,7 @@ def distill(
     todo = pending(items, out, config)
     n_long = sum(len(item["input_ids"]) > max_prompt_tokens for item in items)
     n_done = len(items) - n_long - len(todo)
-    writer = _load(folder, adapter, precision, device)
+    writer = _on_device(load_writer(folder, adapter, config), device)
     say(f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go.")
     n_tokens, started = 0, time.perf_counter()
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -107,17 +101,8 @@ def _chat_template(adapter: Path) -> str | None:
     return read_adapter(adapter)[2].get("chat_template")
 
 
-def _load(folder: Path, adapter: Path | None, precision: Precision, device: str) -> Transformer:
-    import torch
-
-    from streamfuse.model.checkpoint import load_base, load_stream_fused
-    from streamfuse.train.dtype import fastest_dtype
-
-    dtype = fastest_dtype() if precision is Precision.auto else getattr(torch, precision.value)
-    base = load_base(folder)
-    if adapter:
-        base = load_stream_fused(base, adapter).base  # with what it tunes added to the weights
+def _on_device(model: Transformer, device: str) -> Transformer:
     try:
-        return base.to(device=device, dtype=dtype)
+        return model.to(device)
     except (RuntimeError, AssertionError) as error:
         raise typer.BadParameter(f"--device {device} cannot be used ({str(error).splitlines()[0]})") from None

@@ -78,14 +78,13 @@ def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool
 def _answer(stage: DistillStage, model: Path) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from streamfuse.train.dtype import fastest_dtype
     from streamfuse.train.recipe import Answers
 
     answers = Answers(stage, model)
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(answers.todo))
-        for written in answers.write(fastest_dtype()):
+        for written in answers.write():
             progress.advance(task, written.answers)
 
 
