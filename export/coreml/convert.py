@@ -164,6 +164,7 @@ def save(
             specification_version=version,
             compute_units=ct.ComputeUnit.CPU_ONLY,  # of the model object here, which never runs
             skip_model_load=True,
+            main_pipeline=ct.PassPipeline.EMPTY,  # the passes have run; each would validate the whole program again
         )
         spec = model.get_spec()
         for function in spec.description.functions:

@@ -88,8 +88,9 @@ class ChannelsTurn(nn.Module):
         self.turn, self.head_dim = turn, head_dim
 
     def forward(self, v: Tensor) -> Tensor:
-        turned: Tensor = self.turn(ane.to_rows(v).reshape(v.shape[3], -1, self.head_dim))
-        return ane.to_channels(turned.flatten(1))
+        rows = v.shape[3]
+        turned: Tensor = self.turn(ane.to_rows(v).reshape(rows, -1, self.head_dim))
+        return ane.to_channels(turned.reshape(rows, -1))
 
 
 class WideSurvivors(nn.Module):
