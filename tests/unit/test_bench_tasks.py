@@ -26,6 +26,7 @@ from streamfuse.bundle import Bundle
 from streamfuse.cli import app, engine
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import TextIO
+from streamfuse.train.readers import read_samples
 
 PROMPTS = [[1, 2, 3], [4, 5]]
 
@@ -96,6 +97,40 @@ def test_what_did_not_run_is_null() -> None:
     facts = run(Scripted(PLAIN, 6.0, [])).to_dict()
     for key in ("speedup", "speedup_over_llama_cpp", "speculative_over_roofline", "equal"):
         assert facts[key] is None
+
+
+def test_counted_passes_do_not_hear_the_clock() -> None:
+    """The ratio of passes times their cost, loops included, whatever the answers took."""
+
+    class Counted(Scripted):
+        def answer(self, request: Request) -> Answer:
+            plain = self.name == PLAIN
+            time_ms = {"prefill": 0.0, "draft": 1.0, "verify": 0.0, "accept": 0.0, "commit": 0.0, "sample": 0.0}
+            drafted = {"widths": {"decode": 1, "verify_8": 4}, "streams_passes": 4, "looked_up_tokens": 2}
+            of_plain = {"widths": {"decode": 10}, "streams_passes": 0, "looked_up_tokens": 0}
+            statistics = {
+                **(of_plain if plain else drafted),
+                "target_forward_passes": 10 if plain else 5,
+                "mean_accepted_tokens": 1.0 if plain else 2.0,
+                "draft_tokens_accepted": 0 if plain else 5,
+                "cost_ms": {"decode": 4.0, "verify_8": 6.0, "streams": 1.0},
+                "time_ms": time_ms,
+                "fallback_reason": None,
+            }
+            return Answer((7,) * 10, self.ms_per_token * 10, statistics)
+
+    result = run(Counted(PLAIN, 1.0, []), Counted(SPECULATIVE, 9.0, []))
+    assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
+    drafted = result.to_dict()["systems"][SPECULATIVE]
+    assert drafted["accepted_by"] == {"streams": 6, "n-grams": 4}  # of two prompts
+    assert any("streams 60%, n-grams 40%" in line for line in summary(result))
+
+
+def test_a_folder_of_one_file_is_data(tmp_path: Path) -> None:
+    """Spec-Bench is such a folder; a file that is named for a split is not read in another's place."""
+    row = json.dumps({"turns": ["Why?"], "category": "writing", "question_id": 1}) + "\n"
+    (tmp_path / "question.jsonl").write_text(row)
+    assert [sample.turns for sample in read_samples(tmp_path, split="test")] == [("Why?",)]
 
 
 def test_nothing_to_run_is_refused() -> None:
