@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,10 +176,10 @@ def test_wrong_calls_are_refused(written: Written, program: OnnxProgram) -> None
     ],
 )
 def test_graphs_that_do_not_fit_the_manifest_are_refused(
-    written: Written, program: OnnxProgram, changes: dict[str, object], message: str
+    written: Written, program: OnnxProgram, changes: dict[str, Any], message: str
 ) -> None:
     def use_all() -> None:
-        backend = OnnxBackend(program, replace(written.spec, default_width=None, **changes))  # type: ignore[arg-type]
+        backend = OnnxBackend(program, replace(written.spec, default_width=None, **changes))
         for method in ("prefill", "verify_4"):
             backend.run(method, np.array([1]), np.array([0]), np.ones((1, 1), np.bool_))
 
