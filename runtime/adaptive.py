@@ -118,7 +118,7 @@ class AdaptivePlan:
         self._drafter.learn(output, 0)
 
     def _draft(self, tokens: Sequence[int], root: Tree, depth: int) -> tuple[Tree, list[int], list[int]]:
-        """The best tree of streams and n-grams, its rows that came from n-grams, and those that came from them alone."""
+        """The best tree of streams and n-grams, its rows that n-grams proposed, and those that they alone did."""
         tree = root
         if self._drafter.ready:
             self._tree = tree = self._drafter.draft(tokens, self._widest, depth)

@@ -1,6 +1,7 @@
 // Attention of a few rows over the keys and values of one kv head. Included by lane_kernels.cpp.
 //
-// Blocking changes speed and never a result: each score has its own accumulator, each output adds its positions in order.
+// Blocking changes speed and never a result: each score has its own accumulator, each output adds its positions in
+// order.
 #pragma once
 
 #include "lane_kernels.h"
@@ -18,8 +19,10 @@ constexpr int kKeyBlock = 2, kValueBlock = 1;
 constexpr int kKeyBlock = 1, kValueBlock = 1;
 #endif
 constexpr int kQueryBlock = 4;
-constexpr int64_t kValueChunk = 64;  // positions that all rows of a block take while their values are in the first cache
-constexpr int64_t kKeysAhead = 32;   // of the scores, asked from memory: a head's rows lie apart, no processor guesses them
+constexpr int64_t kValueChunk =
+    64;  // positions that all rows of a block take while their values are in the first cache
+constexpr int64_t kKeysAhead =
+    32;  // of the scores, asked from memory: a head's rows lie apart, no processor guesses them
 
 // Rows of keys or values: `n_cached` cached rows, `stride` floats apart, then the listed new rows.
 struct Sequence {
@@ -98,8 +101,7 @@ void score(const float* query, int64_t queries, int64_t padded, int64_t dim, con
     if (n == kKeyBlock)
       score_keys<kKeyBlock>(query, queries, padded, dim, rows, scale, scores + t, line);
     else
-      for (int64_t i = 0; i < n; ++i)
-        score_keys<1>(query, queries, padded, dim, rows + i, scale, scores + t + i, line);
+      for (int64_t i = 0; i < n; ++i) score_keys<1>(query, queries, padded, dim, rows + i, scale, scores + t + i, line);
   }
 }
 
@@ -174,8 +176,8 @@ void attend(const TreeAttention& a, const AttentionTask& task, float* scratch) {
   };
   const auto sequence = [&](const float* cache, const float* fresh, int64_t row) {
     const int64_t start = task.starts[row], seen = task.starts[row + 1] - start;
-    return Sequence{cache + offset, fresh + offset, task.visible_rows + start, a.cache_length, a.cache_length + seen,
-                    stride};
+    return Sequence{cache + offset, fresh + offset,        task.visible_rows + start,
+                    a.cache_length, a.cache_length + seen, stride};
   };
 
   memset(sums, 0, (size_t)(queries * padded) * sizeof(float));
@@ -200,7 +202,8 @@ void attend(const TreeAttention& a, const AttentionTask& task, float* scratch) {
     for (int64_t r = 0; r < task.rows; ++r) {
       const Sequence values = sequence(a.value_cache, a.value, r);
       const int64_t end = begin + kValueChunk < values.length ? begin + kValueChunk : values.length;
-      if (begin < end) mix(values, begin, end, group, scores + r * group * line, line, sums + r * group * padded, padded, dim);
+      if (begin < end)
+        mix(values, begin, end, group, scores + r * group * line, line, sums + r * group * padded, padded, dim);
       more = more || end < values.length;
     }
     if (!more) break;

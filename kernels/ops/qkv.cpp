@@ -22,7 +22,10 @@ void qkv(const Qkv& args) {
       const int64_t among = is_query ? args.heads : args.kv_heads;
       const int64_t index = is_query ? head : is_key ? head - args.heads : head - args.heads - args.kv_heads;
       for (int64_t t = 0; t < tiles; ++t)
-        product_tile(args.weight, args.input, ready, head * tiles + t, is_query ? 0 : is_key ? 1 : 2,
+        product_tile(args.weight, args.input, ready, head * tiles + t,
+                     is_query ? 0
+                     : is_key ? 1
+                              : 2,
                      acc + t * rows * kTileRows);
       float* const out = is_query ? args.query : is_key ? args.key : args.value;
       const float* const norm = is_query ? args.q_norm : is_key ? args.k_norm : nullptr;

@@ -82,7 +82,8 @@ struct Matrix {
 // Float16 values, small ones of both signs among them numbers below the normal ones.
 std::vector<uint16_t> halves(int64_t count) {
   std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = static_cast<uint16_t>(any_of(0, 1) << 15 | any_of(0, 11) << 10 | any_of(0, 1023));
+  for (uint16_t& value : values)
+    value = static_cast<uint16_t>(any_of(0, 1) << 15 | any_of(0, 11) << 10 | any_of(0, 1023));
   return values;
 }
 
