@@ -3,8 +3,8 @@
     CPU seconds = fixed + per_layer * (layers of all methods) + per_million * (millions of weights)
     peak bytes  = base + per_weight * (weights)
 
-The figures were measured with SmolLM2-135M on one core of an AMD EPYC (Zen 4), the slopes over weights with a model of
-1.2 billion random weights; docs/export.md has both tables and says how far other machines may be from them.
+The figures were measured with SmolLM2-135M on one core of an AMD EPYC (Zen 4); docs/export.md has them and says how far
+they can be trusted. Weights are assumed to lie on their grid or to be rounded to eight bits.
 """
 
 from __future__ import annotations

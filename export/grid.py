@@ -7,6 +7,7 @@ finds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 GROUP = 32
 
 _STEPS = 20  # scales that the fit of a group tries, as llama.cpp's make_qkx2_quants does
+_TURN = 2**24  # weights
 _FIT_GROUPS = 8192  # at a time: 1 MB of weights
 _HALF_MAX = 65504.0
 
@@ -66,6 +68,11 @@ def to_q4_1(weight: Tensor) -> Q4_1:
     Raises:
         ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
     """
+    parts = [_some_to_q4_1(rows) for rows in _in_turns(weight)]
+    return Q4_1(*(torch.cat([getattr(part, name) for part in parts]) for name in ("q", "d", "m", "exact")))
+
+
+def _some_to_q4_1(weight: Tensor) -> Q4_1:
     groups = _grouped(weight)
     flat = groups.flatten(0, 1)
     low, high = flat.aminmax(dim=1)
@@ -89,6 +96,11 @@ def to_q8_0(weight: Tensor) -> Q8_0:
     Raises:
         ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
     """
+    parts = [_some_to_q8_0(rows) for rows in _in_turns(weight)]
+    return Q8_0(*(torch.cat([getattr(part, name) for part in parts]) for name in ("q", "d", "exact")))
+
+
+def _some_to_q8_0(weight: Tensor) -> Q8_0:
     groups = _grouped(weight)
     flat = groups.flatten(0, 1)
     zero = torch.zeros(len(flat), dtype=torch.float16)
@@ -101,6 +113,11 @@ def to_q8_0(weight: Tensor) -> Q8_0:
     q = _nearest(flat, d, zero, 127)
     shape = groups.shape[:2]
     return Q8_0(q.to(torch.int8).view(weight.shape), d.view(shape), exact.view(shape))
+
+
+def _in_turns(weight: Tensor) -> Sequence[Tensor]:
+    """Rows that are looked at together: the search keeps several copies of them, too many of a large table's."""
+    return weight.split(max(1, _TURN // weight.shape[1]))
 
 
 def _grouped(weight: Tensor) -> Tensor:

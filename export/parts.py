@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from streamfuse.model.config import ModelConfig, StreamConfig
 
-from .plan import PARTS, ExportPlan, PartScheme, Quantize
+from .plan import KERNEL_GROUP, PARTS, ExportPlan, Part, PartScheme, Quantize
 from .schemes import DTYPE_BITS
 
 Facts = dict[str, object]
@@ -74,18 +74,24 @@ def _rates(plan: ExportPlan, hidden_size: int) -> _Rates:
     if grids is not None:
         return _Rates(_GRID_BYTES["q8_0"], *(_GRID_BYTES[grids.of(part)] for part in PARTS[1:]))
     if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
-        return _Rates(*(_bytes_per_weight(plan.part_scheme(part), plan.dtype, hidden_size) for part in PARTS))
+        return _Rates(*(_bytes_per_weight(part, plan, hidden_size) for part in PARTS))
     # int4 with a bfloat16 scale and a float32 offset per group; int8 with float32 scales.
     product, head = 0.5 + (2 + 4) / plan.group_size, 1 + 4 / hidden_size
     return _Rates(1 + 4 / plan.group_size, product, product, head, head)
 
 
-def _bytes_per_weight(scheme: PartScheme, dtype: str, hidden_size: int) -> float:
-    """With its share of the scale, and of the zero point where there is one."""
+def _bytes_per_weight(part: Part, plan: ExportPlan, hidden_size: int) -> float:
+    """With its share of the scale, and of the zero point or the offset where there is one."""
+    scheme, wide = plan.part_scheme(part), DTYPE_BITS[plan.dtype] / 8
     if scheme.bits >= 16:
         return scheme.bits / 8
-    per_scale = DTYPE_BITS[dtype] / 8 + (0 if scheme.symmetric else scheme.bits / 8)
-    return scheme.bits / 8 + per_scale / (scheme.group_size or hidden_size)
+    group_size, offset = scheme.group_size or hidden_size, 0.0
+    if plan.target == "onnx":
+        group_size = scheme.group_size or KERNEL_GROUP  # its integer products know no whole channels
+    if not scheme.symmetric:
+        carried = scheme.bits == 4 and group_size == KERNEL_GROUP  # a GGUF's own offsets, which are floats
+        offset = (4 if plan.target == "onnx" else wide) if carried else scheme.bits / 8
+    return scheme.bits / 8 + (wide + offset) / group_size
 
 
 def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, plan: ExportPlan) -> Sizes:

@@ -34,6 +34,7 @@ from .schemes import (
 __all__ = [
     "BACKENDS",
     "GROUP_SIZES",
+    "KERNEL_GROUP",
     "PARTS",
     "ExportPlan",
     "GraphShapes",

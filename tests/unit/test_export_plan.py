@@ -288,6 +288,19 @@ def test_a_dry_run_for_another_target_says_its_schemes_and_no_calls(checkpoint: 
     assert "calls of" not in stdout
 
 
+def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    weights = 258 * 64
+    for changes, expected in (
+        ({"target": "onnx"}, weights * (1 + 4 / 32)),  # its products know no channels, so groups of 32
+        ({"target": "coreml"}, weights + 258 * 2),  # a float16 scale per row
+        ({"target": "coreml", "schemes": {"embedding": "int4:32"}}, weights * (4 / 8 + (2 + 2) / 32)),  # float offsets
+        ({"target": "coreml", "schemes": {"embedding": "int4:64"}}, weights * (4 / 8 + (2 + 0.5) / 64)),
+        ({"target": "onnx", "schemes": {"embedding": "float"}}, weights * 4),
+    ):
+        found = preview(plan_for(checkpoint, tmp_path / "bundle", group_size=32, **changes))
+        assert found.parts["embedding"].bytes == round(expected), changes
+
+
 def write_config(folder: Path, text: str) -> str:
     (folder / "plan.yaml").write_text(text, encoding="utf-8")
     return str(folder / "plan.yaml")
