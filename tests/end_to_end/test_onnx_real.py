@@ -64,6 +64,6 @@ def test_the_onnx_bundle_keeps_the_law_and_agrees_with_the_native_one(bundle: Bu
     for difference in (*speculative.differences, *across.differences):
         assert difference.gap < NEAR_TIE
     figures = across.figures(first, NEAR_TIE)
-    assert figures["differences"] <= 0.1 * figures["choices"]
+    assert figures["differences"] <= 0.2 * figures["choices"], figures
     assert figures["same_path"] >= 0.8 * figures["same_start"]
     assert figures["tokens_per_pass"] > 1.2
