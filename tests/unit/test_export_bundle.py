@@ -127,6 +127,14 @@ def test_a_bundle_says_which_operators_it_needs(exported: Exported) -> None:
 
 
 @pytest.mark.parametrize("exported", ["kernels"], indirect=True)
+def test_the_drafts_were_calibrated_by_the_bundle_itself(exported: Exported, model: StreamFused) -> None:
+    calibration = DraftTables.load(exported.bundle.draft).calibration
+    assert len(calibration) == model.streams_config.num_streams
+    assert all(0 <= ratio <= 10 for ratio in calibration)
+    assert set(calibration) != {1.0}, "nothing was seen"
+
+
+@pytest.mark.parametrize("exported", ["kernels"], indirect=True)
 def test_weights_on_a_grid_are_carried_over(exported: Exported) -> None:
     assert set(exported.report.target["grid"]) == {
         "embedding",
