@@ -77,7 +77,8 @@ class PrunedTree:
             q, k, v = block.qkv(x, cos, sin)
             keys, values = torch.cat([keys[:, :root], k], 1), torch.cat([values[:, :root], v], 1)
             x = block.finish(x, attend(q, keys, values, mask))
-        return x[0]
+        nodes: Tensor = x[0]
+        return nodes
 
 
 class ParentAlone:

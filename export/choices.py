@@ -38,7 +38,7 @@ class Choices:
 
 
 _INTEGERS = (Quantize.INT4_WEIGHTS, Quantize.INT8_WEIGHTS, Quantize.NONE)
-_DELEGATE = Choices((Quantize.NONE, Quantize.INT4, Quantize.INT8, *_INTEGERS[:2]), ("float16", "float32"))
+_DELEGATE = Choices((Quantize.NONE, *_INTEGERS[:2]), ("float16", "float32"))
 # Backends by target; a target's first one is its default.
 BACKENDS: dict[str, dict[str, Choices]] = {
     "executorch": {

@@ -117,7 +117,8 @@ def _some_to_q8_0(weight: Tensor) -> Q8_0:
 
 def _in_turns(weight: Tensor) -> Sequence[Tensor]:
     """Rows that are looked at together: the search keeps several copies of them, too many of a large table's."""
-    return weight.split(max(1, _TURN // weight.shape[1]))
+    turns: Sequence[Tensor] = weight.split(max(1, _TURN // weight.shape[1]))
+    return turns
 
 
 def _grouped(weight: Tensor) -> Tensor:

@@ -232,7 +232,8 @@ class ExportPlan:
         """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
         if part in self.schemes:
             return parse_scheme(part, self.schemes[part], self.group_size, self.dtype)
-        return default_scheme(part, self.quantize.bits or DTYPE_BITS[self.dtype], self.group_size)
+        bits = self.quantize.bits or DTYPE_BITS[self.dtype]
+        return default_scheme(part, bits, self.group_size, self.target != "executorch")
 
 
 def _at(value: int | Mapping[int, int], width: int, otherwise: int) -> int:

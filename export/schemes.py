@@ -83,9 +83,14 @@ def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartSchem
     return PartScheme(scheme.bits, size, symmetric)
 
 
-def default_scheme(part: Part, bits: int, group_size: int) -> PartScheme:
-    """What a part gets of a quantization to `bits`: tables and heads never less than 8, since they lie on 8 already."""
-    return _of_bits(bits if part in ("attention", "mlp") else max(bits, 8), group_size)
+def default_scheme(part: Part, bits: int, group_size: int, q8_tables: bool) -> PartScheme:
+    """What a part gets of a quantization to `bits`: tables and heads never less than 8.
+
+    `q8_tables`: 8 bits of a table or a head are those of a GGUF's Q8_0, which are carried over.
+    """
+    if part in ("attention", "mlp"):
+        return _of_bits(bits, group_size)
+    return PartScheme(8, 32, True) if bits <= 8 and q8_tables else _of_bits(max(bits, 8), group_size)
 
 
 def _of_bits(bits: int, group_size: int) -> PartScheme:

@@ -79,7 +79,7 @@ def to_program(graph: Graph, minimum_deployment_target: str) -> Program:
     return program
 
 
-@block_context_manager
+@block_context_manager  # type: ignore[untyped-decorator]
 def put_weights(block: Any, weights: dict[str, Stored]) -> None:
     """Replace constants by name; two with the same stored weight become one."""
     found = [op for op in block.operations if op.op_type == "const" and op.name in weights]

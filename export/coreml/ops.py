@@ -37,7 +37,7 @@ def _(x: Tensor, weight: Tensor, eps: float, axis: int) -> Tensor:
     return torch.empty_like(x)
 
 
-@register_torch_op(torch_alias=[_NAME])
+@register_torch_op(torch_alias=[_NAME])  # type: ignore[untyped-decorator]
 def streamfuse_rms_norm(context: Any, node: Any) -> None:
     x, weight, eps, axis = _get_inputs(context, node, expected=4)
     floats, at = types.nptype_from_builtin(x.dtype), axis.val % x.rank
@@ -55,4 +55,5 @@ class Norm(nn.Module):
         self.eps, self.axis = norm.eps, axis
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps, self.axis)
+        normed: Tensor = rms_norm(x, self.weight, self.eps, self.axis)
+        return normed

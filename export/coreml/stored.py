@@ -43,7 +43,7 @@ class Stored:
         """In weight.bin."""
         if self.scale is None:
             return self.data.nbytes
-        bits = types.numpy_type_to_builtin_type(self.data.dtype).get_bitwidth()
+        bits: int = types.numpy_type_to_builtin_type(self.data.dtype).get_bitwidth()
         return self.data.size * bits // 8 + self.scale.nbytes + (0 if self.offset is None else self.offset.nbytes)
 
     def dense(self) -> Tensor:

@@ -89,9 +89,11 @@ class _Inner(nn.Module):
         self.method = method
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        if isinstance(self.method, Streams):
-            return self.method(*inputs)
-        return self.method(*inputs[:_WANT_LOGITS], None, *inputs[_WANT_LOGITS:])
+        streams = isinstance(self.method, Streams)
+        outputs: tuple[Tensor, ...] = self.method(
+            *(inputs if streams else (*inputs[:_WANT_LOGITS], None, *inputs[_WANT_LOGITS:]))
+        )
+        return outputs
 
 
 class Border(nn.Module):

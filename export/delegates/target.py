@@ -10,7 +10,7 @@ from streamfuse.export import facts, selftest
 from streamfuse.export.graphs import Method, Weights, build_methods
 from streamfuse.export.lower import to_program
 from streamfuse.export.parts import manifest_parts, part_sizes
-from streamfuse.export.plan import PARTS, ExportPlan, PlanError, Quantize
+from streamfuse.export.plan import PARTS, ExportPlan, PlanError
 from streamfuse.export.target import Progress, TargetFacts
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec
@@ -34,10 +34,6 @@ class DelegateTarget:
             from .qnn import find_sdk
 
             raise PlanError(f"--backend qnn is not lowered yet, though its SDK is in {find_sdk()}")
-        if plan.quantize in (Quantize.INT4, Quantize.INT8):
-            raise PlanError(
-                f"--quantize must be int4, int8 or none with --backend {plan.backend}, not {plan.quantize.value}"
-            )
         self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
         self.backend = import_module(f"{__package__}.{plan.backend}")
         self.form: Form = self.backend.DelegateForm(plan)

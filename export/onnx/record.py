@@ -63,7 +63,7 @@ class Recorder(TorchDispatchMode):
     """Every operator that runs becomes nodes of `graph`, whose floats are of `float_type`."""
 
     def __init__(self, graph: Graph, names: Names, float_type: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._graph, self._names, self._float = graph, names, float_type
         self._values: dict[int, tuple[Tensor, Value]] = {}  # the tensors are kept, so that no id is used twice
         self._shapes: dict[int, Tensor] = {}  # of constants, by id; whoever runs the method keeps them alive

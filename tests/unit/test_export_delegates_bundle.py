@@ -94,7 +94,7 @@ def test_a_delegate_that_is_not_here_is_named(vulkan: tuple[Path, Report]) -> No
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="--quantize must be int4, int8 or none with --backend coreml"):
+    with pytest.raises(PlanError, match="--quantize must be one of none, int4, int8 with --backend coreml"):
         _export(checkpoint, tmp_path / "a", backend="coreml", quantize=Quantize.INT4)
     with pytest.raises(PlanError, match="--scheme embedding must be float or int8"):
         _export(checkpoint, tmp_path / "b", backend="vulkan", schemes={"embedding": "int4:32"})

@@ -292,7 +292,8 @@ def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoin
     weights = 258 * 64
     for changes, expected in (
         ({"target": "onnx"}, weights * (1 + 4 / 32)),  # its products know no channels, so groups of 32
-        ({"target": "coreml"}, weights + 258 * 2),  # a float16 scale per row
+        ({"target": "coreml"}, weights * (1 + 2 / 32)),  # a float16 scale per 32 weights, as in a GGUF
+        ({"target": "coreml", "schemes": {"embedding": "int8:channel"}}, weights + 258 * 2),  # one per row
         ({"target": "coreml", "schemes": {"embedding": "int4:32"}}, weights * (4 / 8 + (2 + 2) / 32)),  # float offsets
         ({"target": "coreml", "schemes": {"embedding": "int4:64"}}, weights * (4 / 8 + (2 + 0.5) / 64)),
         ({"target": "onnx", "schemes": {"embedding": "float"}}, weights * 4),
