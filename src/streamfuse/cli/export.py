@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -210,6 +211,8 @@ def export(
     streamfuse export -o build/mine --config mine.yaml --overwrite
     """
     from streamfuse.export.choices import BACKENDS, Quantize
+    # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from streamfuse.export.plan import ExportPlan, PlanError, Schedule
     from streamfuse.export.preview import preview
 
