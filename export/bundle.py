@@ -84,7 +84,7 @@ def export_bundle(
 def count_steps(expected: Preview) -> int:
     """How often an export calls `progress`, for a progress bar."""
     delegates, methods = sum(expected.delegates.values()), len(expected.delegates)
-    return len(_STAGES) - 1 + delegates + methods + 2  # lowering speaks of its own steps only
+    return len(_STAGES) - 1 + delegates + methods + 1  # lowering speaks of its own steps only: these, and the file
 
 
 class _Export:
