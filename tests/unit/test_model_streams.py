@@ -246,5 +246,5 @@ def test_texts_in_one_row_do_not_see_one_another(settings: dict[str, Any]) -> No
     packed = model.stream_states(frozen, at, segments)
     for name in ("streams", "main", "below"):
         expected = torch.cat([getattr(one, name) for one in alone], 1)
-        torch.testing.assert_close(getattr(packed, name), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(model.main_states(frozen, segments), packed.main, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(getattr(packed, name), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.main_states(frozen, segments), packed.main, atol=1e-4, rtol=1e-4)
