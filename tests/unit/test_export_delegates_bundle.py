@@ -89,7 +89,7 @@ def test_a_delegate_that_is_not_here_is_named(vulkan: tuple[Path, Report]) -> No
     from streamfuse.cli.engine import open_backend
     from streamfuse.runtime.backend import BackendError
 
-    with pytest.raises(BackendError, match="needs the backend VulkanBackend"):
+    with pytest.raises(BackendError, match="needs ExecuTorch's delegate vulkan, which is on devices"):
         open_backend(open_bundle(vulkan[0]), 1)
 
 
