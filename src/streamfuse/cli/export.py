@@ -211,6 +211,7 @@ def export(
     streamfuse export -o build/mine --config mine.yaml --overwrite
     """
     from streamfuse.export.choices import BACKENDS, Quantize
+
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from streamfuse.export.plan import ExportPlan, PlanError, Schedule
