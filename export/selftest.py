@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.backend import DECODE, PREFILL, Backend, ModelSpec
+from streamfuse.runtime.backend import DECODE, PREFILL, STREAMS, Backend, ModelSpec
 from streamfuse.runtime.draft import grow
 from streamfuse.runtime.tree import Tree
 
 WALK = "walk"  # the name of the passes over natural text among the results
-STREAMS = "streams"
 _HEAD_TOKENS = 16  # of the text, by prefill
 _WALK_TOKENS = 32
 

@@ -17,8 +17,8 @@ from itertools import accumulate
 
 from streamfuse.runtime.accept import Walk
 from streamfuse.runtime.acceptance import Calibration, Yields, expected_hits
-from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
-from streamfuse.runtime.costs import STREAMS, CostTable
+from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
+from streamfuse.runtime.costs import CostTable
 from streamfuse.runtime.draft import StreamDrafter
 from streamfuse.runtime.ngram import MAX_CHAIN, Chain, ChainOdds, NgramIndex, merge
 from streamfuse.runtime.plan import Step

@@ -18,6 +18,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 PREFILL = "prefill"
 DECODE = "decode"
+STREAMS = "streams"  # the second, short pass of the deferred schedule
 
 
 class BackendError(ValueError):

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.backend import DECODE, Backend, ModelSpec
+from streamfuse.runtime.backend import DECODE, STREAMS, Backend, ModelSpec
 from streamfuse.runtime.stats import Clock
 
-STREAMS = "streams"  # the second short pass of the deferred schedule
 _ROUNDS = 5
 _FORMAT = 1
 _SAME = 1.25  # a ratio of costs that differs by less has not changed

@@ -7,17 +7,27 @@ owns the memory between them (docs/contracts.md, sections 2 and 3). Names are th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import (
+    DECODE,
+    PREFILL,
+    STREAMS,
+    BackendError,
+    BoolArray,
+    IntArray,
+    ModelSpec,
+    PassOutput,
+)
+
+from .host import HostBackend
 
 NO_ENTRY = -1e4
-STREAMS = "streams"
 _Array = npt.NDArray[Any]
 
 
@@ -65,26 +75,18 @@ class CacheLayout:
         return np.ascontiguousarray(mask.T[None, :, None]) if self.channels_first else mask
 
 
-class CoreMLBackend:
+class CoreMLBackend(HostBackend):
     """One sequence on a package's methods. `predict` belongs to the caller, the caches belong here."""
 
     def __init__(self, predict: Predict, spec: ModelSpec, layout: CacheLayout) -> None:
-        self._spec, self._layout, self._predict = spec, layout, predict
+        super().__init__(spec)
+        self._layout, self._predict = layout, predict
+        self._lower = 2 * (layout.num_layers - layout.num_msa_layers)  # caches of the layers below the top ones
         names = [f"{kind}_{{}}_{layer}" for layer in range(layout.num_layers) for kind in ("key", "value")]
         self._caches = {name.replace("{}", "cache"): layout.empty(spec.capacity) for name in names}
         self._new_names = [f"new_{name.replace('_{}', '')}" for name in names]
-        self._length = 0
         self._hidden: _Array | None = None  # of the last run's survivors, where the schedule is deferred
         self._new: list[_Array] = []  # new keys and values of the last run, in the order of the caches
-        self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def run(
         self,
@@ -95,9 +97,8 @@ class CoreMLBackend:
         want_logits: bool = False,
     ) -> PassOutput:
         """As the protocol says. A function always computes its logits; they are joined where they are asked for."""
-        count, rows = len(input_ids), self.spec.rows(method)
-        if not 1 <= count <= rows:
-            raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
+        count = len(input_ids)
+        rows = self._begin(method, count)
         ids, positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
@@ -109,11 +110,10 @@ class CoreMLBackend:
         self._new = [np.asarray(outputs[name]) for name in self._new_names]
         self._hidden = outputs.get("hidden")
         if method == PREFILL:
-            self._places = {row: row for row in range(count)}
+            self._remember(range(count))
             return PassOutput.of_prefill()
         kept = np.asarray(outputs["kept"]).astype(np.int64) if "kept" in outputs else np.arange(rows)
-        real = int(np.count_nonzero(kept < count))  # padding rows come last
-        self._places = {row: index for index, row in enumerate(kept[:real].tolist())}
+        real = self._survivors(kept, count)
         logits = _logits(outputs)[:real] if want_logits or "best" not in outputs else None
         if "best" in outputs:
             best = np.asarray(outputs["best"]).astype(np.int64)[:real]
@@ -129,46 +129,31 @@ class CoreMLBackend:
         )
 
     def streams(self, index: int) -> PassOutput:
-        if not self.spec.deferred:
-            raise BackendError("this bundle has no method 'streams'")
-        if self._hidden is None or not 0 <= index < len(self._places):
-            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
-        axis, own = self._layout.row_axis, np.tri(self.spec.num_streams, dtype=np.bool_)
-        lower = 2 * (self._layout.num_layers - self._layout.num_msa_layers)
+        self._check_survivor(index, self._hidden is not None)
+        assert self._hidden is not None
+        own = np.tri(self.spec.num_streams, dtype=np.bool_)
         outputs = self._predict(
             STREAMS,
             {
-                "hidden": np.take(self._hidden, [index], axis),
+                "hidden": np.take(self._hidden, [index], self._layout.row_axis),
                 "position_ids": np.array([self._length - 1], np.int32),
                 "mask": self._layout.mask(own, self.spec.capacity, self._length),
-                **dict(list(self._caches.items())[lower:]),
+                **dict(list(self._caches.items())[self._lower :]),
             },
         )
         nobody = np.zeros(0, np.int64)
         ids, log_probs = np.asarray(outputs["stream_ids"]), np.asarray(outputs["stream_log_probs"], np.float32)
         return PassOutput(None, nobody, nobody, ids.astype(np.int64), log_probs)
 
-    def commit(self, rows: Sequence[int]) -> None:
-        lost = [row for row in rows if row not in self._places]
-        if lost:
-            raise BackendError(f"row {lost[0]} is not among the surviving rows of the last pass")
-        end = self._length + len(rows)
-        if end > self.spec.capacity:
-            raise BackendError(f"{end} rows do not fit into the cache of {self.spec.capacity}")
-        axis, lower = self._layout.row_axis, 2 * (self._layout.num_layers - self._layout.num_msa_layers)
-        nodes, places = list(rows), [self._places[row] for row in rows]
+    def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
+        axis = self._layout.row_axis
         for index, (cache, new) in enumerate(zip(self._caches.values(), self._new, strict=True)):
-            taken = np.take(new, nodes if index < lower else places, axis)
-            np.moveaxis(cache, axis, 0)[self._length : end] = np.moveaxis(taken, axis, 0)
-        self._length = end
-
-    def truncate(self, length: int) -> None:
-        if not 0 <= length <= self._length:
-            raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
-        self._length, self._places = length, {}
+            taken = np.take(new, rows if index < self._lower else places, axis)
+            np.moveaxis(cache, axis, 0)[positions] = np.moveaxis(taken, axis, 0)
 
     def close(self) -> None:
-        self._caches, self._new, self._hidden, self._places, self._length = {}, [], None, {}, 0
+        super().close()
+        self._caches, self._new, self._hidden = {}, [], None
 
 
 def _logits(outputs: Mapping[str, _Array]) -> npt.NDArray[np.float32]:

@@ -16,10 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.kernels.library import LibraryError, load_library
-from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import (
+    DECODE,
+    PREFILL,
+    STREAMS,
+    BackendError,
+    BoolArray,
+    IntArray,
+    ModelSpec,
+    PassOutput,
+)
 
 MODEL_FILE = "model.pte"
-STREAMS = "streams"
 _DTYPES: dict[int, tuple[Any, Any]] = {4: (ctypes.c_int64, np.int64), 6: (ctypes.c_float, np.float32)}
 _NOBODY: IntArray = np.zeros(0, np.int64)
 

@@ -7,16 +7,26 @@ rows only, and `commit` copies the accepted ones (docs/onnx.md). Outputs are vie
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import (
+    DECODE,
+    PREFILL,
+    STREAMS,
+    BackendError,
+    BoolArray,
+    IntArray,
+    ModelSpec,
+    PassOutput,
+)
 
-STREAMS = "streams"
+from .host import HostBackend
+
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -115,14 +125,14 @@ class _Pass:
             raise BackendError(f"ONNX Runtime: {_first_line(error)}") from error
 
 
-class OnnxBackend:
+class OnnxBackend(HostBackend):
     """One sequence on one program. `source` is a program, or the path of one; `num_threads` counts for a path only."""
 
     def __init__(self, source: str | Path | OnnxProgram, spec: ModelSpec, num_threads: int | None = None) -> None:
+        super().__init__(spec)
         self._program: OnnxProgram | None = (
             source if isinstance(source, OnnxProgram) else OnnxProgram(source, num_threads)
         )
-        self._spec, self._length = spec, 0
         decode = self._program.session(DECODE)
         cache = next((t for t in decode.get_inputs() if t.name == "past_key_values.0.key"), None)
         facts = decode.get_modelmeta().custom_metadata_map
@@ -139,16 +149,7 @@ class OnnxBackend:
         self._caches = np.zeros((2 * layers, kv_heads, capacity, head_dim), _DTYPES[cache.type])
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None
-        self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
         self._pass(DECODE)
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def run(
         self,
@@ -158,9 +159,8 @@ class OnnxBackend:
         ancestors: BoolArray,
         want_logits: bool = False,
     ) -> PassOutput:
-        count, rows = len(input_ids), self.spec.rows(method)
-        if not 1 <= count <= rows:
-            raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
+        count = len(input_ids)
+        self._begin(method, count)
         self._last = None
         bound = self._pass(method)
         for name, given in (("input_ids", input_ids), ("position_ids", position_ids)):
@@ -171,55 +171,37 @@ class OnnxBackend:
         bound.run()
         self._last = bound
         if method == PREFILL:
-            self._places = {row: row for row in range(count)}
+            self._remember(range(count))
             return PassOutput.of_prefill()
         logits, best = None, bound.arrays["best"]
         if method == DECODE:
-            self._places = {0: 0}
+            self._remember(range(1))
             return PassOutput.of_decode(bound.arrays["logits"].astype(np.float32) if want_logits else None, best)
         kept = bound.arrays["kept"]
-        real = int(np.count_nonzero(kept < count))  # padding rows come last
-        self._places = {row: index for index, row in enumerate(kept[:real].tolist())}
+        real = self._survivors(kept, count)
         if want_logits:
             logits = bound.arrays["logits"][:real].astype(np.float32, copy=False)
         carried = [bound.arrays[name][:real] for name in ("stream_ids", "stream_log_probs") if name in bound.arrays]
         return PassOutput(logits, best[:real], kept[:real], *carried)
 
     def streams(self, index: int) -> PassOutput:
-        if not self.spec.deferred:
-            raise BackendError("this bundle has no method 'streams'")
-        if self._last is None or "hidden" not in self._last.arrays or not 0 <= index < len(self._places):
-            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
+        self._check_survivor(index, self._last is not None and "hidden" in self._last.arrays)
+        assert self._last is not None
         bound = self._pass(STREAMS)
         bound.arrays["hidden"][0] = self._last.arrays["hidden"][index]
         bound.arrays["position_ids"][0], bound.arrays["cache_length"][0] = self._length - 1, self._length
         bound.run()
         return PassOutput(None, _NOBODY, _NOBODY, bound.arrays["stream_ids"], bound.arrays["stream_log_probs"])
 
-    def commit(self, rows: Sequence[int]) -> None:
-        lost = [row for row in rows if row not in self._places]
-        if lost or self._last is None:
-            raise BackendError(f"row {lost[0] if lost else None} is not among the surviving rows of the last pass")
-        start, end, lower = self._length, self._length + len(rows), 2 * self._num_lower
-        if end > self.spec.capacity:
-            raise BackendError(f"{end} rows do not fit into the cache of {self.spec.capacity}")
-        self._caches[:lower, :, start:end] = self._last.lower[:, :, list(rows)]
-        self._caches[lower:, :, start:end] = self._last.top[:, :, [self._places[row] for row in rows]]
-        self._length = end
-
-    def truncate(self, length: int) -> None:
-        if not 0 <= length <= self._length:
-            raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
-        self._length, self._places = length, {}
+    def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
+        assert self._last is not None
+        lower = 2 * self._num_lower
+        self._caches[:lower, :, positions] = self._last.lower[:, :, rows]
+        self._caches[lower:, :, positions] = self._last.top[:, :, places]
 
     def close(self) -> None:
-        self._passes, self._last, self._places, self._program, self._length = {}, None, {}, None, 0
-
-    def __enter__(self) -> OnnxBackend:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
+        self._passes, self._last, self._program = {}, None, None
 
     def _pass(self, method: str) -> _Pass:
         if self._program is None:

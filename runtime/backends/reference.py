@@ -12,12 +12,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamfuse.runtime.backend import DECODE, PREFILL, BackendError, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import (
+    DECODE,
+    PREFILL,
+    STREAMS,
+    BackendError,
+    BoolArray,
+    IntArray,
+    ModelSpec,
+    PassOutput,
+)
+
+from .host import HostBackend
 
 Method = Callable[..., tuple[Any, ...]]
 
 
-class ReferenceBackend:
+class ReferenceBackend(HostBackend):
     """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order."""
 
     def __init__(
@@ -29,23 +40,17 @@ class ReferenceBackend:
         kv_heads: int,
         head_dim: int,
     ) -> None:
-        needed = (*spec.methods, *(["streams"] if spec.deferred else []))
+        needed = (*spec.methods, *([STREAMS] if spec.deferred else []))
         missing = [name for name in needed if name not in methods]
         if missing:
             raise BackendError(f"the model lacks the methods {', '.join(missing)}")
-        self.spec = spec
+        super().__init__(spec)
         self._methods = dict(methods)
         self._num_lower = num_layers - num_msa_layers
         shape = (spec.capacity, kv_heads, head_dim)
         self._caches = [torch.zeros(shape) for _ in range(2 * num_layers)]
-        self._length = 0
         self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
         self._new: list[torch.Tensor] = []  # new keys and values of the last run, by layer
-        self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def run(
         self,
@@ -55,9 +60,8 @@ class ReferenceBackend:
         ancestors: BoolArray,
         want_logits: bool = False,
     ) -> PassOutput:
-        count, rows = len(input_ids), self.spec.rows(method)
-        if not 1 <= count <= rows:
-            raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
+        count = len(input_ids)
+        rows = self._begin(method, count)
         ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
@@ -72,28 +76,28 @@ class ReferenceBackend:
             )
         self._hidden = None
         if method == PREFILL:
-            self._remember(outputs, range(count))
+            self._keep(outputs)
+            self._remember(range(count))
             return PassOutput.of_prefill()
         if self.spec.deferred:
             outputs, self._hidden = outputs[:-1], outputs[-1]
         logits, best = (tensor.numpy() for tensor in outputs[:2])
         if method == DECODE:
-            self._remember(outputs[2:], range(1))
+            self._keep(outputs[2:])
+            self._remember(range(1))
             return PassOutput.of_decode(logits, best)
         kept = outputs[2].numpy()
-        real = int(np.count_nonzero(kept < count))  # padding rows come last
+        real = self._survivors(kept, count)
         carrying = self.spec.streams_of(method)
         streams = [tensor[:real].numpy() for tensor in outputs[3 : 5 if carrying else 3]]
-        self._remember(outputs[3 + len(streams) :], kept[:real].tolist())
+        self._keep(outputs[3 + len(streams) :])
         return PassOutput(logits[:real], best[:real], kept[:real], *streams)
 
     def streams(self, index: int) -> PassOutput:
-        if not self.spec.deferred:
-            raise BackendError("this bundle has no method 'streams'")
-        if self._hidden is None or not 0 <= index < len(self._places):
-            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
+        self._check_survivor(index, self._hidden is not None)
+        assert self._hidden is not None
         with torch.inference_mode():
-            ids, log_probs = self._methods["streams"](
+            ids, log_probs = self._methods[STREAMS](
                 self._hidden[index : index + 1],
                 torch.tensor([self._length - 1]),
                 torch.tensor([self._length], dtype=torch.int64),
@@ -102,29 +106,15 @@ class ReferenceBackend:
         nobody = np.zeros(0, np.int64)
         return PassOutput(None, nobody, nobody, ids.numpy(), log_probs.numpy())
 
-    def _remember(self, new: Sequence[torch.Tensor], kept: Sequence[int]) -> None:
+    def _keep(self, new: Sequence[torch.Tensor]) -> None:
         if len(new) != len(self._caches):
             raise BackendError(f"the method returned {len(new)} new keys and values, not {len(self._caches)}")
         self._new = list(new)
-        self._places = {row: index for index, row in enumerate(kept)}
 
-    def commit(self, rows: Sequence[int]) -> None:
-        lost = [row for row in rows if row not in self._places]
-        if lost:
-            raise BackendError(f"row {lost[0]} is not among the surviving rows of the last pass")
-        end = self._length + len(rows)
-        if end > self.spec.capacity:
-            raise BackendError(f"{end} rows do not fit into the cache of {self.spec.capacity}")
-        nodes, places = list(rows), [self._places[row] for row in rows]
+    def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
         for index, (cache, new) in enumerate(zip(self._caches, self._new, strict=True)):
-            cache[self._length : end] = new[nodes if index // 2 < self._num_lower else places]
-        self._length = end
-
-    def truncate(self, length: int) -> None:
-        if not 0 <= length <= self._length:
-            raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
-        self._length = length
-        self._places = {}
+            cache[positions] = new[rows if index // 2 < self._num_lower else places]
 
     def close(self) -> None:
-        self._caches, self._new, self._hidden, self._places, self._length = [], [], None, {}, 0
+        super().close()
+        self._caches, self._new, self._hidden = [], [], None

@@ -15,9 +15,9 @@ from fakes import ArithmeticBackend, greedy_after, spec
 from plan_simulation import DEVICES, REGIMES, simulate
 from streamfuse.runtime.accept import Walk
 from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
-from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
+from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.costs import STREAMS, CostTable
+from streamfuse.runtime.costs import CostTable
 from streamfuse.runtime.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.loop import Loop
 from streamfuse.runtime.plan import Step

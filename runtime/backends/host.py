@@ -1,0 +1,82 @@
+"""What backends share that keep their caches in Python: one sequence's length, and which rows a commit may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from streamfuse.runtime.backend import STREAMS, BackendError, IntArray, ModelSpec
+
+_Self = TypeVar("_Self", bound="HostBackend")
+
+
+class HostBackend:
+    """The base of a runtime.backend.Backend; a subclass adds `run`, `streams` and `_write`."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec, self._length = spec, 0
+        self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def commit(self, rows: Sequence[int]) -> None:
+        lost = [row for row in rows if row not in self._places]
+        if lost:
+            raise BackendError(f"row {lost[0]} is not among the surviving rows of the last pass")
+        end = self._length + len(rows)
+        if end > self._spec.capacity:
+            raise BackendError(f"{end} rows do not fit into the cache of {self._spec.capacity}")
+        if rows:
+            self._write(slice(self._length, end), list(rows), [self._places[row] for row in rows])
+        self._length = end
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self._length:
+            raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
+        self._length, self._places = length, {}
+
+    def close(self) -> None:
+        self._length, self._places = 0, {}
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
+        """Copy new rows to cache positions: below the top layers they lie by `rows`, in these by `places`."""
+        raise NotImplementedError
+
+    def _begin(self, method: str, count: int) -> int:
+        """The rows of a method that is to run with `count` real ones; should it fail, nothing is left to commit."""
+        rows = self._spec.rows(method)
+        if not 1 <= count <= rows:
+            raise BackendError(f"{method} takes from 1 to {rows} rows, not {count}")
+        self._places = {}
+        return rows
+
+    def _remember(self, kept: Iterable[int]) -> None:
+        """The real surviving rows of the pass that was just run, in their order."""
+        self._places = {row: index for index, row in enumerate(kept)}
+
+    def _survivors(self, kept: IntArray, count: int) -> int:
+        """Remember the real rows of `kept` int64 [K], padding rows last, and say how many they are."""
+        real = int(np.count_nonzero(kept < count))
+        self._remember(kept[:real].tolist())
+        return real
+
+    def _check_survivor(self, index: int, has_hidden: bool) -> None:
+        """Refuse streams where there are none to compute."""
+        if not self._spec.deferred:
+            raise BackendError(f"this bundle has no method {STREAMS!r}")
+        if not has_hidden or not 0 <= index < len(self._places):
+            raise BackendError(f"the last pass has no survivor {index} with a hidden state")
