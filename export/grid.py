@@ -16,8 +16,8 @@ from torch import Tensor
 GROUP = 32
 
 _STEPS = 20  # scales that the fit of a group tries, as llama.cpp's make_qkx2_quants does
-_TURN = 2**24  # weights
-_FIT_GROUPS = 8192  # at a time: 1 MB of weights
+_TURN = 2**22  # weights: copies of 16 MB, which the allocator keeps; larger ones come from the system every time
+_FIT_GROUPS = 4096  # at a time: 0.5 MB of weights
 _HALF_MAX = 65504.0
 
 
