@@ -7,8 +7,9 @@ to the smaller token id. All arithmetic is float64; docs/random.md defines it to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +59,20 @@ def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
         raise ValueError(f"--{flag} must be {range_}, not {value}")
 
 
-class Sampler:
-    """Picks tokens and counts near ties, the choices that a less exact engine might make otherwise."""
+# (scores [V] after a penalty, settings, number in [0, 1)) -> token and distance, as `draw`; None: `draw` decides
+Draw: TypeAlias = Callable[[FloatArray | Float64Array, SamplingConfig, float], tuple[int, float] | None]
 
-    def __init__(self, config: SamplingConfig) -> None:
+
+class Sampler:
+    """Picks tokens and counts near ties, the choices that a less exact engine might make otherwise.
+
+    `fast` is a faster way to the same tokens (runtime/native_sample.py); None: the arithmetic of this file.
+    """
+
+    def __init__(self, config: SamplingConfig, fast: Draw | None = None) -> None:
         self.config = config
         self.near_ties = 0
+        self._fast = fast
         self._space: Float64Array = np.empty(0)
 
     @property
@@ -76,14 +85,21 @@ class Sampler:
 
         Raises ValueError where the best logit is not a finite number.
         """
+        scores = penalise(logits, history, self.config.repetition_penalty)
         if self.config.greedy:
-            return self._best(penalise(logits, history, self.config.repetition_penalty))
-        if len(self._space) != len(logits):  # fresh memory of this size costs more than the arithmetic in it
-            self._space = np.empty(len(logits))
-        ids, weights = distribution(logits, history, self.config, self._space)
-        place, distance = draw(weights, uniform(self.config.seed, position))
+            return self._best(scores)
+        number = uniform(self.config.seed, position)
+        found = self._fast(scores, self.config, number) if self._fast is not None else None
+        token, distance = found if found is not None else self._draw(scores, number)
         self.near_ties += distance < NEAR_TIE_PROBABILITY
-        return place if ids is None else int(ids[place])
+        return token
+
+    def _draw(self, scores: FloatArray | Float64Array, number: float) -> tuple[int, float]:
+        if len(self._space) != len(scores):  # fresh memory of this size costs more than the arithmetic in it
+            self._space = np.empty(len(scores))
+        ids, weights = distribution(scores, self.config, self._space)
+        place, distance = draw(weights, number)
+        return (place if ids is None else int(ids[place])), distance
 
     def _best(self, scores: FloatArray | Float64Array) -> int:
         best = int(np.argmax(scores))
@@ -128,14 +144,13 @@ def lane_ends(weights: Float64Array) -> Float64Array:
 
 
 def distribution(
-    logits: FloatArray, history: Sequence[int], config: SamplingConfig, space: Float64Array | None = None
+    penalised: FloatArray | Float64Array, config: SamplingConfig, space: Float64Array | None = None
 ) -> tuple[IntArray | None, Float64Array]:
-    """The tokens that may be sampled, ascending, and their weights (not normalised; the best logit weighs 1).
+    """The tokens that may be sampled, ascending, and their weights (not normalised; the best score weighs 1).
 
-    Logits float32 [V]. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n], which may lie in
-    `space` (float64 [V]). Temperature is not 0.
+    Scores [V] are logits after `penalise`. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n],
+    which may lie in `space` (float64 [V]). Temperature is not 0.
     """
-    penalised = penalise(logits, history, config.repetition_penalty)
     top = float(penalised.max())
     _demand_finite(top)
     scores = np.empty(len(penalised)) if space is None else space

@@ -14,6 +14,7 @@ from streamfuse.runtime.config import GenerationConfig, check_prompt
 from streamfuse.runtime.costs import CostTable, measure
 from streamfuse.runtime.draft import Drafter, DraftTables, StreamDrafter
 from streamfuse.runtime.loop import Emitted, Loop, Round
+from streamfuse.runtime.sampling import Draw
 from streamfuse.runtime.stats import Clock, Statistics, Stopwatch
 from streamfuse.runtime.text import Detokenizer, TextStream
 
@@ -105,6 +106,7 @@ class Session:
 
     A generation without a width is planned by cost: `costs`, or else what the first such generation measures before it
     begins. What the plan learns stays for the next generations. A drafter of the caller's own runs at one width always.
+    `draw` is a faster way to sampled tokens (runtime/native_sample.py).
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Session:
         *,
         drafter: Drafter | None = None,
         acceptor: Acceptor | None = None,
+        draw: Draw | None = None,
         costs: CostTable | None = None,
         model_load_ms: float = 0.0,
         clock: Clock = time.perf_counter,
@@ -125,6 +128,7 @@ class Session:
         self._costs = costs
         self._plan: AdaptivePlan | None = None
         self._acceptor = acceptor if acceptor is not None else MatchAcceptor()
+        self._draw = draw
         self._model_load_ms = model_load_ms
         self._clock = clock
         self._tokens: list[int] = []
@@ -159,7 +163,16 @@ class Session:
         statistics = Statistics(Stopwatch(self._clock), self._model_load_ms)
         if plan is not None:
             statistics.cost_ms = plan.costs.of_full_passes()
-        loop = Loop(self.backend, tokens, config, self._drafter, self._acceptor, statistics=statistics, plan=plan)
+        loop = Loop(
+            self.backend,
+            tokens,
+            config,
+            self._drafter,
+            self._acceptor,
+            statistics=statistics,
+            plan=plan,
+            draw=self._draw,
+        )
         loop.observe = observe
         text = TextStream(self._decode, config.stop_strings) if self._decode else None
         self._generation = Generation(loop, text)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streamfuse.runtime.random import uniform
-from streamfuse.runtime.sampling import Sampler, SamplingConfig, distribution
+from streamfuse.runtime.sampling import Sampler, SamplingConfig, distribution, penalise
 
 STEPS = json.loads((Path(__file__).parents[1] / "traces" / "sampling.json").read_text(encoding="utf-8"))["steps"]
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -92,7 +92,7 @@ def test_the_nucleus_of_a_large_vocabulary_needs_no_full_sort_to_be_right(
     rng: np.random.Generator, top_p: float
 ) -> None:
     logits = (rng.normal(size=5000) * 2).astype(np.float32)
-    ids, weights = distribution(logits, [], SamplingConfig(temperature=1, top_p=top_p))
+    ids, weights = distribution(logits, SamplingConfig(temperature=1, top_p=top_p))
     probs = np.exp(logits.astype(np.float64))
     probs /= probs.sum()
     order = np.argsort(-logits, kind="stable")
@@ -125,7 +125,7 @@ def test_filters_keep_what_hugging_face_keeps(rng: np.random.Generator) -> None:
             process.MinPLogitsWarper(0.02),
         ):
             scores = warper(ids, scores)
-        ours, weights = distribution(logits, history, config)
+        ours, weights = distribution(penalise(logits, history, config.repetition_penalty), config)
         assert ours is not None
         assert ours.tolist() == torch.isfinite(scores[0]).nonzero()[:, 0].tolist()
         assert np.abs(weights / weights.sum() - torch.softmax(scores[0], 0).numpy()[ours]).max() < 1e-5

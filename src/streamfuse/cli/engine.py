@@ -41,6 +41,7 @@ class Opened:
         """
         from streamfuse.runtime.draft import DraftTables, StreamDrafter
         from streamfuse.runtime.native_grow import native_grower
+        from streamfuse.runtime.native_sample import native_draw
         from streamfuse.runtime.session import Session
 
         started = time.perf_counter()
@@ -50,7 +51,15 @@ class Opened:
             drafter = StreamDrafter(tables, native_grower(tables))
             costs = self._costs(backend, threads, remember) if plan and backend.spec.widths else None
             load_ms = 1000 * (time.perf_counter() - started)
-            session = Session(backend, None, self.text.decode, drafter=drafter, costs=costs, model_load_ms=load_ms)
+            session = Session(
+                backend,
+                None,
+                self.text.decode,
+                drafter=drafter,
+                draw=native_draw(),
+                costs=costs,
+                model_load_ms=load_ms,
+            )
         except BaseException:
             backend.close()
             raise
