@@ -42,6 +42,8 @@ class MatchAcceptor:
     def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Pick) -> Walk:
         if not len(output.kept):
             raise ValueError("a pass without survivors has nothing to accept")
+        if len(tree) == 1:  # nothing was drafted
+            return Walk([0], [pick(0, history, len(history))], 0, [], [0])
         kept = output.kept.tolist()
         drafted, parents, count = tree.tokens.tolist(), tree.parents.tolist(), len(tree)
         before = list(history)

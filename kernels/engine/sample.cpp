@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <vector>
 
+#include "score_loops.h"
+
 namespace {
 
-constexpr int64_t kLanes = 256, kBlock = 64;  // docs/random.md; scores looked at together where few are wanted
+using streamfuse::Summit, streamfuse::Loops, streamfuse::kLanes;
+
+constexpr int64_t kBlock = 64;  // scores that are looked at together where a few are wanted
 constexpr int64_t kUndecided = -1;
 // Sums of weights agree with the reference's to better than this share of the total: at most as many additions in a row
 // as a vocabulary has tokens, and exponentials, each within a few units of 2^-53. What lies nearer to an edge is not
@@ -28,101 +31,22 @@ struct Token {
 // Best first, equal ones by the smaller id.
 bool before(const Token& a, const Token& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
 
-// e^x for x <= 0, within a few units of the last place; below -700 as at -700. Written for a compiler that makes vectors
-// of it: 2^k by adding to the exponent, and the Taylor series of the rest, which is at most ln(2) / 2.
-template <bool kFused>
-inline __attribute__((always_inline)) double exponential(double x) {
-  const auto fma = [](double a, double b, double c) __attribute__((always_inline)) {
-    if constexpr (kFused) return __builtin_fma(a, b, c);
-    return a * b + c;
-  };
-  constexpr double kShift = 0x1.8p52;  // its last bit is worth 1, so a sum with it is rounded to an integer
-  x = x < -700.0 ? -700.0 : x;
-  const double shifted = fma(x, 1.4426950408889634, kShift), k = shifted - kShift;
-  const double r = fma(k, -1.9082149292705877e-10, fma(k, -0.69314718036912382, x));
-  double sum = fma(1.0 / 6227020800, r, 1.0 / 479001600);
-  sum = fma(sum, r, 1.0 / 39916800);
-  sum = fma(sum, r, 1.0 / 3628800);
-  sum = fma(sum, r, 1.0 / 362880);
-  sum = fma(sum, r, 1.0 / 40320);
-  sum = fma(sum, r, 1.0 / 5040);
-  sum = fma(sum, r, 1.0 / 720);
-  sum = fma(sum, r, 1.0 / 120);
-  sum = fma(sum, r, 1.0 / 24);
-  sum = fma(sum, r, 1.0 / 6);
-  sum = fma(sum, r, 0.5);
-  sum = fma(sum, r, 1.0);
-  sum = fma(sum, r, 1.0);
-  return std::bit_cast<double>(std::bit_cast<uint64_t>(sum) + (std::bit_cast<uint64_t>(shifted) << 52));
-}
-
-// Adds the weights of all scores to their lanes.
-template <bool kFused, class Number>
-inline __attribute__((always_inline)) void weigh(const Number* scores, int64_t count, double top, double temperature,
-                                                 double* lanes) {
-  for (int64_t start = 0; start < count; start += kLanes) {
-    const int64_t here = std::min(kLanes, count - start);
-    for (int64_t lane = 0; lane < here; ++lane) {
-      lanes[lane] += exponential<kFused>((static_cast<double>(scores[start + lane]) - top) / temperature);
-    }
-  }
-}
-
-template <class Number>
-using Weigh = void (*)(const Number*, int64_t, double, double, double*);
-
-#if defined(__aarch64__)
-constexpr bool kFusedAnywhere = true;
-#else
-constexpr bool kFusedAnywhere = false;
-#endif
-
-template <class Number>
-void weigh_anywhere(const Number* scores, int64_t count, double top, double temperature, double* lanes) {
-  weigh<kFusedAnywhere>(scores, count, top, temperature, lanes);
-}
-
-#if defined(__x86_64__) && defined(__GNUC__)
-template <class Number>
-__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) void weigh_avx512(const Number* scores, int64_t count,
-                                                                           double top, double temperature,
-                                                                           double* lanes) {
-  weigh<true>(scores, count, top, temperature, lanes);
-}
-
-template <class Number>
-__attribute__((target("avx2,fma"))) void weigh_avx2(const Number* scores, int64_t count, double top, double temperature,
-                                                    double* lanes) {
-  weigh<true>(scores, count, top, temperature, lanes);
-}
-#endif
-
-template <class Number>
-Weigh<Number> fastest_weigh() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return weigh_avx512<Number>;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return weigh_avx2<Number>;
-#endif
-  return weigh_anywhere<Number>;
-}
-
 // One draw. Number is the type of the scores before temperature.
 template <class Number>
 class Draw {
  public:
-  Draw(sf_sampling& sampling, const Number* scores) : s_(sampling), scores_(scores), top_(best(0, s_.vocab_size)) {}
+  Draw(sf_sampling& sampling, const Number* scores) : s_(sampling), scores_(scores) {}
 
   int64_t run() {
-    if (!std::isfinite(top_) || unordered_) return kUndecided;
+    const Summit summit = loops().summit(scores_, s_.vocab_size);
+    top_ = summit.score;
+    if (summit.unordered || !std::isfinite(top_)) return kUndecided;
     if (s_.top_k > 0 && s_.top_k < s_.vocab_size) {
       keep_largest();
     } else if (s_.top_p < 1 || s_.min_p > 0) {
       if (!keep_heavy()) return kUndecided;
     } else {
-      static const Weigh<Number> weigh_all = fastest_weigh<Number>();
-      Lanes lanes{};
-      weigh_all(scores_, s_.vocab_size, top_, s_.temperature, lanes.data());
-      return draw(lanes, s_.vocab_size, [this](int64_t id) { return weight_of(score_of(id)); });
+      return draw(lanes_of_all(), s_.vocab_size, [this](int64_t id) { return weight_of(score_of(id)); });
     }
     if (!narrow()) return kUndecided;
     const Lanes lanes = lanes_of_kept();
@@ -131,28 +55,9 @@ class Draw {
   }
 
  private:
-  static double weight_of(double score) { return exponential<kFusedAnywhere>(score); }
+  static double weight_of(double score) { return streamfuse::exponential<streamfuse::kFusedAnywhere>(score); }
   double score_of(int64_t id) const { return (static_cast<double>(scores_[id]) - top_) / s_.temperature; }
   int64_t size() const { return static_cast<int64_t>(kept_.size()); }
-
-  // The largest score of a part; notices what is not a number.
-  double best(int64_t start, int64_t end) {
-    constexpr int64_t kWide = 16;  // side by side, as a vector
-    Number most[kWide];
-    uint32_t odd[kWide] = {};
-    std::fill(most, most + kWide, -std::numeric_limits<Number>::infinity());
-    const auto see = [&](int64_t lane, Number score) {
-      most[lane] = score > most[lane] ? score : most[lane];
-      odd[lane] |= score != score;
-    };
-    int64_t at = start;
-    for (; at + kWide <= end; at += kWide) {
-      for (int64_t lane = 0; lane < kWide; ++lane) see(lane, scores_[at + lane]);
-    }
-    for (; at < end; ++at) see(0, scores_[at]);
-    for (const uint32_t one : odd) unordered_ |= one != 0;
-    return static_cast<double>(*std::max_element(most, most + kWide));
-  }
 
   // Top-k. As many blocks reach the k-th largest block's best, so no smaller score is needed.
   void keep_largest() {
@@ -161,7 +66,7 @@ class Draw {
     if (k <= blocks) {
       std::vector<double> bests(static_cast<size_t>(blocks));
       for (int64_t block = 0; block < blocks; ++block) {
-        bests[static_cast<size_t>(block)] = best(block * kBlock, (block + 1) * kBlock);
+        bests[static_cast<size_t>(block)] = *std::max_element(scores_ + block * kBlock, scores_ + (block + 1) * kBlock);
       }
       std::nth_element(bests.begin(), bests.begin() + (k - 1), bests.end(), std::greater<>());
       floor = bests[static_cast<size_t>(k - 1)];
@@ -177,14 +82,10 @@ class Draw {
   bool keep_heavy() {
     double least = s_.min_p;
     if (s_.top_p < 1) {
-      static const Weigh<Number> weigh_all = fastest_weigh<Number>();
-      Lanes lanes{};
-      weigh_all(scores_, s_.vocab_size, top_, s_.temperature, lanes.data());
-      total_ = total_of(lanes, s_.vocab_size);
+      total_ = total_of(lanes_of_all(), s_.vocab_size);
       if (!std::isfinite(total_)) return false;
       // Those below, all together, weigh half of what top-p leaves out.
-      const double light = 0.5 * (1 - s_.top_p) * total_ / static_cast<double>(s_.vocab_size);
-      least = light;
+      least = 0.5 * (1 - s_.top_p) * total_ / static_cast<double>(s_.vocab_size);
     }
     keep_from(top_ + s_.temperature * (std::log(least) - 1e-6));  // a little too many: weights decide below
     for (Token& token : kept_) token.weight = weight_of(token.score);
@@ -239,6 +140,17 @@ class Draw {
     return false;
   }
 
+  static const Loops<Number>& loops() {
+    static const Loops<Number> found = streamfuse::best_loops<Number>();
+    return found;
+  }
+
+  Lanes lanes_of_all() const {
+    Lanes lanes{};
+    loops().weigh(scores_, s_.vocab_size, top_, s_.temperature, lanes.data());
+    return lanes;
+  }
+
   Lanes lanes_of_kept() const {
     Lanes lanes{};
     for (size_t m = 0; m < kept_.size(); ++m) lanes[m % kLanes] += kept_[m].weight;
@@ -281,8 +193,7 @@ class Draw {
 
   sf_sampling& s_;
   const Number* scores_;
-  bool unordered_ = false;
-  double top_;
+  double top_ = 0.0;    // the best score before temperature
   double total_ = 0.0;  // of what top-p is a share of
   std::vector<Token> kept_;
 };
