@@ -26,6 +26,7 @@ class PartSize:
 Sizes = dict[str, PartSize]
 
 
+_PRODUCTS = ("attention", "mlp")  # parts whose matrices low-rank adapters sit beside
 _GRID_BITS = {"q4_1": 4, "q8_0": 8}
 _GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight, with its share of d and m
 
@@ -98,17 +99,18 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     """Sizes per part.
 
     A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK it is a copy in another
-    form. `streams` counts the stream head and the adapter with what of it tunes the base, unless that is merged, and
-    without the parent term, which is the host's (draft.npz).
+    form. What tunes the base and is not merged is read in every pass, so it counts with the matrices that it sits
+    beside. `streams` counts the stream head and the rest of the adapter, without the parent term, which is the host's
+    (draft.npz).
     """
     h, inner, layers, vocab = config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rate = _rates(plan, h)
     attention = layers * (h * (query + 2 * kv) + query * h)
-    tuned, tuned_bytes = _low_rank(config, plan, streams.base_rank, streams.base_layers)
+    tuned = {part: _low_rank(config, plan, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
     attention_floats = layers * (h + 2 * config.head_dim * config.qk_norm + _biases(config))
     mlp = layers * 3 * h * inner
-    adapter, adapter_bytes = _adapter_parameters(config, plan, streams)
+    adapter = _adapter(config, plan, streams)
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
     untied = bool(streams.pruner_rank) and not config.tie_word_embeddings
     one_grid = _one_table(plan)
@@ -118,13 +120,17 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     return {
         "embedding": PartSize(vocab * h, round(vocab * h * rate.table)),
         "attention": PartSize(
-            attention + attention_floats, round(attention * rate.attention) + wide * attention_floats
+            attention + attention_floats + tuned["attention"].parameters,
+            round(attention * rate.attention) + wide * attention_floats + tuned["attention"].bytes,
         ),
-        "mlp": PartSize(mlp + layers * h, round(mlp * rate.mlp) + wide * layers * h),
+        "mlp": PartSize(
+            mlp + layers * h + tuned["mlp"].parameters,
+            round(mlp * rate.mlp) + wide * layers * h + tuned["mlp"].bytes,
+        ),
         "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + wide * h),
         "streams": PartSize(
-            stream_head + candidates + adapter + tuned,
-            round(stream_head * rate.streams + candidates * rate.table) + adapter_bytes + tuned_bytes,
+            stream_head + candidates + adapter.parameters,
+            round(stream_head * rate.streams + candidates * rate.table) + adapter.bytes,
         ),
     }
 
@@ -144,30 +150,36 @@ def _biases(config: ModelConfig) -> int:
     return query + 2 * kv + (config.hidden_size if config.architecture != "Qwen2ForCausalLM" else 0)
 
 
-def _adapter_parameters(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> tuple[int, int]:
-    """Parameters of the streams without the parent term, and their bytes in the graphs."""
+def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> PartSize:
+    """The streams' own, without the parent term."""
     h = config.hidden_size
-    own, stored = _low_rank(config, plan, streams.adapter_rank, streams.num_msa_layers)
+    beside = [_low_rank(config, plan, streams.adapter_rank, streams.num_msa_layers, part) for part in _PRODUCTS]
     rest = 2 * h * (streams.eta_rank + streams.pruner_rank) + (2 if streams.pruner_rank else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
-    return own + rest, stored + DTYPE_BITS[plan.dtype] // 8 * rest
+    return PartSize(
+        sum(size.parameters for size in beside) + rest,
+        sum(size.bytes for size in beside) + DTYPE_BITS[plan.dtype] // 8 * rest,
+    )
 
 
-def _low_rank(config: ModelConfig, plan: ExportPlan, rank: int, layers: int) -> tuple[int, int]:
-    """Parameters of low-rank adapters of all seven matrices, and their bytes in the graphs.
+def _low_rank(config: ModelConfig, plan: ExportPlan, rank: int, layers: int, part: str) -> PartSize:
+    """Low-rank adapters of a part's matrices, and their bytes in the graphs.
 
     The kernels take them in float16 as they are (native.py); elsewhere adapters that share an input are one pair of
     matrices, the second one block-diagonal (stock.FusedAdapter).
     """
     h, inner = config.hidden_size, config.intermediate_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shared = [(h, (query, kv, kv)), (query, (h,)), (h, (inner, inner)), (inner, (h,))]  # inputs, outputs
+    shared = {  # inputs, outputs
+        "attention": [(h, (query, kv, kv)), (query, (h,))],
+        "mlp": [(h, (inner, inner)), (inner, (h,))],
+    }[part]
     own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
     if plan.grids is not None:
-        return own, 2 * own
+        return PartSize(own, 2 * own)
     stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
-    return own, DTYPE_BITS[plan.dtype] // 8 * stored
+    return PartSize(own, DTYPE_BITS[plan.dtype] // 8 * stored)
 
 
 def manifest_parts(sizes: Sizes, plan: ExportPlan) -> dict[str, Facts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows, write_checkpoint
+from streamfuse.bench.work import weight_bytes
 from streamfuse.bundle import open_bundle
 from streamfuse.export.bundle import export_bundle
 from streamfuse.export.graphs import Weights, build_methods, example_inputs
@@ -64,11 +66,12 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
     for settings, merges in cases:
         plan = plan_for(checkpoint, tmp_path / "none", **settings)
         assert plan.merges(streams) is merges, settings
-    sizes = [
-        preview(plan_for(checkpoint, tmp_path / "none", merge_adapter=choice)).parts["streams"].parameters
-        for choice in ("off", "on")
-    ]
-    assert sizes[0] - sizes[1] == sum(p.numel() for p in tuned.base_adapters.parameters())
+    apart, merged = (
+        preview(plan_for(checkpoint, tmp_path / "none", merge_adapter=choice)).parts for choice in ("off", "on")
+    )
+    more = {part: apart[part].parameters - merged[part].parameters for part in apart}
+    assert sum(more.values()) == sum(p.numel() for p in tuned.base_adapters.parameters())
+    assert {part for part, count in more.items() if count} == {"attention", "mlp"}, "every pass reads them"
     with pytest.raises(PlanError, match="--merge-adapter must be one of auto, on, off, not maybe"):
         plan_for(checkpoint, tmp_path / "none", merge_adapter="maybe")
 
@@ -93,8 +96,17 @@ def test_a_tuned_bundle_keeps_the_law_and_the_grid(
     bundle = open_bundle(plan.output_dir)
     own = [p for name, p in tuned.named_parameters() if not name.startswith(("base.", "base_adapters."))]
     assert bundle.manifest.speculation.extra_parameters == sum(p.numel() for p in own)
-    expected = part_sizes(tuned.base.config, tuned.streams_config, len(tuned.stream_vocab), plan)["streams"].bytes
-    assert bundle.manifest.quantization.streams.bytes == expected
+    facts = (
+        tuned.base.config,
+        replace(tuned.streams_config, base_rank=0, base_layers=0),
+        len(tuned.stream_vocab),
+        plan,
+    )
+    untuned, adapters = part_sizes(*facts), sum(p.numel() for p in tuned.base_adapters.parameters())
+    assert bundle.manifest.quantization.streams.bytes == untuned["streams"].bytes
+    read = sum(untuned[part].bytes for part in ("attention", "mlp", "head"))
+    table = 0 if untuned["head"].bytes else untuned["embedding"].bytes
+    assert weight_bytes(bundle.manifest) == read + table + 2 * adapters, "float16, in each pass of plain decoding"
     with ExecuTorchBackend(bundle.graph, bundle.spec()) as engine:
         plain = decode_rows(engine, TEXT)
         for method in ("verify_4", "verify_12"):
