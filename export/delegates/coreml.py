@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import coremltools as ct
 import numpy as np
 import torch
+from coremltools.converters.mil.mil import Program
 from executorch.backends.apple.coreml import executorchcoreml
 from executorch.backends.apple.coreml.compiler import CoreMLBackend
 from executorch.exir import EdgeProgramManager
@@ -28,6 +30,7 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from streamfuse.export import stock
+from streamfuse.export.coreml.convert import quiet
 from streamfuse.export.graphs import STREAMS, Method, Streams, Verify, example_inputs
 from streamfuse.export.lower import LoweringError, edge_program
 from streamfuse.export.plan import ExportPlan
@@ -147,9 +150,10 @@ def lower(
             programs[name] = _with_plain_casts(programs[name])
     progress("Core ML program")
     try:
-        results = CoreMLBackend.preprocess_multimethod(
-            {name: [program] for name, program in programs.items()}, {name: [specs] for name in programs}
-        )
+        with quiet(), _unwatched():
+            results = CoreMLBackend.preprocess_multimethod(
+                {name: [program] for name, program in programs.items()}, {name: [specs] for name in programs}
+            )
     except (NotImplementedError, RuntimeError, ValueError) as error:
         raise LoweringError(f"coremltools cannot convert a method: {error}") from error
     made: dict[str, nn.Module] = {}
@@ -158,6 +162,17 @@ def lower(
         module = delegate_module(program, CoreMLBackend.__name__, result, specs)
         made[name] = Border(module, isinstance(methods[name], Streams))
     return edge_program(made, {name: example_inputs(weights, methods[name]) for name in made}, constants)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """coremltools looks through a whole program before and after each of its passes, also of those that it skips."""
+    validate = Program.validate
+    Program.validate = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        Program.validate = validate
 
 
 def _with_plain_casts(program: ExportedProgram) -> ExportedProgram:

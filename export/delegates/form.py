@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.export import stock
+from streamfuse.export.grid import GROUP, to_q4_1, to_q8_0
 from streamfuse.export.plan import ExportPlan, Part, PartScheme
 from streamfuse.model.streams import StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
+
+_LARGEST_ZERO = 2.0**14  # in steps of the grid; beyond it a group's spread is below float16's rounding of its minimum
 
 
 class Form(stock.Form):
@@ -78,31 +81,49 @@ class Form(stock.Form):
 
 
 class Grouped(nn.Module):
-    """A matrix [N, K] in integers, with one scale (and zero) per group of K / G inputs, by torchao."""
+    """A matrix [N, K] in integers, with one scale (and zero) per group of K / G inputs, by torchao.
+
+    The schemes that are a GGUF's Q4_1 and Q8_0 carry its own integers over, with zeros that are no integers.
+    """
 
     values: Tensor  # int8 [N, K]
     scales: Tensor  # [N, G]
-    zeros: Tensor | None  # int8 [N, G]; None: symmetric, where `spelt_out` does not ask for noughts
+    zeros: Tensor | None  # int8 or float32 [N, G]; None: symmetric, where `spelt_out` does not ask for noughts
 
     def __init__(self, weight: Tensor, scheme: PartScheme, spelt_out: bool = False) -> None:
         super().__init__()
+        for name in ("values", "scales", "zeros"):
+            self.register_buffer(name, None)
         self.block, self.least = (1, scheme.group_size or weight.shape[1]), -(1 << (scheme.bits - 1))
         self.most = -self.least - 1
-        mapping = ao.MappingType.SYMMETRIC if scheme.symmetric else ao.MappingType.ASYMMETRIC
         weight = weight.detach().float()
-        scales, zeros = ao.choose_qparams_affine(
-            weight, mapping, self.block, torch.int8, self.least, self.most, zero_point_dtype=torch.int8
-        )
-        values = ao.quantize_affine(weight, self.block, scales, zeros, torch.int8, self.least, self.most)
-        self.register_buffer("values", values)
-        self.register_buffer("scales", scales)
-        self.register_buffer("zeros", None if scheme.symmetric and not spelt_out else zeros)
+        if scheme == PartScheme(4, GROUP, symmetric=False):
+            self.values, self.scales, self.zeros = _q4_1(weight)
+        elif scheme == PartScheme(8, GROUP, symmetric=True) and not spelt_out:
+            q8_0 = to_q8_0(weight)
+            self.values, self.scales, self.zeros = q8_0.q, q8_0.d.float(), None
+        else:
+            mapping = ao.MappingType.SYMMETRIC if scheme.symmetric else ao.MappingType.ASYMMETRIC
+            self.scales, zeros = ao.choose_qparams_affine(
+                weight, mapping, self.block, torch.int8, self.least, self.most, zero_point_dtype=torch.int8
+            )
+            self.values = ao.quantize_affine(weight, self.block, self.scales, zeros, torch.int8, self.least, self.most)
+            self.zeros = None if scheme.symmetric and not spelt_out else zeros
 
     def dequantized(self) -> Tensor:
         floats: Tensor = ao.dequantize_affine(
             self.values, self.block, self.scales, self.zeros, torch.int8, self.least, self.most
         )
         return floats
+
+
+def _q4_1(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """values, scales and zeros of d q + m as d (v - z), v = q - 8. A group without spread is m (0 - (-1))."""
+    grid = to_q4_1(weight)
+    d, m = grid.d.float(), grid.m.float()
+    flat = m.abs() >= _LARGEST_ZERO * d  # also d = 0
+    values = (grid.q.to(torch.int8) - 8).unflatten(1, (-1, GROUP)).masked_fill(flat.unsqueeze(2), 0).flatten(1)
+    return values, torch.where(flat, m, d), torch.where(flat, -1.0, -8 - m / torch.where(flat, 1.0, d))
 
 
 class GroupedLinear(Grouped):

@@ -36,8 +36,23 @@ def test_a_quantized_table_looks_up_the_rows_of_its_matrix() -> None:
     assert torch.equal(table(ids), table.dequantized()[ids])
 
 
+def test_the_grids_of_a_gguf_are_carried_over() -> None:
+    """Four bits rounded anew lose half a step; what lay on the grid comes back but for the rounding of m / d."""
+    torch.manual_seed(0)
+    d, m = torch.rand(24, 2, 1).mul(0.01).half().float(), torch.randn(24, 2, 1).mul(0.1).half().float()
+    d[3] = 0  # a group of one value
+    q = torch.randint(0, 16, (24, 2, 32))
+    q[..., 0], q[..., 1] = 0, 15
+    weight = (q * d + m).flatten(1)
+    four = GroupedTable(weight, PartScheme(4, 32, False)).dequantized()
+    torch.testing.assert_close(four, weight, rtol=1e-5, atol=1e-6)
+    eight = (torch.randint(-127, 128, (24, 2, 32)) * d).flatten(1)
+    eight[:, ::32] = (127 * d).squeeze(2).repeat(1, 1)
+    assert torch.equal(GroupedTable(eight, PartScheme(8, 32, True)).dequantized(), eight)
+
+
 def test_integers_stay_in_their_range() -> None:
-    values = GroupedTable(torch.randn(16, 64), PartScheme(4, 32, False)).values
+    values = GroupedTable(torch.randn(16, 64), PartScheme(4, 64, False)).values
     assert (int(values.min()), int(values.max())) == (-8, 7)
 
 

@@ -41,7 +41,7 @@ def _export(checkpoint: tuple[Path, Path], folder: Path, **changes: Any) -> Repo
 @pytest.fixture(scope="module")
 def coreml(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
-    return folder, _export(checkpoint, folder, backend="coreml", quantize=Quantize.INT8_WEIGHTS)
+    return folder, _export(checkpoint, folder, backend="coreml", quantize=Quantize.INT4_WEIGHTS)
 
 
 @pytest.fixture(scope="module")
