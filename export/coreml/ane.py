@@ -41,8 +41,10 @@ class Form(plain.TracedForm):
         super().__init__(store, traced)
         self.kv_heads = kv_heads
 
-    def convolution(self, part: Part, *layers: nn.Linear) -> Convolution:
-        return Convolution(self.product(part, *layers), self.traced)
+    def adapted(
+        self, part: Part, layers: tuple[nn.Linear, ...], adapters: StreamAdapters | None, *names: str
+    ) -> nn.Module:
+        return Adapted(Convolution(self.product(part, *layers), self.traced), adapters, *names)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
         return [Convolution(self.table(part, rows), self.traced) for rows in weight.split(WIDEST)]
@@ -52,9 +54,6 @@ class Form(plain.TracedForm):
 
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Opening(self, block, adapters)
-
-    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        return Closing(self, block, adapters)
 
     def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
         return Head(norm, self.chunks("head", weight))
@@ -113,18 +112,8 @@ class Adapted(nn.Module):
         return y + x
 
 
-class Opening(nn.Module):
+class Opening(plain.Opening):
     """x [1, h, 1, R] -> query [1, Hq * D, 1, R], key and value [1, Hkv * D, 1, R]; cos and sin are [1, 1, D, R]."""
-
-    def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
-        super().__init__()
-        a = block.self_attn
-        self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
-        self.norm = Norm(block.input_layernorm, 1)
-        joined = form.convolution("attention", a.q_proj, a.k_proj, a.v_proj)
-        self.qkv_proj = Adapted(joined, adapters, "q_proj", "k_proj", "v_proj")
-        self.q_norm = Norm(a.q_norm, 2) if a.qk_norm else None
-        self.k_norm = Norm(a.k_norm, 2) if a.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv_proj(self.norm(x), first)
@@ -136,25 +125,6 @@ class Opening(nn.Module):
         qk = qk * cos + torch.cat([-qk[:, :, half:], qk[:, :, :half]], 2) * sin
         flat = qk.reshape(1, split, 1, rows)
         return flat[:, : self.heads * self.dim], flat[:, self.heads * self.dim :], v
-
-
-class Closing(nn.Module):
-    """Output projection, the gated MLP with gate and up in one product, and both residual additions."""
-
-    def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
-        super().__init__()
-        m = block.mlp
-        self.norm, self.intermediate = Norm(block.post_attention_layernorm, 1), m.up_proj.out_features
-        self.o_proj = Adapted(form.convolution("attention", block.self_attn.o_proj), adapters, "o_proj")
-        self.gate_up_proj = Adapted(form.convolution("mlp", m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
-        self.down_proj = Adapted(form.convolution("mlp", m.down_proj), adapters, "down_proj")
-
-    def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        x = x + self.o_proj(attended, first)
-        gate_up = self.gate_up_proj(self.norm(x), first)
-        gate, up = gate_up[:, : self.intermediate], gate_up[:, self.intermediate :]
-        closed: Tensor = x + self.down_proj(F.silu(gate) * up, first)
-        return closed
 
 
 class Attention(nn.Module):

@@ -34,6 +34,12 @@ class Form:
         bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
         return Product(self.store.of(part, *(layer.weight for layer in layers)), bias, self.traced)
 
+    def adapted(
+        self, part: Part, layers: tuple[nn.Linear, ...], adapters: StreamAdapters | None, *names: str
+    ) -> nn.Module:
+        """The product of layers that share their input, with the adapters of these names."""
+        return stock.Adapted(cast("nn.Linear", self.product(part, *layers)), adapters, *names)
+
     def table(self, part: Part, weight: Tensor) -> Product:
         return Product(self.store.of(part, weight), None, self.traced)
 
@@ -85,11 +91,11 @@ class Opening(nn.Module):
         super().__init__()
         a = block.self_attn
         self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
-        self.norm = Norm(block.input_layernorm)
-        product = form.product("attention", a.q_proj, a.k_proj, a.v_proj)
-        self.qkv_proj = stock.Adapted(cast("nn.Linear", product), adapters, "q_proj", "k_proj", "v_proj")
-        self.q_norm = Norm(a.q_norm) if a.qk_norm else None
-        self.k_norm = Norm(a.k_norm) if a.qk_norm else None
+        self.norm = Norm(block.input_layernorm, 1)
+        joined = (a.q_proj, a.k_proj, a.v_proj)
+        self.qkv_proj = form.adapted("attention", joined, adapters, "q_proj", "k_proj", "v_proj")
+        self.q_norm = Norm(a.q_norm, 2) if a.qk_norm else None
+        self.k_norm = Norm(a.k_norm, 2) if a.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv_proj(self.norm(x), first).view(x.shape[0], -1, self.dim)
@@ -103,22 +109,18 @@ class Opening(nn.Module):
 
 
 class Closing(nn.Module):
-    """Output projection, the gated MLP with gate and up in one product, and both residual additions."""
+    """Output projection, the gated MLP with gate and up in one product, and both residual additions.
+
+    Features lie on axis 1, in this layout and in the Neural Engine's.
+    """
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
         super().__init__()
         m = block.mlp
-        self.norm, self.intermediate = Norm(block.post_attention_layernorm), m.up_proj.out_features
-        products = (
-            form.product("attention", block.self_attn.o_proj),
-            form.product("mlp", m.gate_proj, m.up_proj),
-            form.product("mlp", m.down_proj),
-        )
-        names = ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)
-        self.o_proj, self.gate_up_proj, self.down_proj = (
-            stock.Adapted(cast("nn.Linear", product), adapters, *group)
-            for product, group in zip(products, names, strict=True)
-        )
+        self.norm, self.intermediate = Norm(block.post_attention_layernorm, 1), m.up_proj.out_features
+        self.o_proj = form.adapted("attention", (block.self_attn.o_proj,), adapters, "o_proj")
+        self.gate_up_proj = form.adapted("mlp", (m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
+        self.down_proj = form.adapted("mlp", (m.down_proj,), adapters, "down_proj")
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         x = x + self.o_proj(attended, first)
