@@ -13,8 +13,9 @@ from streamfuse.runtime.backend import Backend, ModelSpec
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 from . import facts, native, selftest
+from .delegates.report import describe
 from .graphs import Method, Weights, build_methods
-from .lower import lower_methods, required_operators
+from .lower import lower_methods, required_operators, to_program
 from .parts import manifest_parts, part_sizes
 from .plan import ExportPlan, Quantize
 from .quantize import quantize_weights
@@ -45,7 +46,10 @@ class ExecuTorchTarget:
     def lower(self) -> None:
         config, streams = self.model.base.config, self.model.streams_config
         constants = facts.constant_methods(config, self.plan, streams.num_streams, streams.num_msa_layers)
-        program = lower_methods(self.weights, self.methods, constants, self.progress)
+        edge = lower_methods(self.weights, self.methods, constants, self.progress)
+        self.delegation = {name: report.to_dict() for name, report in describe(edge).items()}
+        self.progress("ExecuTorch program")
+        program = to_program(edge)
         self.operators = required_operators(program)
         with (self.folder / GRAPH_FILE).open("wb") as file:
             program.write_to_file(file)
@@ -63,7 +67,7 @@ class ExecuTorchTarget:
             methods={name: facts.method_facts(method, self.weights) for name, method in self.methods.items()},
             cache_dtype="float32",
             quantization=manifest_parts(sizes, self.plan),
-            report={"grid": grid} if grid else {},
+            report={"proof": "engine", "delegation": self.delegation, **({"grid": grid} if grid else {})},
         )
 
 

@@ -39,22 +39,20 @@ def lower_methods(
     methods: Mapping[str, Method],
     constants: dict[str, Any],
     progress: Callable[[str], None] = lambda _: None,
-) -> ExecutorchProgramManager:
-    """All methods as one ExecuTorch program, with an XNNPACK delegate in the place of every `stock.Part`.
+) -> EdgeProgramManager:
+    """All methods in ExecuTorch's edge dialect, with an XNNPACK delegate in the place of every `stock.Part`.
 
     Args:
         constants: constant methods, name to value.
-        progress: called with a few words before each step: one call per delegate, one per method, and one at the end.
+        progress: called with a few words before each step: one call per delegate and one per method.
 
     Raises:
         LoweringError: XNNPACK cannot take a part.
     """
     inputs = {name: example_inputs(weights, method) for name, method in methods.items()}
-    with torch.no_grad():
+    with torch.no_grad(), quick_graphs():
         modules = with_delegates(methods, inputs, progress)
-    edge = edge_program(modules, inputs, constants, progress)
-    progress("ExecuTorch program")
-    return to_program(edge)
+    return edge_program(modules, inputs, constants, progress)
 
 
 def edge_program(
