@@ -19,7 +19,7 @@ from streamfuse.runtime.tree import Tree
 
 WALK = "walk"  # the name of the passes over natural text among the results
 _HEAD_TOKENS = 16  # of the text, by prefill
-_WALK_TOKENS = 32
+_WALK_TOKENS = 64  # fewer rows would not hold a share of best tokens against a floor
 
 Logits = npt.NDArray[np.float32]
 
