@@ -126,6 +126,21 @@ def test_a_request_that_cannot_be_served_is_one_sentence() -> None:
         reference.ReferenceBackend({name: toy(name) for name in MODEL.methods[:-1]}, MODEL, **SHAPE)
 
 
+def test_a_pass_that_fails_leaves_nothing_to_commit() -> None:
+    def broken(*_: torch.Tensor) -> tuple:
+        raise RuntimeError("out of memory")
+
+    engine = reference.ReferenceBackend(
+        {**{name: toy(name) for name in MODEL.methods}, "decode": broken}, MODEL, **SHAPE
+    )
+    one = np.ones((1, 1), np.bool_)
+    engine.run("verify_4", np.array([1]), np.array([0]), one)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        engine.run("decode", np.array([1]), np.array([0]), one)
+    with pytest.raises(BackendError, match="row 0 is not among the surviving rows"):
+        engine.commit([0])
+
+
 def test_a_full_cache_refuses_another_row() -> None:
     engine = backend()
     for start in range(0, 40, 8):
