@@ -41,6 +41,13 @@ SF_INLINE Lanes load_at_most(const T* p, int64_t count) {
   return count < kLanes ? load_first(p, (int)count) : load(p);
 }
 
+SF_INLINE void store_at_most(float* p, Lanes x, int64_t count) {
+  if (count < kLanes)
+    store_first(p, x, (int)count);
+  else
+    store(p, x);
+}
+
 template <int Count, typename T>
 SF_INLINE void dot_block(const float* x, const T* const* rows, int64_t size, float* out) {
   Lanes acc[Count];
@@ -106,8 +113,8 @@ void rotate(float* head, const float* cos, const float* sin, int64_t dim) {
     float *low = head + i, *high = low + half;
     const Lanes a = load_at_most(low, n), b = load_at_most(high, n);
     const Lanes first = mul(a, load_at_most(cos + i, n)), second = mul(b, load_at_most(cos + half + i, n));
-    store_first(low, fma(mul(b, splat(-1.0f)), load_at_most(sin + i, n), first), (int)n);
-    store_first(high, fma(a, load_at_most(sin + half + i, n), second), (int)n);
+    store_at_most(low, fma(mul(b, splat(-1.0f)), load_at_most(sin + i, n), first), n);
+    store_at_most(high, fma(a, load_at_most(sin + half + i, n), second), n);
   }
 }
 

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kWorkerSpin = std::chrono::microseconds(400);  // covers the loop's own work between two passes
 constexpr auto kCallerSpin = std::chrono::microseconds(40);   // a chunk takes less, unless its worker was put aside
 constexpr int kPausesPerLook = 64;                            // at the clock
-constexpr uint32_t kClosed = 0xffffffffu;
+constexpr int64_t kMostChunks = 0xffff;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -44,6 +44,31 @@ bool spin(Ready ready, Clock::duration patience) {
   }
 }
 
+// The chunks of a job that nobody has claimed yet of those that one thread begins with. The upper half of the word names
+// the job, so a claim by a thread that is still at an older job fails.
+class Share {
+ public:
+  void open(uint32_t name, uint32_t begin, uint32_t end) { word_.store(pack(name, begin, end)); }
+
+  // The first chunk that is left, or the last one; -1 where nothing is.
+  int64_t claim(uint32_t name, bool first) {
+    uint64_t word = word_.load(std::memory_order_acquire);
+    for (;;) {
+      const uint32_t begin = static_cast<uint16_t>(word >> 16), end = static_cast<uint16_t>(word);
+      if (static_cast<uint32_t>(word >> 32) != name || begin >= end) return -1;
+      const uint64_t rest = first ? pack(name, begin + 1, end) : pack(name, begin, end - 1);
+      if (word_.compare_exchange_weak(word, rest, std::memory_order_acq_rel)) return first ? begin : end - 1;
+    }
+  }
+
+ private:
+  static uint64_t pack(uint32_t name, uint32_t begin, uint32_t end) {
+    return uint64_t{name} << 32 | uint64_t{begin} << 16 | end;
+  }
+
+  alignas(64) std::atomic<uint64_t> word_{0};
+};
+
 thread_local Clock::duration waited_by_this_thread{};
 
 class Team {
@@ -67,40 +92,38 @@ class Team {
   }
 
   void run(int64_t units, int64_t chunk, TeamJob job, const void* context, int limit) {
+    chunk = std::max(chunk, (units + kMostChunks - 1) / kMostChunks);
     const int64_t chunks = (units + chunk - 1) / chunk;
-    if (chunks < 2 || limit < 2 || chunks >= kClosed || !lock_.try_lock()) {
+    if (chunks < 2 || limit < 2 || !lock_.try_lock()) {
       if (units > 0) job(context, 0, units, 0);
       return;
     }
     const std::lock_guard<std::mutex> guard(lock_, std::adopt_lock);
-    // The ticket's upper half names the job, the lower half the next chunk. While it is closed, a late worker's claim
-    // fails, so the description may change under its eyes.
-    const uint32_t name = static_cast<uint32_t>(ticket_.load() >> 32) + 1;
-    ticket_.store(uint64_t{name} << 32 | kClosed);
-    job_.store(job, std::memory_order_relaxed);
-    context_.store(context, std::memory_order_relaxed);
-    units_.store(units, std::memory_order_relaxed);
-    chunk_.store(chunk, std::memory_order_relaxed);
+    // Every chunk of the job before is claimed, so a late worker finds none and the description may change.
+    const uint32_t name = job_name_.load(std::memory_order_relaxed) + 1, total = static_cast<uint32_t>(chunks);
+    job_ = {job, context, units, chunk};
     limit_.store(limit, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
-    ticket_.store(uint64_t{name} << 32);
+    for (uint32_t i = 0, all = static_cast<uint32_t>(limit); i < all; ++i)
+      shares_[i].open(name, total * i / all, total * (i + 1) / all);
+    job_name_.store(name);
     rouse();
 
-    const uint32_t total = static_cast<uint32_t>(chunks);
-    for (uint32_t mine; (mine = claim(name, total)) != kClosed;) {
-      const int64_t begin = mine * chunk;
-      job(context, begin, std::min(begin + chunk, units), 0);
-      done_.fetch_add(1, std::memory_order_release);
-    }
+    take_chunks(name, 0, limit);
     if (done_.load(std::memory_order_acquire) != total) {
       const Clock::time_point start = Clock::now();
       wait_for(total);
       waited_by_this_thread += Clock::now() - start;
     }
-    ticket_.store(uint64_t{name} << 32 | kClosed);
   }
 
  private:
+  struct Job {
+    TeamJob run;
+    const void* context;
+    int64_t units, chunk;
+  };
+
   void wait_for(uint32_t total) {
     while (!spin([&] { return done_.load(std::memory_order_acquire) == total; }, kCallerSpin)) {
       // Giving the core away lets the system run the worker there that it has put aside.
@@ -110,59 +133,46 @@ class Team {
     }
   }
 
-  // The next chunk of this job, kClosed when there is none.
-  uint32_t claim(uint32_t name, uint32_t total) {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    for (;;) {
-      const uint32_t next = static_cast<uint32_t>(ticket);
-      if (static_cast<uint32_t>(ticket >> 32) != name || next >= total) return kClosed;
-      if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) return next;
-    }
-  }
-
-  void work(int index) {
-    uint32_t last = 0;
-    for (;;) {
-      const auto is_open = [&] {
-        const uint64_t ticket = ticket_.load(std::memory_order_acquire);
-        return static_cast<uint32_t>(ticket >> 32) != last && static_cast<uint32_t>(ticket) != kClosed;
-      };
-      if (!spin(is_open, kWorkerSpin)) {
-        const uint32_t call = call_.load();
-        sleepers_.fetch_add(1);
-        if (!is_open()) call_.wait(call);
-        sleepers_.fetch_sub(1);
-        continue;
-      }
-      const uint64_t ticket = ticket_.load(std::memory_order_acquire);
-      if (static_cast<uint32_t>(ticket) == kClosed) continue;  // the next job is about to open
-      const uint32_t name = last = static_cast<uint32_t>(ticket >> 32);
-      const TeamJob job = job_.load(std::memory_order_relaxed);
-      const void* const context = context_.load(std::memory_order_relaxed);
-      const int64_t units = units_.load(std::memory_order_relaxed), chunk = chunk_.load(std::memory_order_relaxed);
-      if (index >= limit_.load(std::memory_order_relaxed) || chunk <= 0) continue;
-      const uint32_t total = static_cast<uint32_t>((units + chunk - 1) / chunk);
-      for (uint32_t mine; (mine = claim(name, total)) != kClosed;) {
-        const int64_t begin = mine * chunk;
-        job(context, begin, std::min(begin + chunk, units), index);
+  // Its own chunks in order, so that it reads the weights as one stream, then the others' from their ends.
+  void take_chunks(uint32_t name, int index, int limit) {
+    for (int i = 0; i < limit; ++i) {
+      Share& share = shares_[(index + i) % limit];
+      for (int64_t mine; (mine = share.claim(name, i == 0)) >= 0;) {
+        const int64_t begin = mine * job_.chunk;  // which stays as it is while a claimed chunk is not done
+        job_.run(job_.context, begin, std::min(begin + job_.chunk, job_.units), index);
         done_.fetch_add(1);
         if (caller_sleeps_.load()) done_.notify_all();
       }
     }
   }
 
+  void work(int index) {
+    for (uint32_t last = 0;;) {
+      const auto is_new = [&] { return job_name_.load(std::memory_order_acquire) != last; };
+      if (!spin(is_new, kWorkerSpin)) {
+        const uint32_t call = call_.load();
+        sleepers_.fetch_add(1);
+        if (!is_new()) call_.wait(call);
+        sleepers_.fetch_sub(1);
+        continue;
+      }
+      last = job_name_.load(std::memory_order_acquire);
+      const int limit = limit_.load(std::memory_order_relaxed);
+      if (index < limit) take_chunks(last, index, limit);
+    }
+  }
+
   std::mutex lock_;
   int workers_ = 0;
 
-  alignas(64) std::atomic<uint64_t> ticket_{kClosed};
+  Share shares_[kMostThreads];
   alignas(64) std::atomic<uint32_t> done_{0};
   std::atomic<bool> caller_sleeps_{false};
   alignas(64) std::atomic<uint32_t> call_{0};
   std::atomic<int> sleepers_{0};
-  alignas(64) std::atomic<TeamJob> job_{nullptr};
-  std::atomic<const void*> context_{nullptr};
-  std::atomic<int64_t> units_{0}, chunk_{0};
+  alignas(64) std::atomic<uint32_t> job_name_{0};
   std::atomic<int> limit_{0};
+  Job job_{};
 };
 
 thread_local int limit_of_this_thread = 1;

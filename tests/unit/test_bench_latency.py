@@ -232,5 +232,6 @@ def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:
     assert result.stderr == f"error: --context must be from 1 to {CAPACITY - 8} for this bundle, not {CAPACITY}\n"
 
 
-def test_read_bandwidth_is_a_plausible_number() -> None:
-    assert 0.05 < ReadBandwidth(2, buffer_bytes=1 << 22)() < 10_000
+@pytest.mark.parametrize("native", [True, False])
+def test_read_bandwidth_is_a_plausible_number(native: bool) -> None:
+    assert 0.05 < ReadBandwidth(2, buffer_bytes=1 << 22, native=native)() < 10_000
