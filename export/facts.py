@@ -57,10 +57,15 @@ def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int, nu
     }
 
 
+def source_facts(folder: Path) -> dict[str, Any]:
+    """Where a model came from, as `streamfuse pull` noted it; empty for any other folder."""
+    return _json(folder / "source.json")
+
+
 def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
     """`model` of the manifest; name and source from the `source.json` that `streamfuse pull` leaves."""
     config = model.base.config
-    source = _json(plan.model / "source.json")
+    source = source_facts(plan.model)
     tokenizer = _json(plan.model / "tokenizer_config.json")
     where = source.get("kind", "local folder")
     if "sha256" in source:

@@ -27,6 +27,7 @@ Sizes = dict[str, PartSize]
 
 
 _PRODUCTS = ("attention", "mlp")  # parts whose matrices low-rank adapters sit beside
+_OWN_HEAD = ("xnnpack", "vulkan")  # the delegate has the head, ExecuTorch's own look-up the table
 _GRID_BITS = {"q4_1": 4, "q8_0": 8}
 _GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight, with its share of d and m
 
@@ -98,8 +99,8 @@ def _bytes_per_weight(part: Part, plan: ExportPlan, hidden_size: int) -> float:
 def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, plan: ExportPlan) -> Sizes:
     """Sizes per part.
 
-    A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK it is a copy in another
-    form. What tunes the base and is not merged is read in every pass, so it counts with the matrices that it sits
+    A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK and Vulkan it is a copy in
+    another form. What tunes the base and is not merged is read in every pass, so it counts with the matrices that it sits
     beside. `streams` counts the stream head and the rest of the adapter, without the parent term, which is the host's
     (draft.npz).
     """
@@ -139,7 +140,7 @@ def _one_table(plan: ExportPlan) -> bool:
     """Whether a tied head is stored as the embedding is, so that one table serves both."""
     if plan.grids is not None:
         return plan.grids.head == "q8_0"
-    return plan.backend != "xnnpack" and plan.part_scheme("head") == plan.part_scheme("embedding")
+    return plan.backend not in _OWN_HEAD and plan.part_scheme("head") == plan.part_scheme("embedding")
 
 
 def _biases(config: ModelConfig) -> int:

@@ -13,6 +13,7 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
 from .cost import Cost, export_cost
+from .facts import source_facts
 from .parts import PartSize, part_sizes
 from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
 from .schemes import DTYPE_BITS
@@ -86,15 +87,16 @@ def preview(plan: ExportPlan) -> Preview:
     parts = part_sizes(config, streams, stream_vocab, plan)
     layers = _layers_run(plan, config.num_layers, streams.num_msa_layers)
     delegates = {name: _delegates(plan, name, count) for name, count in layers.items()}
+    on_grid = source_facts(plan.model).get("kind") == "gguf"
     cache = plan.max_context_len * 2 * config.num_layers * config.num_kv_heads * config.head_dim
     return Preview(
         adapter=_adapter_line(plan),
         parts=parts,
         files=_files(plan, config, streams, stream_vocab, sum(part.bytes for part in parts.values())),
-        cache_bytes=cache * DTYPE_BITS[plan.dtype] // 8,
+        cache_bytes=cache * DTYPE_BITS["float32" if plan.target == "executorch" else plan.dtype] // 8,
         delegates=delegates,
         calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
-        cost=export_cost(plan, sum(layers.values()), sum(p.numel() for p in base.parameters())),
+        cost=export_cost(plan, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),
     )
 
 

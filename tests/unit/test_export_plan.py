@@ -20,8 +20,9 @@ from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows,
 from streamfuse.cli import app
 from streamfuse.export import facts
 from streamfuse.export.config import to_config
+from streamfuse.export.cost import export_cost
 from streamfuse.export.graphs import build_methods
-from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
@@ -224,6 +225,31 @@ def test_a_dry_run_with_stock_operators_counts_delegates(checkpoint: Checkpoint,
     counts = {"prefill": 5, "decode": 7, "verify_4": 7, "verify_8": 7, "verify_16": 7, "streams": 5}
     lines = "".join(f"  {name:26} {count}\n" for name, count in counts.items())
     assert f"calls of delegates per pass\n{lines}" in stdout
+
+
+# (flags, layers of all methods, weights, from a GGUF) and what export_report.json said: CPU seconds, GB.
+SMOL = (158, 134_515_008, True)
+MEASURED = [
+    ({}, *SMOL, 34, 1.9),
+    ({}, 88, 1_235_814_400, False, 287, 7.5),
+    ({"backend": "coreml", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 111, 3.8),
+    ({"backend": "vulkan", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 198, 4.2),
+    ({"target": "coreml"}, *SMOL, 45, 2.7),
+    ({"target": "coreml", "layout": "ane"}, *SMOL, 69, 2.8),
+    ({"target": "onnx"}, *SMOL, 12, 2.0),
+    ({"target": "onnx", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 15, 2.6),
+]
+
+
+@pytest.mark.parametrize(("changes", "layers", "weights", "on_grid", "seconds", "gigabytes"), MEASURED)
+def test_a_dry_run_expects_what_exports_took_within_a_factor_of_two(
+    changes: dict[str, Any], layers: int, weights: int, on_grid: bool, seconds: float, gigabytes: float
+) -> None:
+    plan = ExportPlan(model=Path("model"), adapter=Path("adapter"), output_dir=Path("bundle"), **changes)
+    cost = export_cost(plan, layers, weights, on_grid)
+    assert cost is not None
+    assert 0.5 < cost.cpu_seconds / seconds < 2
+    assert 0.5 < cost.peak_bytes / 1e9 / gigabytes < 2
 
 
 def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, tmp_path: Path) -> None:
