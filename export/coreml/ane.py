@@ -47,7 +47,8 @@ class Form(plain.TracedForm):
         return Adapted(Convolution(self.product(part, *layers), self.traced), adapters, *names)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
-        return [Convolution(self.table(part, rows), self.traced) for rows in weight.split(WIDEST)]
+        pieces = self.store.pieces(part, weight, WIDEST)
+        return [Convolution(Product(piece, None, self.traced), self.traced) for piece in pieces]
 
     def embedding(self, weight: Tensor) -> nn.Module:
         return Embedding(self.chunks("embedding", weight))

@@ -46,6 +46,11 @@ class Stored:
         bits: int = types.numpy_type_to_builtin_type(self.data.dtype).get_bitwidth()
         return self.data.size * bits // 8 + self.scale.nbytes + (0 if self.offset is None else self.offset.nbytes)
 
+    def rows(self, start: int, end: int) -> Stored:
+        """Some of the rows, sharing their memory."""
+        scale, offset = (None if array is None else array[start:end] for array in (self.scale, self.offset))
+        return Stored(self.part, self.data[start:end], scale, offset)
+
     def dense(self) -> Tensor:
         """float32 [N, K], decoded as Core ML defines it and rounded to the package's float type."""
         if self.scale is None:
@@ -69,6 +74,7 @@ class Store:
     plan: ExportPlan
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
+    _pieces: dict[int, list[Stored]] = field(default_factory=dict)  # by what they are pieces of
 
     def of(self, part: Part, *weights: Tensor) -> Stored:
         """The stored form of weights [N_i, K] one below the other.
@@ -82,6 +88,14 @@ class Store:
             whole = weights[0] if len(weights) == 1 else torch.cat(weights)
             self._made[key] = self._make(part, whole.detach().float(), scheme), weights
         return self._made[key][0]
+
+    def pieces(self, part: Part, weight: Tensor, most_rows: int) -> list[Stored]:
+        """The stored form of one weight in pieces of so many rows, the same ones whenever they are asked for."""
+        whole = self.of(part, weight)
+        if id(whole) not in self._pieces:
+            starts = range(0, len(whole.data), most_rows)
+            self._pieces[id(whole)] = [whole.rows(start, start + most_rows) for start in starts]
+        return self._pieces[id(whole)]
 
     def all(self) -> list[Stored]:
         return [stored for stored, _ in self._made.values()]
