@@ -28,10 +28,12 @@ COSTS = "verifying costs more here than drafts bring"
 REJECTED = "too few drafts were accepted"
 
 _ALLOWANCE, _MOST_ALLOWANCE = 1.5, 6.0  # plain tokens: at the start, and at most
-_EARNED = 0.015  # allowance per plain token
+_EARNED = 0.01  # allowance per plain token
 _PROBE = 4  # passes with drafts in one try after a pause
 _PAUSE, _LONGEST_PAUSE = 24, 768  # tokens between tries; each that fails doubles it
 _FOLLOW = 0.1  # of the difference, per sight: the value of streams
+_FIRST_SIGHTS = 4  # sights that the first guess of it counts for; so the first few teach more
+_OBSERVED = 8  # in a pause one plain pass in so many is looked at
 _RATE_FORGET = 0.98
 _PRIOR_HIT = 0.35  # expected tokens of the best node before anything was seen; the i-th best has an i-th of it
 
@@ -52,6 +54,7 @@ class AdaptivePlan:
         self._allowance = _ALLOWANCE
         self._recent = [0.0, 0.0]  # tokens, milliseconds
         self._value = self._first_value()  # of having streams, in tokens
+        self._sights = _FIRST_SIGHTS  # of that value
         self._pause = _PAUSE  # length of the next one, in plain tokens
         self._wait: int | None = None  # what is left of this one; None where drafting goes on
         self._probe, self._probe_gain = 0, 0.0  # passes left of a try, plain tokens that it gained
@@ -91,6 +94,8 @@ class AdaptivePlan:
 
     def learn(self, step: Step, output: PassOutput, walk: Walk, ms: float) -> bool:
         method, nodes, tokens = step.method, len(step.tree), len(walk.tokens)
+        if self._wait and step.reason is not None and self._tree is None and self._chain is None:
+            return self._learn_in_pause(ms)
         self.costs.observe(method, nodes, ms)
         gained = self._account(method, nodes, tokens)
         if self._tree is not None:
@@ -109,6 +114,16 @@ class AdaptivePlan:
             self._carried[method] += _FOLLOW * (carried - self._carried[method])
             self._watch_probe(gained, nodes)
         return self._spec.deferred and not carried and self._wants_deferred()
+
+    def _learn_in_pause(self, ms: float) -> bool:
+        """A plain pass while nothing is tried: as little as can be, because this is what fallen back costs."""
+        assert self._wait is not None
+        self._wait -= 1
+        if not self._wait % _OBSERVED:
+            self.costs.observe(DECODE, 1, ms)
+        self._account(DECODE, 1, 1)
+        self._drafter.reset()
+        return False
 
     def learn_streams(self, output: PassOutput, ms: float) -> None:
         self.costs.observe(STREAMS, 1, ms)
@@ -182,7 +197,8 @@ class AdaptivePlan:
             return
         narrow = self._methods[0]
         without = max(plain, 1 - self._rate() * self.costs.of_pass(narrow) + self._left(self._carried[narrow]))
-        self._value = max(0.0, self._value + _FOLLOW * (here - without - self._value))
+        self._value = max(0.0, self._value + max(_FOLLOW, 1 / self._sights) * (here - without - self._value))
+        self._sights += 1
 
     def _first_value(self) -> float:
         rate, hit = self._rate(), _PRIOR_HIT * min(1.0, self._calibration.ratios()[min(1, self._spec.num_streams)])

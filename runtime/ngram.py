@@ -51,6 +51,8 @@ class NgramIndex:
     def chain(self, length: int) -> Chain | None:
         """What followed the longest match of the text's end, at most `length` tokens; None where nothing matches."""
         own = self._tokens
+        if tuple(own[-MIN_MATCH:]) not in self._after:  # so nothing longer can match
+            return None
         for match in range(min(MAX_MATCH, len(own) - 1), MIN_MATCH - 1, -1):
             place = self._after.get(tuple(own[-match:]))
             if place is not None and length > 0:

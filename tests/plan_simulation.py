@@ -51,6 +51,8 @@ DEVICES = {
     "stepped (GPU)": Device(3.0, (3.3, 3.3, 6.5)),
     "noisy CPU": Device(2.5, (2.9, 3.6, 6.4), noise=0.3),
     "deferred CPU": Device(2.5, (2.75, 3.2, 5.6), streams=0.7),
+    "dear streams": Device(3.4, (4.6, 6.9, 12.5), streams=1.35),
+    "dear and noisy": Device(3.4, (4.6, 6.9, 12.5), noise=0.3, streams=1.35),
 }
 
 

@@ -112,7 +112,7 @@ def test_the_same_costs_give_the_same_passes() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("tokens", [128, 400])
+@pytest.mark.parametrize("tokens", [64, 128, 400])
 @pytest.mark.parametrize("regime", ["adversarial", "boasting"])
 @pytest.mark.parametrize("device", list(DEVICES))
 def test_adversarial_text_costs_at_most_three_percent_of_plain_speed(device: str, regime: str, tokens: int) -> None:
@@ -123,22 +123,32 @@ def test_adversarial_text_costs_at_most_three_percent_of_plain_speed(device: str
     assert plan.reason in (COSTS, REJECTED)
 
 
+@pytest.mark.parametrize("regime", ["adversarial", "boasting"])
+@pytest.mark.parametrize("device", list(DEVICES))
+def test_six_short_adversarial_answers_cost_less(device: str, regime: str) -> None:
+    plain = simulate(DEVICES[device], REGIMES[regime], None, 64, plain=True, generations=6)
+    plan = simulate(DEVICES[device], REGIMES[regime], None, 64, generations=6)
+    assert plain.ms_per_token / plan.ms_per_token > 0.975
+
+
 @pytest.mark.parametrize("regime", ["poor", "fair", "good", "excellent", "modest", "changing"])
 @pytest.mark.parametrize("device", list(DEVICES))
 def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: str) -> None:
+    """Or near plain decoding, where the best width gains less than a tenth: so little may drown in what a try costs."""
     ways = [simulate(DEVICES[device], REGIMES[regime], width, 300) for width in (4, 8, 16)]
     ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True))
     plan = simulate(DEVICES[device], REGIMES[regime], None, 300)
-    assert min(way.ms_per_token for way in ways) / plan.ms_per_token > 0.94
+    best, plain = min(way.ms_per_token for way in ways), ways[-1].ms_per_token
+    assert best / plan.ms_per_token > 0.94 or (plain / best < 1.1 and plain / plan.ms_per_token > 0.97)
     assert plan.text == ways[0].text
 
 
 def test_what_was_learnt_stays_for_the_next_generation() -> None:
-    device, regime = DEVICES["linear (phone CPU)"], REGIMES["good"]
+    device, regime = DEVICES["this CPU"], REGIMES["adversarial"]
     once = simulate(device, regime, None, 128)
     often = simulate(device, regime, None, 128, generations=8)
-    assert often.ms_per_token < once.ms_per_token
-    assert once.ms_per_token / device.decode < 1.03
+    lost_once, lost_often = (way.ms_per_token / device.decode - 1 for way in (once, often))
+    assert lost_often < 0.6 * lost_once < 0.6 * 0.03
 
 
 def test_a_text_that_becomes_easy_is_found_again_after_a_pause() -> None:
