@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Report:
             `lowering` the emitted graphs against PyTorch on the same weights; `float32` the emitted graphs against the
             float32 model.
         bytes: per file.
-        calibration: hits per promised hit at each depth of the drafts (calibrate.py).
+        calibration: of the drafts, hits per promised hit at each depth, and acceptance per depth and rank.
         target: what the target has to say, for example how many groups of weights were carried over bit for bit.
     """
 
@@ -63,7 +63,7 @@ class Report:
     peak_memory_bytes: int = 0
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
-    calibration: list[float] = field(default_factory=list)
+    calibration: dict[str, list[Any]] = field(default_factory=dict)
     target: dict[str, Any] = field(default_factory=dict)
 
 
@@ -159,16 +159,16 @@ class _Export:
         self.report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
         self.report.target = self.facts.report
 
-    def _calibrate(self, draft: Path) -> list[float]:
-        """Adds `calibration` to draft.npz, by a few answers of the bundle itself."""
+    def _calibrate(self, draft: Path) -> dict[str, list[Any]]:
+        """Adds `calibration` and `acceptance` to draft.npz, by a few answers of the bundle itself."""
         model = facts.model_facts(self.plan, self.model)
         marks = model["bos_token_id"], model["eos_token_ids"]
         text = TextIO(draft.parent / "tokenizer.json", model["chat_template"], *marks)
         with closing(self.target.open()) as backend:
-            ratios = calibrate(backend, DraftTables.load(draft), questions(text))
+            measured = asdict(calibrate(backend, DraftTables.load(draft), questions(text)))
         with np.load(draft) as arrays:
-            np.savez(draft, **{**arrays, "calibration": np.array(ratios, np.float32)})
-        return ratios
+            np.savez(draft, **{**arrays, **{name: np.array(found, np.float32) for name, found in measured.items()}})
+        return measured
 
     def _prove(
         self, name: str, results: list[selftest.PassResult], against: list[selftest.PassResult], floor: selftest.Floor

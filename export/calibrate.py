@@ -8,8 +8,9 @@ little weight and follows what it sees.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from streamfuse.runtime.acceptance import Calibration
+from streamfuse.runtime.acceptance import Calibration, RankShares
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.draft import DraftTables, StreamDrafter
@@ -36,19 +37,34 @@ def questions(text: TextIO) -> list[list[int]]:
         return [text.encode(question) for question in _QUESTIONS]
 
 
-def calibrate(backend: Backend, tables: DraftTables, prompts: Sequence[Sequence[int]]) -> list[float]:
-    """Hits per promised hit at each depth: the `calibration` of draft.npz. Empty where no prompt fits or none drafts.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What draft.npz holds of it, G streams; empty where no prompt fits or none drafts.
+
+    Attributes:
+        calibration: [G] hits per promised hit at each depth.
+        acceptance: [G][RANKS] share of the paths that went on with the child of this rank, per depth.
+    """
+
+    calibration: list[float] = field(default_factory=list)
+    acceptance: list[list[float]] = field(default_factory=list)
+
+
+def calibrate(backend: Backend, tables: DraftTables, prompts: Sequence[Sequence[int]]) -> Measured:
+    """Answer the prompts and count.
 
     `backend` must be empty, and is empty afterwards. What a depth lacks in sights its ratio makes up towards 1.
     """
     spec = backend.spec
     if not spec.num_streams or not spec.widths:
-        return []
+        return Measured()
+    ranks = RankShares(spec.num_streams)
     seen = Calibration((), spec.num_streams, forget=1.0)
     config = GenerationConfig(_NEW_TOKENS, width=max(rows for rows, _ in spec.widths.values()))
 
     def observe(one: Round) -> None:
         seen.learn(one.tree, one.walk.tokens)
+        ranks.learn(one.tree, one.walk.tokens)
 
     for prompt in prompts:
         if len(prompt) + _NEW_TOKENS <= spec.capacity:
@@ -56,4 +72,6 @@ def calibrate(backend: Backend, tables: DraftTables, prompts: Sequence[Sequence[
             for _ in loop.run():
                 pass
             backend.truncate(0)
-    return [min(ratio, _MOST_RATIO) for ratio in seen.per_depth()] if seen.sights else []
+    if not seen.sights:
+        return Measured()
+    return Measured([min(ratio, _MOST_RATIO) for ratio in seen.per_depth()], ranks.shares())

@@ -16,6 +16,7 @@ from streamfuse.runtime.tree import Tree
 
 _FORGET = 0.97  # of what was seen, per new sight: about the last thirty count
 _PRIOR_WEIGHT = 3.0  # promised hits that the prior counts for
+RANKS = 4  # children that are told apart, best first
 _COMMON_WEIGHT = 8.0  # expected tokens that all methods together count for, in the ratio of one
 
 
@@ -68,6 +69,43 @@ class Calibration:
         """Half of what was seen is forgotten: the text may have changed since."""
         self._hits = [value / 2 for value in self._hits]
         self._promised = [value / 2 for value in self._promised]
+
+
+class RankShares:
+    """Per depth and rank: of the accepted paths that could go on, the share that did with this child, best first."""
+
+    def __init__(self, depths: int) -> None:
+        self._sights = [0] * depths
+        self._hits = [[0] * RANKS for _ in range(depths)]
+
+    def learn(self, tree: Tree, chosen: Sequence[int]) -> None:
+        """As `Calibration.learn`. Rows are best first, so the first child of a row is that of rank 0."""
+        tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+        row = 0
+        for depth, token in enumerate(chosen[: len(self._hits)]):
+            children = [other for other in range(row + 1, len(tokens)) if parents[other] == row]
+            if not children:
+                return
+            self._sights[depth] += 1
+            rank = next((rank for rank, child in enumerate(children) if tokens[child] == token), None)
+            if rank is None:
+                return
+            if rank < RANKS:
+                self._hits[depth][rank] += 1
+            row = children[rank]
+
+    def shares(self) -> list[list[float]]:
+        """[depths][RANKS]; zeros where nothing was seen."""
+        return [[hit / max(1, seen) for hit in hits] for hits, seen in zip(self._hits, self._sights, strict=True)]
+
+
+def best_paths(shares: Sequence[Sequence[float]], count: int) -> list[float]:
+    """Probabilities of the `count` likeliest paths of a tree whose acceptance per depth and rank is `shares`."""
+    paths, found = [1.0], []
+    for level in shares:
+        paths = sorted((path * share for path in paths for share in level), reverse=True)[:count]
+        found += paths
+    return sorted(found, reverse=True)[:count]
 
 
 class Yields:

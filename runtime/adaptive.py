@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from streamfuse.runtime.accept import Walk
-from streamfuse.runtime.acceptance import Calibration, Yields, expected_hits
+from streamfuse.runtime.acceptance import Calibration, Yields, best_paths, expected_hits
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
 from streamfuse.runtime.costs import CostTable
 from streamfuse.runtime.draft import StreamDrafter
@@ -35,7 +35,7 @@ _FOLLOW = 0.1  # of the difference, per sight: the value of streams
 _FIRST_SIGHTS = 4  # sights that the first guess of it counts for; so the first few teach more
 _OBSERVED = 8  # in a pause one plain pass in so many is looked at
 _RATE_FORGET = 0.98
-_PRIOR_HIT = 0.35  # expected tokens of the best node before anything was seen; the i-th best has an i-th of it
+_PRIOR_HIT = 0.35  # expected tokens of the best node where a bundle has no acceptance; the i-th best has an i-th of it
 
 
 class AdaptivePlan:
@@ -201,11 +201,14 @@ class AdaptivePlan:
         self._sights += 1
 
     def _first_value(self) -> float:
-        rate, hit = self._rate(), _PRIOR_HIT * min(1.0, self._calibration.ratios()[min(1, self._spec.num_streams)])
-        best = 0.0
+        rate, best = self._rate(), 0.0
+        hit = _PRIOR_HIT * min(1.0, self._calibration.ratios()[min(1, self._spec.num_streams)])
+        hits = best_paths(self._drafter.acceptance, self._widest - 1) or [
+            hit / (1 + i) for i in range(self._widest - 1)
+        ]
         for method in self._methods:
             rows = self._spec.widths[method][0]
-            tokens = sum(hit / place for place in range(1, rows))
+            tokens = sum(hits[: rows - 1])
             extra = self.costs.of_pass(method, rows) - self.costs.of_pass(self._methods[0])
             best = max(best, tokens - rate * extra)
         return best if self._spec.num_streams else 0.0

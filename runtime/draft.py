@@ -48,6 +48,7 @@ class DraftTables:
     gate: FloatArray  # [G, r]
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
     calibration: tuple[float, ...] = ()  # [G] hits per promised hit at each depth; empty where nobody measured
+    acceptance: tuple[tuple[float, ...], ...] = ()  # [G, ranks] measured likewise: shares per depth and rank
     mix: FloatArray | None = None  # [r, r]: what comes before the parent on its path counts through it; None: nothing
     cell: bool = False  # with mix: a recurrent cell over the whole path, else the grandparent
 
@@ -61,6 +62,7 @@ class DraftTables:
         calibration: Sequence[float] = (),
         mix: FloatArray | None = None,
         cell: bool = False,
+        acceptance: Sequence[Sequence[float]] = (),
     ) -> DraftTables:
         """From the arrays of draft.npz. ValueError where the shapes contradict one another."""
         vocab_size, rank = parent_left.shape
@@ -78,8 +80,13 @@ class DraftTables:
         if not all(0 <= ratio <= 10 for ratio in calibration):
             raise ValueError(f"calibration holds {list(calibration)}, which are not ratios from 0 to 10")
         ratios = tuple(float(ratio) for ratio in calibration)
+        shares = tuple(tuple(float(share) for share in level) for level in acceptance)
+        if not all(share >= 0 and sum(level) <= 1.001 for level in shares for share in level):
+            raise ValueError("acceptance holds a depth whose shares are not from 0 to 1 together")
         mix = None if mix is None else mix.astype(np.float32)
-        return cls(parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of, ratios, mix, cell)
+        return cls(
+            parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of, ratios, shares, mix, cell
+        )
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> DraftTables:
@@ -92,9 +99,10 @@ class DraftTables:
                     raise ValueError(f"it lacks {', '.join(missing)}")
                 calibration = arrays["calibration"].tolist() if "calibration" in arrays else ()
                 left, right, gate, stream_vocab = (arrays[name] for name in names)
+                acceptance = arrays["acceptance"].tolist() if "acceptance" in arrays else ()
                 mix = arrays.get("path_mix")
                 cell = "path_cell" in arrays and bool(arrays["path_cell"])
-                return cls.of(left, right, gate, stream_vocab, calibration, mix, cell)
+                return cls.of(left, right, gate, stream_vocab, calibration, mix, cell, acceptance)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"cannot read the drafting data {path}: {error}") from error
 
@@ -221,6 +229,11 @@ class StreamDrafter:
     def calibration(self) -> Sequence[float]:
         """Per depth, how often drafted tokens came true per promise, as measured when the bundle was made."""
         return () if self.tables is None else self.tables.calibration
+
+    @property
+    def acceptance(self) -> Sequence[Sequence[float]]:
+        """[depth][rank], best first: shares of drafted children that were right when the bundle was made."""
+        return () if self.tables is None else self.tables.acceptance
 
     def reset(self) -> None:
         self._streams = None

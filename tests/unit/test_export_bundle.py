@@ -35,6 +35,7 @@ from streamfuse.export.preview import preview
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
 from streamfuse.kernels.packing import pack_q4_1
 from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.acceptance import RANKS
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.draft import DraftTables
@@ -128,10 +129,14 @@ def test_a_bundle_says_which_operators_it_needs(exported: Exported) -> None:
 
 @pytest.mark.parametrize("exported", ["kernels"], indirect=True)
 def test_the_drafts_were_calibrated_by_the_bundle_itself(exported: Exported, model: StreamFused) -> None:
-    calibration = DraftTables.load(exported.bundle.draft).calibration
+    tables = DraftTables.load(exported.bundle.draft)
+    calibration = tables.calibration
     assert len(calibration) == model.streams_config.num_streams
     assert all(0 <= ratio <= 10 for ratio in calibration)
     assert set(calibration) != {1.0}, "nothing was seen"
+    assert [len(shares) for shares in tables.acceptance] == [RANKS] * len(calibration)
+    assert all(sum(shares) <= 1.001 for shares in tables.acceptance)
+    assert exported.report.calibration["acceptance"] == pytest.approx(np.array(tables.acceptance), abs=1e-6)
 
 
 @pytest.mark.parametrize("exported", ["kernels"], indirect=True)

@@ -14,6 +14,7 @@ import plan_simulation
 from fakes import ArithmeticBackend, greedy_after, spec
 from plan_simulation import DEVICES, REGIMES, simulate
 from streamfuse.runtime.accept import Walk
+from streamfuse.runtime.acceptance import RankShares, best_paths
 from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
@@ -218,6 +219,33 @@ def test_trees_shrink_where_each_node_costs() -> None:
         session.generate([3, 0, 1], GenerationConfig(60)).finish()
         sizes.append(np.mean([nodes for method, nodes in backend.calls if method == "verify_8" and nodes > 1]))
     assert sizes[1] < sizes[0] == 8
+
+
+def plan_with(acceptance: Sequence[Sequence[float]]) -> AdaptivePlan:
+    tables = DraftTables.of(
+        np.zeros((9, 0), np.float16), np.zeros((9, 0), np.float16), np.zeros((3, 0), np.float32),
+        np.arange(9, dtype=np.int32), acceptance=acceptance,
+    )  # fmt: skip
+    model = spec()
+    costs = CostTable.of(model, dict.fromkeys((DECODE, *model.widths), 1.0), frozen=True)
+    return AdaptivePlan(model, costs, StreamDrafter(tables))
+
+
+def test_streams_are_worth_what_their_acceptance_per_depth_and_rank_says() -> None:
+    nothing, some, much = (plan_with([[share, share / 4, 0, 0]] * 3)._first_value() for share in (0.0, 0.3, 0.7))
+    assert nothing == 0
+    assert 0.3 < some < much < 3
+    with pytest.raises(ValueError, match="acceptance"):
+        plan_with([[0.9, 0.3, 0, 0]])
+
+
+def test_shares_per_depth_and_rank_are_those_of_the_walks() -> None:
+    tree = Tree.of([1, 2, 3, 4], [-1, 0, 0, 2], [0, -0.5, -1.0, -1.5])
+    seen = RankShares(3)
+    for chosen in ([3, 4, 9], [3, 5], [2, 7], [8]):
+        seen.learn(tree, chosen)
+    assert seen.shares() == [[0.25, 0.5, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 0]]
+    assert best_paths(seen.shares(), 3) == [0.5, 0.25, 0.25]
 
 
 def test_the_first_steps_follow_the_bundle_s_calibration() -> None:
