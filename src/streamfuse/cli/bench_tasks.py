@@ -63,7 +63,7 @@ def tasks(
     """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
 
     The systems take turns on every prompt. llama.cpp runs the same weights on as many threads, in the fastest of Q4_0,
-    Q4_1 and Q8_0; it needs pip install 'streamfuse[rivals]'.
+    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[rivals]'.
 
     [bold]Examples[/bold]
 
