@@ -9,19 +9,20 @@ import sys
 from pathlib import Path
 
 
-def resident_mb() -> tuple[float, float]:
-    """Resident now, and at most so far."""
+def resident_mb() -> tuple[float, float, float]:
+    """Resident now, of it mapped from files (weights, libraries), and at most so far."""
     facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    now, most = (int(facts[name].split()[0]) / 1000 for name in ("VmRSS", "VmHWM"))
-    return now, most
+    now, mapped, most = (int(facts[name].split()[0]) / 1000 for name in ("VmRSS", "RssFile", "VmHWM"))
+    return now, mapped, most
 
 
 def main(bundle: Path, new_tokens: int) -> None:
     weights = (bundle / "model.pte").stat().st_size / 1e6
 
     def report(stage: str) -> None:
-        now, most = resident_mb()
-        print(f"{stage:36} {now:6.1f} MB now, {most:6.1f} MB at most, {most / weights:.2f} of model.pte")
+        now, mapped, most = resident_mb()
+        share = f"{most / weights:.2f} of model.pte"
+        print(f"{stage:36} {now:6.1f} MB now, {mapped:6.1f} of it files, {most:6.1f} MB at most, {share}")
 
     report("Python")
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
