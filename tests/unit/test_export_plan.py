@@ -232,6 +232,7 @@ SMOL = (158, 134_515_008, True)
 MEASURED = [
     ({}, *SMOL, 34, 1.9),
     ({}, 88, 1_235_814_400, False, 287, 7.5),
+    ({"backend": "xnnpack"}, *SMOL, 127, 2.8),
     ({"backend": "coreml", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 111, 3.8),
     ({"backend": "vulkan", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 198, 4.2),
     ({"target": "coreml"}, *SMOL, 45, 2.7),
