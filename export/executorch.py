@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,6 +34,7 @@ class ExecuTorchTarget:
         self.floor = selftest.FLOORS["kernels" if plan.kernels else named]
         self.form = None if plan.grids is None else native.Form(plan.grids)
         self.operators: list[str] = []
+        self.delegation: dict[str, Any] = {}
 
     def quantize(self) -> dict[str, Method] | None:
         self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
