@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputSpec
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from .delegates.modules import LoweringError
+from .delegates.modules import LoweringError, deduplicated
 from .delegates.xnnpack import with_delegates
 from .graphs import Method, example_inputs
 from .weights import Weights
@@ -68,7 +68,7 @@ def edge_program(
     with torch.no_grad(), quick_graphs():
         for name, module in modules.items():
             progress(f"{name}: graph")
-            program = torch.export.export(module.eval(), inputs[name], strict=False)
+            program = deduplicated(torch.export.export(module.eval(), inputs[name], strict=False))
             # Of the kernels' operators nothing is to be decomposed, and looking for it traces the graph anew.
             operators = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
             if any(operator in decompositions or operator._can_decompose() for operator in operators):
