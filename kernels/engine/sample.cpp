@@ -120,7 +120,9 @@ class Draw {
   // The token at which the weights, added best first, reach top-p. Only those of its own range of scores are sorted.
   bool find_last(Token& last) const {
     constexpr int64_t kRanges = 512;
-    const auto range_of = [](const Token& token) { return static_cast<size_t>(std::min(-16 * token.score, kRanges - 1.0)); };
+    const auto range_of = [](const Token& token) {
+      return static_cast<size_t>(std::min(-16 * token.score, kRanges - 1.0));
+    };
     std::array<double, kRanges> weights{};
     for (const Token& token : kept_) weights[range_of(token)] += token.weight;
     const double goal = s_.top_p * total_, doubt = kDoubt * total_;

@@ -10,8 +10,8 @@ namespace streamfuse {
 
 constexpr int64_t kLanes = 256;  // docs/random.md
 
-// e^x for x <= 0, within a few units of the last place; below -700 as at -700. Written for a compiler that makes vectors
-// of it: 2^k by adding to the exponent, and the Taylor series of the rest, which is at most ln(2) / 2.
+// e^x for x <= 0, within a few units of the last place; below -700 as at -700. Written for a compiler that makes
+// vectors of it: 2^k by adding to the exponent, and the Taylor series of the rest, which is at most ln(2) / 2.
 template <bool kFused>
 inline __attribute__((always_inline)) double exponential(double x) {
   const auto fma = [](double a, double b, double c) __attribute__((always_inline)) {

@@ -44,8 +44,8 @@ bool spin(Ready ready, Clock::duration patience) {
   }
 }
 
-// The chunks of a job that nobody has claimed yet of those that one thread begins with. The upper half of the word names
-// the job, so a claim by a thread that is still at an older job fails.
+// The chunks of a job that nobody has claimed yet of those that one thread begins with. The upper half of the word
+// names the job, so a claim by a thread that is still at an older job fails.
 class Share {
  public:
   void open(uint32_t name, uint32_t begin, uint32_t end) { word_.store(pack(name, begin, end)); }

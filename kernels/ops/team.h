@@ -3,8 +3,8 @@
 // Every thread begins with neighbouring chunks of its own, because memory is read fastest as one long stream, and then
 // takes chunks that others have left, from the end. A worker joins a job when it gets to it, and the caller never waits
 // for one that has not begun: a worker that the system has put aside costs its share of the work and at most the chunk
-// it was in. Between jobs workers spin for a moment, since the next operator is microseconds away, and then sleep, so an
-// idle app burns nothing. Results never depend on who computed a chunk.
+// it was in. Between jobs workers spin for a moment, since the next operator is microseconds away, and then sleep, so
+// an idle app burns nothing. Results never depend on who computed a chunk.
 #pragma once
 
 #include <cstdint>
