@@ -73,7 +73,7 @@ class GraphShapes:
     capacity: int = 512
     prefill_rows: int = 64
     widths: tuple[tuple[int, int], ...] = ((4, 4), (8, 8), (16, 8))
-    top_k: int = 16
+    top_k: int = 32
     stream_nodes: tuple[int, ...] = ()
     deferred: bool = False
 
@@ -132,7 +132,7 @@ class ExportPlan:
     prune_keep: int | Mapping[int, int] = 8
     stream_nodes: int | Mapping[int, int] | None = 4
     schedule: Schedule = Schedule.DEFERRED
-    top_k: int = 16
+    top_k: int = 32
     default_width: int = 8
     overwrite: bool = False
 

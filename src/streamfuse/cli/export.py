@@ -147,7 +147,7 @@ def export(
     top_k: Annotated[
         int,
         typer.Option(help="Candidates per stream and node that the graph returns.", rich_help_panel=_SPECULATION),
-    ] = 16,
+    ] = 32,
     schedule: Annotated[
         str,
         typer.Option(
