@@ -132,7 +132,9 @@ class _Export:
         methods = self.target.quantize()
         if methods is not None:
             self.expected = self._run(methods)
-            self._prove("quantization", self.expected, self.exact, selftest.QUANTIZATION_FLOOR)
+            self._prove(
+                "quantization", self.expected, self.exact, selftest.FLOORS["int4" if self.plan.four_bits else "int8"]
+            )
 
     def lower(self) -> None:
         self.target.lower()

@@ -224,9 +224,15 @@ class ExportPlan:
         """
         if self.merge_adapter != AUTO:
             return self.merge_adapter == "on"
+        return bool(streams.adapter_rank) or not self.four_bits
+
+    @property
+    def four_bits(self) -> bool:
+        """Whether weights of the layers are stored in four bits."""
         grids = self.grids
-        four = "q4_1" in (grids.attention, grids.mlp) if grids is not None else self.quantize.bits == 4
-        return bool(streams.adapter_rank) or not four
+        if grids is not None:
+            return "q4_1" in (grids.attention, grids.mlp)
+        return 4 in (self.part_scheme("attention").bits, self.part_scheme("mlp").bits)
 
     def part_scheme(self, part: Part) -> PartScheme:
         """How a part's weights are stored; not for the kernels, whose grids `grids` has."""

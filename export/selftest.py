@@ -37,10 +37,12 @@ class Floor:
     top1_agreement: float
 
 
-# What lowering may lose, against PyTorch running the same weights; where a target has no such PyTorch form, against the
-# float32 model (then "int8" and "int4" are what their weights may cost). XNNPACK's products with int8 activations
-# cannot be held to more than 15 dB: a difference in the last bit flips a rounding, which flips more in the next layer,
-# and after thirty layers two correct engines differ by as much as the rounding itself (docs/quantization.md).
+# What lowering may lose, against PyTorch running the same weights; and what integer weights may lose against the
+# float32 model ("int8" is both, "int4" the latter). That depends on the checkpoint: one that was on an int4 grid before
+# (a GGUF) loses little, any other what four bits cost, so "int4" only tells a model from noise. XNNPACK's products with
+# int8 activations cannot be held to more than 15 dB: a difference in the last bit flips a rounding, which flips more in
+# the next layer, and after thirty layers two correct engines differ by as much as the rounding itself
+# (docs/quantization.md).
 FLOORS = {
     floor.name: floor
     for floor in (
@@ -52,9 +54,6 @@ FLOORS = {
         Floor("kernels", 20.0, 0.9),
     )
 }
-# What quantization may lose against float32. It depends on the checkpoint: one that was on an int4 grid before (a GGUF)
-# loses little, any other what four bits cost. The floor only tells a model from noise; the report has the figures.
-QUANTIZATION_FLOOR = Floor("quantization", 5.0, 0.5)
 
 
 @dataclass

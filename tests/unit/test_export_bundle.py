@@ -329,7 +329,7 @@ def test_a_graph_below_its_floor_leaves_nothing(
 
     monkeypatch.setattr(ExecuTorchTarget, "lower", lower)
     export_bundle(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
-    monkeypatch.setattr(selftest, "FLOORS", {exported.kind: Floor("impossible", 500.0, 1.0)})
+    monkeypatch.setitem(selftest.FLOORS, exported.kind, Floor("impossible", 500.0, 1.0))
     with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
         export_bundle(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
     assert left(tmp_path) == ["good"]
@@ -338,7 +338,7 @@ def test_a_graph_below_its_floor_leaves_nothing(
 def test_weights_below_their_floor_are_refused_before_lowering(
     checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "QUANTIZATION_FLOOR", Floor("impossible", 500.0, 1.0))
+    monkeypatch.setitem(selftest.FLOORS, "int4", Floor("impossible", 500.0, 1.0))
     monkeypatch.setattr(executorch, "lower_methods", lambda *_: pytest.fail("lowered"))
     with pytest.raises(ParityError, match="'impossible'"):
         export_bundle(plan_for(checkpoint, tmp_path / "bundle"))
