@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import cast
 
@@ -35,6 +36,12 @@ class Form:
 
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Closing(block, adapters, lambda weight, part: self._pack(weight, part))
+
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+        again = copy.copy(cast("Opening | Closing", part))  # the packed weights stay one
+        again._modules = dict(again._modules)
+        again.take(adapters)
+        return again
 
     def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
         return Head(norm, self._table(weight, "head", self.schemes.head), weight.shape[0])
@@ -112,6 +119,10 @@ class Opening(nn.Module):
         self.q_norm = a.q_norm.weight if a.qk_norm else None
         self.k_norm = a.k_norm.weight if a.qk_norm else None
         self.register_buffer("weight", pack(torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight])))
+        self.take(adapters)
+
+    def take(self, adapters: StreamAdapters | None) -> None:
+        """Adapt with these from now on."""
         self.adapter = _Adapter(adapters, "q_proj", "k_proj", "v_proj")
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,6 +149,10 @@ class Closing(nn.Module):
         self.register_buffer("o_weight", pack(block.self_attn.o_proj.weight, "attention"))
         self.register_buffer("gate_up", pack(interleave_gate_up(mlp.gate_proj.weight, mlp.up_proj.weight), "mlp"))
         self.register_buffer("down_proj", pack(mlp.down_proj.weight, "mlp"))
+        self.take(adapters)
+
+    def take(self, adapters: StreamAdapters | None) -> None:
+        """Adapt with these from now on."""
         self.o_adapter = _Adapter(adapters, "o_proj")
         self.gate_up_adapter = _Adapter(
             adapters, "gate_proj", "up_proj", arrange=lambda up: interleave_gate_up(*up.chunk(2))

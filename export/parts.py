@@ -5,7 +5,7 @@ Sizes are arithmetic on the configuration, so that a plan can be judged before a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamfuse.model.config import ModelConfig, StreamConfig
 
@@ -155,6 +155,9 @@ def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> Pa
     """The streams' own, without the parent term."""
     h = config.hidden_size
     beside = [_low_rank(config, plan, streams.adapter_rank, streams.num_msa_layers, part) for part in _PRODUCTS]
+    # Beside a tuned base that is not merged, the pass of the streams has a copy of what tunes it, joined to their own.
+    again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
+    beside += [replace(_low_rank(config, plan, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS]
     rest = 2 * h * (streams.eta_rank + streams.pruner_rank) + (2 if streams.pruner_rank else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers

@@ -224,7 +224,15 @@ class ExportPlan:
         """
         if self.merge_adapter != AUTO:
             return self.merge_adapter == "on"
-        return bool(streams.adapter_rank) or not self.four_bits
+        return not self.four_bits or bool(streams.adapter_rank and not self.keeps_two_kinds)
+
+    @property
+    def keeps_two_kinds(self) -> bool:
+        """Whether stream rows can have adapters of their own beside a base that is tuned and not merged.
+
+        A product takes one kind. Deferred streams have a pass of their own, where the two are joined to one.
+        """
+        return self.kernels and self.schedule is Schedule.DEFERRED
 
     @property
     def four_bits(self) -> bool:

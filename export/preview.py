@@ -112,9 +112,10 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             f"--max-context-len must be from 32 to {config.max_position_embeddings} for this model, "
             f"not {plan.max_context_len}"
         )
-    if streams.base_rank and streams.adapter_rank and not plan.merges(streams):
+    if streams.base_rank and streams.adapter_rank and not (plan.merges(streams) or plan.keeps_two_kinds):
         raise PlanError(
-            "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own"
+            "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own; only "
+            "--backend kernels with --schedule deferred keeps both"
         )
     if plan.top_k > len(model.stream_vocab):
         raise PlanError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {plan.top_k}")

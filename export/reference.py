@@ -5,6 +5,8 @@ Nothing is joined or copied, so a large model's reference needs no second copy o
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,6 +25,9 @@ class Form(stock.Form):
 
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Closing(block, adapters)
+
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+        return type(cast("_Layer", part))(cast("_Layer", part).block, adapters)
 
     def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
         return Head(norm, weight)

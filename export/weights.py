@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,14 @@ class Form(Protocol):
 
     def attention(self, capacity: int, scale: float) -> nn.Module:
         """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
+
+
+@runtime_checkable
+class TwoKinds(Protocol):
+    """A form that can give a pass of streams other adapters than the main rows have, beside the same weights."""
+
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+        """An opening or closing of this form with these adapters in the place of its own."""
 
 
 class Rotary(nn.Module):
@@ -147,6 +155,7 @@ class Weights(nn.Module):
         adapters = _adapters(model)
         self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
         self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
+        self.stream_openings, self.stream_closings = self._of_streams(model, form)
         self.head = form.head(base.norm, base.lm_head.weight)
         self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
         self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
@@ -160,6 +169,17 @@ class Weights(nn.Module):
                 "has no pruner (pruner_rank 0)"
             )
 
+    def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
+        """The top layers of a pass of streams alone; empty where they are those of all rows."""
+        adapters = _stream_adapters(model)
+        if adapters and not isinstance(form, TwoKinds):
+            raise ValueError("the base's adapters must be merged where stream rows have adapters of their own")
+        openings, closings = nn.ModuleList(), nn.ModuleList()
+        for i, own in enumerate(adapters, self.num_lower_layers):
+            openings.append(cast("TwoKinds", form).with_adapters(self.openings[i], own))
+            closings.append(cast("TwoKinds", form).with_adapters(self.closings[i], own))
+        return openings, closings
+
     @property
     def num_lower_layers(self) -> int:
         return self.config.num_layers - self.streams_config.num_msa_layers
@@ -170,6 +190,10 @@ class Weights(nn.Module):
         step = self.streams_config.value_rotation if start < rows else 0.0
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
+        if self.stream_openings and start < rows:
+            if start > 0:
+                raise ValueError("stream rows with adapters of their own need a pass of their own beside a tuned base")
+            openings, closings = list(self.stream_openings), list(self.stream_closings)
         adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters are for all rows
         return Span(openings, closings if close_last else closings[:-1], self.attention, rows, adapted, turn)
 
@@ -182,14 +206,8 @@ class Weights(nn.Module):
 
 
 def _adapters(model: StreamFused) -> list[StreamAdapters | None]:
-    """One per layer: of stream rows or, where the base is tuned and not merged, of all rows; None where there is none.
-
-    Raises:
-        ValueError: both kinds are there; a product takes one. `StreamFused.merged` adds one kind to the weights.
-    """
+    """One per layer: of stream rows or, where the base is tuned and not merged, of all rows; None where none is."""
     count, tuned = model.streams_config.num_msa_layers, model.streams_config.base_layers
-    if tuned and model.streams_config.adapter_rank:
-        raise ValueError("the base's adapters must be merged where stream rows have adapters of their own")
     if tuned:
         return [None] * (model.base.config.num_layers - tuned) + [
             cast("StreamAdapters", a) for a in model.base_adapters
@@ -197,3 +215,12 @@ def _adapters(model: StreamFused) -> list[StreamAdapters | None]:
     if not model.streams_config.adapter_rank:
         return [None] * model.base.config.num_layers
     return [None] * model.num_lower_layers + [cast("StreamAdapters", model.adapters[i]) for i in range(count)]
+
+
+def _stream_adapters(model: StreamFused) -> list[StreamAdapters]:
+    """One per top layer: what tunes the base, joined to the streams' own; none where one kind serves all rows."""
+    config, tuned = model.streams_config, _adapters(model)[model.num_lower_layers :]
+    if not (config.base_layers and config.adapter_rank):
+        return []
+    own = [cast("StreamAdapters", adapters) for adapters in model.adapters]
+    return [mine if base is None else base.joined(mine) for base, mine in zip(tuned, own, strict=True)]

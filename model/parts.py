@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -34,13 +35,31 @@ class LowRank(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.linear(x, self.down.to(x.dtype)), self.up.to(x.dtype)) * self.scale
 
+    @torch.no_grad()
+    def joined(self, other: LowRank) -> LowRank:
+        """One of both ranks together that adds what the two add, float32."""
+        both = LowRank(self.down.shape[1], self.up.shape[0], len(self.down) + len(other.down))
+        both.down.copy_(torch.cat([self.down, other.down]))
+        both.up.copy_(torch.cat([self.up * self.scale, other.up * other.scale], 1))
+        return both
+
 
 class StreamAdapters(nn.ModuleDict):
     """Low-rank adapters of one layer: of its stream rows (row-masked; paper, lossless mode) or of all rows (shared)."""
 
-    def __init__(self, block: Block, rank: int, alpha: float) -> None:
+    def __init__(self, low_ranks: Mapping[str, LowRank]) -> None:
+        super().__init__(low_ranks)
+
+    @classmethod
+    def of(cls, block: Block, rank: int, alpha: float) -> StreamAdapters:
+        """New ones for all projections of a layer."""
         shapes = {name: projection(block, name) for name in PROJECTIONS}
-        super().__init__({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
+        return cls({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
+
+    def joined(self, other: StreamAdapters) -> StreamAdapters:
+        """What adds what both add, with one product of their ranks together."""
+        mine, others = cast("dict[str, LowRank]", dict(self)), cast("dict[str, LowRank]", dict(other))
+        return StreamAdapters({name: low_rank.joined(others[name]) for name, low_rank in mine.items()})
 
     def adapt(self, name: str, x: Tensor) -> Tensor:
         """What is added to the output of projection `name` for its input x."""

@@ -104,12 +104,12 @@ class StreamFused(nn.Module):
             self.eta = LowRank(h, h, config.eta_rank)
         if config.base_rank:
             self.base_adapters = nn.ModuleList(
-                StreamAdapters(block, config.base_rank, config.base_alpha)
+                StreamAdapters.of(block, config.base_rank, config.base_alpha)
                 for block in base.blocks[n - config.base_layers :]
             )
         if config.adapter_rank:
             self.adapters = nn.ModuleList(
-                StreamAdapters(block, config.adapter_rank, config.adapter_alpha) for block in self.top_blocks
+                StreamAdapters.of(block, config.adapter_rank, config.adapter_alpha) for block in self.top_blocks
             )
         if config.parent_rank:
             self.parent = ParentTerm(h, config.num_streams, config.parent_rank, config.parent_path)

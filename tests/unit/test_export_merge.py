@@ -13,16 +13,18 @@ import torch
 from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows, write_checkpoint
 from streamfuse.bench.work import weight_bytes
 from streamfuse.bundle import open_bundle
+from streamfuse.export import reference
 from streamfuse.export.bundle import export_bundle
 from streamfuse.export.graphs import Weights, build_methods, example_inputs
 from streamfuse.export.parts import part_sizes
-from streamfuse.export.plan import GraphShapes, PlanError, Quantize
+from streamfuse.export.plan import GraphShapes, PlanError, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 TUNED = {"base_rank": 2, "base_layers": 2, "adapter_rank": 0}
 BOTH = {"base_rank": 2, "base_layers": 2, "adapter_rank": 2}
+DEFERRED: dict[str, Any] = {"schedule": Schedule.DEFERRED}
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +78,56 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
         plan_for(checkpoint, tmp_path / "none", merge_adapter="maybe")
 
 
-def test_streams_with_products_of_their_own_need_a_merged_base(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def both() -> StreamFused:
+    """A tuned base, and streams with adapters of their own: what the lossless recipes make."""
     torch.manual_seed(0)
-    both = write_checkpoint(tmp_path / "both", tiny_model(BOTH))
-    assert preview(plan_for(both, tmp_path / "none")).parts
-    with pytest.raises(PlanError, match="--merge-adapter must be on for this adapter"):
-        preview(plan_for(both, tmp_path / "none", merge_adapter="off"))
+    return tiny_model(BOTH)
+
+
+def test_two_kinds_need_a_pass_for_the_streams_alone(both: StreamFused, tmp_path: Path) -> None:
+    files = write_checkpoint(tmp_path / "both", both)
+    for settings, merges in (
+        (DEFERRED, False),
+        ({"schedule": Schedule.BOTH}, True),
+        ({**DEFERRED, "target": "onnx"}, True),
+        ({**DEFERRED, "quantize": Quantize.INT8}, True),
+    ):
+        plan = plan_for(files, tmp_path / "none", **settings)
+        assert plan.merges(both.streams_config) is merges, settings
+        assert preview(plan).parts
+    for settings in ({"schedule": Schedule.FUSED}, {**DEFERRED, "target": "onnx"}):
+        with pytest.raises(PlanError, match="--merge-adapter must be on for this adapter"):
+            preview(plan_for(files, tmp_path / "none", merge_adapter="off", **settings))
     with pytest.raises(ValueError, match="must be merged"):
-        Weights(tiny_model(BOTH), GraphShapes())
+        Weights(both, GraphShapes())
+    with pytest.raises(ValueError, match="a pass of their own"):
+        build_methods(Weights(both, GraphShapes(64, 8, ((4, 4),), 5, (4,), deferred=True), reference.Form()))
+
+
+@torch.inference_mode()
+def test_both_kinds_beside_the_weights_are_the_same_function(both: StreamFused) -> None:
+    shapes = GraphShapes(64, 8, ((4, 4),), 5, (0,), deferred=True)
+    apart, merged = (Weights(model, shapes, reference.Form()).eval() for model in (both, both.merged()))
+    for name, method in build_methods(apart).items():
+        inputs = [x + 0.1 if x.dtype == torch.float32 else x for x in example_inputs(apart, method)]
+        for a, b in zip(method(*inputs), build_methods(merged)[name](*inputs), strict=True):
+            if a.dtype == torch.float32:
+                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, tmp_path: Path) -> None:
+    plan = plan_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED)
+    report = export_bundle(plan)  # below its parity floors it raises
+    assert report.parity["lowering"]["streams"]["snr_db"] > 60
+    for part in ("attention", "mlp"):
+        assert report.target["grid"][part]["exact_share"] == 1.0
+    bundle = open_bundle(plan.output_dir)
+    own = [p for name, p in both.named_parameters() if not name.startswith(("base.", "base_adapters."))]
+    assert bundle.manifest.speculation.extra_parameters == sum(p.numel() for p in own)
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as engine:
+        plain = decode_rows(engine, TEXT)
+        assert np.array_equal(verify_rows(engine, "verify_4", TEXT)[: len(plain)], plain)
 
 
 def test_a_tuned_bundle_keeps_the_law_and_the_grid(
