@@ -122,7 +122,7 @@ $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
 
 build/demo/manifest.json: ADAPTER := chat-lossless
 build/e2e/manifest.json: ADAPTER := e2e-shared
-build/sql/manifest.json: ADAPTER := sql-shared
+build/sql/manifest.json: ADAPTER := sql-lossless
 build/dialogsum/manifest.json: ADAPTER := $(DIALOGSUM_ADAPTER)
 
 build/%/manifest.json: $(EXPORT_SOURCES) $(ENGINE_STAMP)
