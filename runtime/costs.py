@@ -19,6 +19,7 @@ from streamfuse.runtime.backend import DECODE, STREAMS, Backend, ModelSpec
 from streamfuse.runtime.stats import Clock
 
 _ROUNDS = 5
+_CHECKS = 3  # of a remembered table
 _FORMAT = 1
 _SAME = 1.25  # a ratio of costs that differs by less has not changed
 _MAX_AGE_S = 30 * 86400
@@ -106,22 +107,22 @@ def measure(backend: Backend, clock: Clock = time.perf_counter, rounds: int = _R
 
 
 def agrees(table: CostTable, backend: Backend, clock: Clock = time.perf_counter) -> bool:
-    """Whether a few passes of `decode` and of the widest method stand to one another as the table says.
+    """Whether a few full passes of every width stand to one of `decode` as the table says.
 
-    A table that was measured while the device did other work does not. The backend must be empty, and stays so.
+    A table that was measured while the device did other work does not, though two of its methods may have met the same
+    trouble. The backend must be empty, and stays so.
     """
-    widths = backend.spec.widths
-    widest = max(widths, key=lambda name: widths[name][0])
-    best = {DECODE: float("inf"), widest: float("inf")}
-    for _ in range(_ROUNDS):
-        for method in best:
-            nodes = backend.spec.rows(method)
+    rows = {name: backend.spec.rows(name) for name in (DECODE, *backend.spec.widths)}
+    methods = [name for name, count in rows.items() if count <= backend.spec.capacity]
+    best = dict.fromkeys(methods, float("inf"))
+    for _ in range(_CHECKS):
+        for method in methods:
             started = clock()
-            _pass(backend, method, nodes)
+            _pass(backend, method, rows[method])
             best[method] = min(best[method], clock() - started)
-    now = best[widest] / max(best[DECODE], 1e-9)
-    then = table.of_pass(widest, widths[widest][0]) / table.of_pass(DECODE)
-    return 1 / _SAME < now / then < _SAME
+    decode = max(best[DECODE], 1e-9)
+    then = {method: table.of_pass(method, rows[method]) / table.of_pass(DECODE) for method in methods}
+    return all(1 / _SAME < best[method] / decode / then[method] < _SAME for method in methods)
 
 
 def _trials(spec: ModelSpec) -> Iterator[tuple[str, int]]:
