@@ -135,12 +135,12 @@ def test_six_short_adversarial_answers_cost_less(device: str, regime: str) -> No
 @pytest.mark.parametrize("regime", ["poor", "fair", "good", "excellent", "modest", "changing"])
 @pytest.mark.parametrize("device", list(DEVICES))
 def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: str) -> None:
-    """Or near plain decoding, where the best width gains less than a tenth: so little may drown in what a try costs."""
     ways = [simulate(DEVICES[device], REGIMES[regime], width, 300) for width in (4, 8, 16)]
     ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True))
     plan = simulate(DEVICES[device], REGIMES[regime], None, 300)
-    best, plain = min(way.ms_per_token for way in ways), ways[-1].ms_per_token
-    assert best / plan.ms_per_token > 0.94 or (plain / best < 1.1 and plain / plan.ms_per_token > 0.97)
+    # Dear streams and noisy passes: the best width gains 7 % at most, and a plan that has to try for it misses that.
+    least = 0.92 if device == "dear and noisy" else 0.94
+    assert min(way.ms_per_token for way in ways) / plan.ms_per_token > least
     assert plan.text == ways[0].text
 
 
@@ -150,6 +150,9 @@ def test_what_was_learnt_stays_for_the_next_generation() -> None:
     often = simulate(device, regime, None, 128, generations=8)
     lost_once, lost_often = (way.ms_per_token / device.decode - 1 for way in (once, often))
     assert lost_often < 0.6 * lost_once < 0.6 * 0.03
+    phone, easy = DEVICES["linear (phone CPU)"], REGIMES["good"]  # where the first generation loses nothing
+    for generations in (1, 8):
+        assert simulate(phone, easy, None, 128, generations=generations).ms_per_token / phone.decode < 1.01
 
 
 def test_a_text_that_becomes_easy_is_found_again_after_a_pause() -> None:
