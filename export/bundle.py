@@ -223,11 +223,12 @@ def _write_draft(model: StreamFused, path: Path) -> None:
         left = model.parent.left_rows(model.base.embed_tokens.weight)
         right, gate = model.parent.right_rows(model.head_rows()), model.parent.gate
         path_arrays = model.parent.path_arrays()
-    np.savez(
-        path,
-        parent_left=left.to(torch.float16).numpy(),
-        parent_right=right.to(torch.float16).numpy(),
-        gate=gate.to(torch.float32).numpy(),
-        stream_vocab=vocab.to(torch.int32).numpy(),
+    arrays: dict[str, Any] = {
+        "parent_left": left.to(torch.float16).numpy(),
+        "parent_right": right.to(torch.float16).numpy(),
+        "gate": gate.to(torch.float32).numpy(),
+        "stream_vocab": vocab.to(torch.int32).numpy(),
         **path_arrays,
-    )
+        **{f"ngram_{name}": array.numpy() for name, array in model.ngrams.items()},
+    }
+    np.savez(path, **arrays)

@@ -92,7 +92,7 @@ def preview(plan: ExportPlan) -> Preview:
     return Preview(
         adapter=_adapter_line(plan),
         parts=parts,
-        files=_files(plan, config, streams, stream_vocab, sum(part.bytes for part in parts.values())),
+        files=_files(plan, model, streams, sum(part.bytes for part in parts.values())),
         cache_bytes=cache * DTYPE_BITS["float32" if plan.target == "executorch" else plan.dtype] // 8,
         delegates=delegates,
         calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
@@ -182,28 +182,29 @@ def _operator_calls(plan: ExportPlan, layers: dict[str, int]) -> dict[str, int]:
     return {name: 4 * count + ends.get(name, 4 + carrying.get(name, False)) for name, count in layers.items()}
 
 
-def _files(
-    plan: ExportPlan, config: ModelConfig, streams: StreamConfig, stream_vocab: int, weight_bytes: int
-) -> dict[str, int]:
+def _files(plan: ExportPlan, model: StreamFused, streams: StreamConfig, weight_bytes: int) -> dict[str, int]:
     """The bundle's files; what the graphs add to their weights and the manifest are left out, being small."""
     graph = {"executorch": "model.pte", "coreml": "model.mlpackage", "onnx": "*.onnx and weights"}[plan.target]
-    rank = streams.parent_rank
+    rank, vocab_size, stream_vocab = streams.parent_rank, model.base.config.vocab_size, len(model.stream_vocab)
+    ngrams = sum(array.nbytes for array in model.ngrams.values())
     rows = 1 + sum(keep for _, keep in plan.shapes.widths)
     return {
         graph: weight_bytes,
         "tokenizer.json": (plan.model / "tokenizer.json").stat().st_size,
-        "draft.npz": 2 * rank * (config.vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams),
-        "selftest.npz": 4 * rows * config.vocab_size,
+        "draft.npz": 2 * rank * (vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams) + ngrams,
+        "selftest.npz": 4 * rows * vocab_size,
     }
 
 
 def _adapter_line(plan: ExportPlan) -> str:
     config, state, facts = read_adapter(plan.adapter)
-    own = {name: tensor.numel() for name, tensor in state.items() if name != "stream_vocab"}
+    own = {n: t.numel() for n, t in state.items() if n != "stream_vocab" and not n.startswith("ngrams.")}
+    entries = state["ngrams.ids"].numel() if "ngrams.ids" in state else 0
     tuned = sum(count for name, count in own.items() if name.startswith("base_adapters."))
     how = "merged into them" if plan.merges(config) else "beside them"
     merged = f", tunes the base's top {config.base_layers} layers ({how})" if tuned else ""
     return (
         f"{plan.adapter.stem}: {config.num_streams} streams in the top {config.num_msa_layers} layers, "
         f"{sum(own.values()) - tuned:,} parameters, trained {facts.get('steps', '?')} steps{merged}"
+        + (f"; {entries:,} n-grams" if entries else "")
     )

@@ -17,6 +17,7 @@ from .transformer import Transformer
 
 _PREFIX = "model."
 _FORMAT = "streamfuse-adapter-1"
+_NGRAMS = "ngrams."  # names of the n-gram table's arrays in an adapter file
 _BASE_FACTS = ("architecture", "vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads")
 
 
@@ -69,6 +70,7 @@ def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transf
 def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = None) -> None:
     """Write the trained part of a stream-fused model, atomically. `facts` (data, steps, ...) go into the metadata."""
     state = {name: _stored(name, value.detach().cpu()) for name, value in model.extra_state().items()}
+    state |= {_NGRAMS + name: value.contiguous() for name, value in model.ngrams.items()}
     own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": json.dumps(_base_facts(model.base))}
     metadata = {**(facts or {}), **own}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +124,7 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size):
         raise CheckpointError(f"{path}: tensor 'stream_vocab' is not a list of ascending token ids, {_misfit(base)}")
     model = StreamFused(base, config, vocab)
+    model.ngrams = {name.removeprefix(_NGRAMS): state.pop(name) for name in list(state) if name.startswith(_NGRAMS)}
     own = model.extra_state()
     for name in sorted(own.keys() | state.keys()):
         if name not in own or name not in state or own[name].shape != state[name].shape:

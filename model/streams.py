@@ -11,12 +11,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from .config import StreamConfig
+from .config import WIDENS, StreamConfig
 from .parts import LowRank, ParentTerm, Pruner, StreamAdapters
 from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
@@ -118,6 +118,7 @@ class StreamFused(nn.Module):
         if stream_vocab is None:
             stream_vocab = torch.arange(base.config.vocab_size)
         self.register_buffer("stream_vocab", stream_vocab)
+        self.ngrams: dict[str, Tensor] = {}  # arrays of the host's n-gram table (train/ngram_counts.py); {} for none
 
     @property
     def num_lower_layers(self) -> int:
@@ -162,6 +163,28 @@ class StreamFused(nn.Module):
         if self.streams_config.parent_rank:
             self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
 
+    def widened(self, stream_vocab: Tensor, **sizes: int) -> StreamFused:
+        """A model with larger `eta_rank` or `adapter_rank`, or more stream tokens, whose streams say the same.
+
+        What is there keeps its values; what is new adds nothing until it is trained.
+
+        Raises:
+            ValueError: a size cannot grow, or would shrink.
+        """
+        config = self.streams_config
+        for name, size in sizes.items():
+            if name not in WIDENS or size < getattr(config, name):
+                raise ValueError(f"{name} {getattr(config, name)} of an adapter cannot become {size}")
+        growth = sizes.get("adapter_rank", config.adapter_rank) / max(config.adapter_rank, 1)
+        settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # the scale stays
+        wide = StreamFused(self.base, replace(config, **settings), stream_vocab)
+        state = wide.extra_state()
+        for name, value in self.extra_state().items():
+            if name != "stream_vocab":
+                state[name][tuple(slice(length) for length in value.shape)] = value
+        wide.ngrams = self.ngrams
+        return wide
+
     def base_adapter(self, layer: int) -> Adapter:
         """What is added for all rows in layer `layer` (0 = the lowest of the model)."""
         first = self.base.config.num_layers - self.streams_config.base_layers
@@ -189,6 +212,7 @@ class StreamFused(nn.Module):
             model = StreamFused(base, replace(self.streams_config, base_rank=0, base_layers=0), self.stream_vocab)
         own = {name: value for name, value in self.extra_state().items() if not name.startswith("base_adapters.")}
         model.load_state_dict(own, strict=False, assign=True)
+        model.ngrams = self.ngrams
         return model.eval()
 
     def run_main(self, x: Tensor, first: int, last: int, segments: Segments | None = None) -> Tensor:

@@ -4,6 +4,9 @@ A pass is worth `expected tokens - rate * cost + what it leaves behind`. `rate` 
 known way (plain decoding, or what is being reached), so the sum is the gain over that way. A pass that leaves streams
 behind leaves `value of streams`, followed while running; a plain pass leaves none.
 
+Look-ups and the n-gram table draft without streams (runtime/free_drafts.py). So the value of streams is what they gain
+beyond that, and a streams' pass is bought where the free draft at hand is worse than usual by enough.
+
 An allowance in plain tokens bounds what being wrong may cost: it starts small, plain decoding adds a little, every
 verify pass adds what it gained or takes what it lost, and a pass whose failure it could not pay is not run. So plain
 speed is lost by a percent or two at most, whatever the streams promise.
@@ -20,7 +23,7 @@ from streamfuse.runtime.acceptance import Calibration, Yields, best_paths, expec
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
 from streamfuse.runtime.costs import CostTable
 from streamfuse.runtime.draft import StreamDrafter
-from streamfuse.runtime.ngram import MAX_CHAIN, Chain, ChainOdds, NgramIndex, merge
+from streamfuse.runtime.free_drafts import Draft, FreeDrafts
 from streamfuse.runtime.plan import Step
 from streamfuse.runtime.tree import Tree
 
@@ -50,7 +53,8 @@ class AdaptivePlan:
         self._calibration = Calibration(drafter.calibration, spec.num_streams)
         self._yields = Yields(self._methods)
         self._carried = {name: _carrying_share(spec, name) for name in self._methods}  # how often streams are left
-        self._index, self._odds = NgramIndex(), ChainOdds()
+        self._free = FreeDrafts(drafter.ngrams, self._widest)
+        self._free_gain = 0.0  # of a pass with a free draft over plain decoding, in tokens
         self._allowance = _ALLOWANCE
         self._recent = [0.0, 0.0]  # tokens, milliseconds
         self._value = self._first_value()  # of having streams, in tokens
@@ -59,49 +63,52 @@ class AdaptivePlan:
         self._wait: int | None = None  # what is left of this one; None where drafting goes on
         self._probe, self._probe_gain = 0, 0.0  # passes left of a try, plain tokens that it gained
         self._reason, self._drafted = COSTS, False
-        self._tree: Tree | None = None  # what the streams proposed for this pass
-        self._chain: Chain | None = None
+        self._draft: Draft | None = None  # of this pass
+        self._next: Draft | None = None  # the free one of the next pass, where it was looked at already
         self._expected = 0.0
+        self._tokens: Sequence[int] = ()
+        self._room = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
         self._drafter.reset()
-        self._index.begin(tokens)
+        self._free.begin(tokens)
+        self._next = None
 
     def step(self, tokens: Sequence[int], room: int) -> Step:
-        root, self._tree, self._chain = Tree.root(tokens[-1]), None, None
+        self._draft, self._tokens, self._room = None, tokens, room
         if room < 2:
-            return Step(DECODE, root)
-        self._index.follow(tokens)
-        tree, exact, alone = self._draft(tokens, root, room - 1)
-        if self._wait and len(tree) == 1 and self._tree is None:  # nothing to verify, and streams are not wanted yet
-            return Step(DECODE, root, self._reason)
-        method, nodes, gain, expected = self._best(tree, exact)
+            return Step(DECODE, Tree.root(tokens[-1]))
+        self._draft = draft = self._drafted_at(tokens, room - 1)
+        if self._wait and len(draft.tree) == 1 and draft.streams is None:  # nothing to verify, no streams wanted yet
+            return Step(DECODE, draft.tree, self._reason)
+        method, nodes, gain, expected = self._best(draft)
         plain = self._plain_gain()
-        if self._tree is not None:
+        if draft.streams is not None:
             self._follow_value(max(gain, plain), plain, room)
         promising = gain > plain
-        if promising or (self._left(0.0) <= 0 and self._looks_again(method, nodes)):
+        self._free.used(draft, promising)
+        if promising or (not self._hopes() and self._looks_again(method, nodes)):
             if self._affords(method, nodes):
                 self._expected = expected
-                return Step(method, tree.first(nodes), looked_up=alone)
+                return Step(method, draft.tree.first(nodes), looked_up=draft.alone)
             self._reason = REJECTED if self._drafted else COSTS
             self._rest()
-        elif self._left(0.0) > 0:  # the deferred schedule: a plain pass that leaves streams is no fall-back
-            return Step(DECODE, root)
-        elif self._tree is not None:
+        elif self._hopes():  # the deferred schedule: a plain pass that leaves streams is no fall-back
+            return Step(DECODE, draft.tree.first(1))
+        elif draft.streams is not None:
             self._reason = COSTS if self._calibration.ratios()[1] > 0.7 else REJECTED
-        return Step(DECODE, root, self._reason)
+        return Step(DECODE, draft.tree.first(1), self._reason)
 
     def learn(self, step: Step, output: PassOutput, walk: Walk, ms: float) -> bool:
-        method, nodes, tokens = step.method, len(step.tree), len(walk.tokens)
-        if self._wait and step.reason is not None and self._tree is None and self._chain is None:
+        method, nodes, tokens, draft = step.method, len(step.tree), len(walk.tokens), self._draft
+        if self._wait and step.reason is not None and (draft is None or (not draft.streams and len(draft.tree) == 1)):
             return self._learn_in_pause(ms)
         self.costs.observe(method, nodes, ms)
         gained = self._account(method, nodes, tokens)
-        if self._tree is not None:
-            self._calibration.learn(self._tree, walk.tokens)
-        if self._chain is not None:
-            self._odds.learn(self._chain, walk.tokens)
+        if draft is not None:
+            if draft.streams is not None:
+                self._calibration.learn(draft.streams, walk.tokens)
+            self._free.learn(draft, walk.tokens)
         carried = output.carries_streams(walk.last)
         self._drafter.learn(output, walk.last)
         if method == DECODE:
@@ -113,7 +120,7 @@ class AdaptivePlan:
                 self._yields.learn(method, tokens - 1, self._expected)
             self._carried[method] += _FOLLOW * (carried - self._carried[method])
             self._watch_probe(gained, nodes)
-        return self._spec.deferred and not carried and self._wants_deferred()
+        return self._spec.deferred and not carried and self._wants_deferred(self._room - tokens - 1)
 
     def _learn_in_pause(self, ms: float) -> bool:
         """A plain pass while nothing is tried: as little as can be, because this is what fallen back costs."""
@@ -132,19 +139,19 @@ class AdaptivePlan:
         self._recent[1] += spent
         self._drafter.learn(output, 0)
 
-    def _draft(self, tokens: Sequence[int], root: Tree, depth: int) -> tuple[Tree, list[int], list[int]]:
-        """The best tree of streams and n-grams, its rows that n-grams proposed, and those that they alone did."""
-        tree = root
+    def _drafted_at(self, tokens: Sequence[int], depth: int) -> Draft:
+        """The draft with streams, where there are any, else the free one."""
         if self._drafter.ready:
-            self._tree = tree = self._drafter.draft(tokens, self._widest, depth)
-        self._chain = self._index.chain(min(depth, MAX_CHAIN))
-        if self._chain is None:
-            return tree, [], []
-        return merge(tree, self._chain, self._odds.log_probs(self._chain), self._widest)
+            return self._free.draft(tokens, depth, self._drafter.draft(tokens, self._widest, depth))
+        known, self._next = self._next, None
+        if known is not None and (known.place, known.depth) == (len(tokens), depth):
+            return known
+        return self._free.draft(tokens, depth, None)
 
-    def _best(self, tree: Tree, exact: list[int]) -> tuple[str, int, float, float]:
+    def _best(self, draft: Draft) -> tuple[str, int, float, float]:
         """The verify pass of the largest gain: method, nodes, gain, drafted tokens expected to be accepted."""
-        rate, hits = self._rate(), expected_hits(tree, self._calibration.ratios(), exact)
+        ratios = self._free.ratios() if draft.streams is None else self._calibration.ratios()
+        rate, hits = self._rate(), expected_hits(draft.tree, ratios, draft.exact)
         sums = [0.0, *accumulate(hits)]
         best = ("", 0, -1e9, 0.0)
         for method in self._methods:
@@ -170,8 +177,23 @@ class AdaptivePlan:
         later = self._value - self._rate() * self.costs.of_pass(STREAMS) if self._spec.deferred else 0.0
         return carried * self._value + (1 - carried) * max(0.0, later)
 
-    def _wants_deferred(self) -> bool:
-        worth = not self._wait and self._value > self._rate() * self.costs.of_pass(STREAMS)
+    def _hopes(self) -> bool:
+        """Whether streams would be bought after a pass whose free draft is worth nothing."""
+        if self._wait:
+            return False
+        return self._spec.deferred and self._value + self._free_gain > self._rate() * self.costs.of_pass(STREAMS)
+
+    def _wants_deferred(self, depth: int) -> bool:
+        """Whether streams for the next pass, of so many levels at most, gain more than they cost."""
+        if self._wait and not self._probe:
+            return False
+        value = self._value
+        if depth > 0 and not self._probe:
+            self._next = draft = self._free.draft(self._tokens, depth, None)
+            here = max(0.0, self._best(draft)[2] - self._plain_gain()) if len(draft.tree) > 1 else 0.0
+            value += self._free_gain - here
+            self._free_gain += _FOLLOW * (here - self._free_gain)
+        worth = value > self._rate() * self.costs.of_pass(STREAMS)
         return (worth or self._probe > 0) and self._allowance > self._relative(STREAMS)
 
     def _rate(self) -> float:
@@ -195,7 +217,7 @@ class AdaptivePlan:
         """Streams are worth what the best pass gains with them beyond the best without them."""
         if room < 8 or self._wait:  # the end of the text says nothing about its middle
             return
-        narrow = self._methods[0]
+        narrow, plain = self._methods[0], plain + self._free_gain
         without = max(plain, 1 - self._rate() * self.costs.of_pass(narrow) + self._left(self._carried[narrow]))
         self._value = max(0.0, self._value + max(_FOLLOW, 1 / self._sights) * (here - without - self._value))
         self._sights += 1
@@ -226,7 +248,7 @@ class AdaptivePlan:
         if self._probe:
             return True
         if self._wait is None:
-            if self._tree is None:
+            if self._draft is None or self._draft.streams is None:
                 self._rest()
             return False
         if self._wait or not self._spec.num_streams or not self._affords(method, nodes):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
+from streamfuse.runtime.ngram_table import NgramTable
 from streamfuse.runtime.tree import Tree
 
 Float64Array = npt.NDArray[np.float64]
@@ -51,6 +52,7 @@ class DraftTables:
     acceptance: tuple[tuple[float, ...], ...] = ()  # [G, ranks] measured likewise: shares per depth and rank
     mix: FloatArray | None = None  # [r, r]: what comes before the parent on its path counts through it; None: nothing
     cell: bool = False  # with mix: a recurrent cell over the whole path, else the grandparent
+    ngrams: NgramTable | None = None  # what follows the last two tokens by rule; None where nobody counted
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class DraftTables:
         mix: FloatArray | None = None,
         cell: bool = False,
         acceptance: Sequence[Sequence[float]] = (),
+        ngrams: NgramTable | None = None,
     ) -> DraftTables:
         """From the arrays of draft.npz. ValueError where the shapes contradict one another."""
         vocab_size, rank = parent_left.shape
@@ -83,10 +86,11 @@ class DraftTables:
         shares = tuple(tuple(float(share) for share in level) for level in acceptance)
         if not all(share >= 0 and sum(level) <= 1.001 for level in shares for share in level):
             raise ValueError("acceptance holds a depth whose shares are not from 0 to 1 together")
+        if ngrams is not None and ngrams.vocab_size != vocab_size:
+            raise ValueError(f"the n-gram table is of {ngrams.vocab_size} tokens, the vocabulary has {vocab_size}")
         mix = None if mix is None else mix.astype(np.float32)
-        return cls(
-            parent_left, parent_right.astype(np.float32), gate.astype(np.float32), slot_of, ratios, shares, mix, cell
-        )
+        right, gate = parent_right.astype(np.float32), gate.astype(np.float32)
+        return cls(parent_left, right, gate, slot_of, ratios, shares, mix, cell, ngrams)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> DraftTables:
@@ -102,8 +106,12 @@ class DraftTables:
                 acceptance = arrays["acceptance"].tolist() if "acceptance" in arrays else ()
                 mix = arrays.get("path_mix")
                 cell = "path_cell" in arrays and bool(arrays["path_cell"])
-                return cls.of(left, right, gate, stream_vocab, calibration, mix, cell, acceptance)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+                ngrams = None
+                if "ngram_keys" in arrays:
+                    parts = (arrays[f"ngram_{part}"] for part in ("keys", "starts", "ids", "log_probs"))
+                    ngrams = NgramTable.of(len(left), *parts)
+                return cls.of(left, right, gate, stream_vocab, calibration, mix, cell, acceptance, ngrams)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"cannot read the drafting data {path}: {error}") from error
 
     @property
@@ -234,6 +242,11 @@ class StreamDrafter:
     def acceptance(self) -> Sequence[Sequence[float]]:
         """[depth][rank], best first: shares of drafted children that were right when the bundle was made."""
         return () if self.tables is None else self.tables.acceptance
+
+    @property
+    def ngrams(self) -> NgramTable | None:
+        """The n-gram table, which drafts without streams; this drafter itself leaves it alone."""
+        return None if self.tables is None else self.tables.ngrams
 
     def reset(self) -> None:
         self._streams = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamfuse.model.config import StreamConfig
+from streamfuse.model.config import WIDENS, StreamConfig
 
 from .dtype import check_dtype
 from .templates import TEMPLATES
@@ -51,6 +52,7 @@ class TrainConfig:
         log_every: in steps.
         evaluate_every: in steps; a checkpoint is saved with each evaluation.
         init_adapter: continue from the weights of this adapter instead of new ones.
+        widen: with init_adapter, larger sizes (`model.config.WIDENS`); what the adapter has already stays as it is.
         base_adapter: begin with the tuned base of this adapter (of base or shared mode), and new streams.
         dtype: of the frozen base and the activations: "float32", "bfloat16", or "auto", the faster on this machine.
             What is trained is float32 in any case.
@@ -84,6 +86,7 @@ class TrainConfig:
     task: str = "chat"
     dtype: str = "auto"
     soft_targets: float = 0.0
+    widen: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -95,6 +98,10 @@ class TrainConfig:
             raise ValueError(f"{self.mode} mode tunes the base, so base_rank and base_layers must be positive")
         if self.init_adapter and self.base_adapter:
             raise ValueError("init_adapter brings its own base, so base_adapter does not go with it")
+        if self.widen and not self.init_adapter:
+            raise ValueError("widen goes with init_adapter; a new adapter has the sizes of its settings")
+        if self.init_adapter and (other := sorted(self.widen.keys() - set(WIDENS))):
+            raise ValueError(f"init_adapter brings its own stream settings, so {other[0]} does not go with it")
         for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")

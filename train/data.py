@@ -26,15 +26,18 @@ _FROZEN_BATCH = 8  # examples of similar lengths that run through the frozen lay
 _FLOAT16_SAFE = 32_768.0  # half of float16's range
 
 
-def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int) -> Tensor:
+def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int, given: Tensor | None = None) -> Tensor:
     """The `size` token ids that the model itself writes most often; ties and the rest by prompt frequency, then by id.
 
-    Returns an ascending int64 tensor [size]. The idea is VocabTrim's (arXiv 2506.22694): rank by the target's own text.
+    Those of `given` come before all others. Returns an ascending int64 tensor [size]. The idea is VocabTrim's (arXiv
+    2506.22694): rank by the target's own text.
     """
     written, read = np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64)
     for example in examples:
         np.add.at(written, example.input_ids[example.start :], 1)
         np.add.at(read, example.input_ids[: example.start], 1)
+    if given is not None:
+        written[given.numpy()] = np.iinfo(np.int64).max
     order = np.lexsort((np.arange(vocab_size), -read, -written))
     return torch.from_numpy(np.sort(order[:size]).astype(np.int64))
 

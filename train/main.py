@@ -31,6 +31,7 @@ from .data import FrozenStates, StreamDataset, choose_stream_vocab, collate, dig
 from .dtype import choose_dtype
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
+from .ngram_counts import count_ngrams
 from .objective import NGramObjective
 from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
@@ -183,6 +184,10 @@ def _last_metrics(trainer: StreamTrainer) -> dict[str, float]:
 def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> StreamFused:
     if config.init_adapter:
         model = load_stream_fused(base, config.init_adapter, merge=False)
+        if config.widen:
+            size = config.widen.get("stream_vocab_size", len(model.stream_vocab))
+            wider = choose_stream_vocab(examples, size, base.config.vocab_size, model.stream_vocab)
+            model = model.widened(wider, **config.widen)
     else:
         streams, tuned = config.streams, {}
         if config.base_adapter:
@@ -199,6 +204,8 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
         is_tuned = name.startswith("base_adapters.")
         frozen = name.startswith("base.") or (config.mode == "lossless" and is_tuned)
         parameter.requires_grad_(not (frozen or (config.mode == "base" and not is_tuned)))
+    if config.mode != "base":
+        model.ngrams = count_ngrams(examples, base.config.vocab_size)
     return model
 
 

@@ -31,7 +31,7 @@ else:
 
 _FOLDER = Path(__file__).parent / "recipes"
 _STREAMS = {field.name for field in fields(StreamConfig)}
-_TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams"}
+_TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams", "widen"}
 _DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
 _KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL}
 
@@ -164,6 +164,8 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
     own = {key: value for key, value in settings.items() if key in _TRAIN}
     of_streams = {key: value for key, value in settings.items() if key in _STREAMS}
     try:
+        if "init_adapter" in own:
+            own["widen"], of_streams = of_streams, {}
         streams = replace(default_streams(own.get("mode", "lossless")), **of_streams)
         for key in ("base_adapter", "init_adapter"):
             if key in own:

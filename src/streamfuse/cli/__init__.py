@@ -11,7 +11,7 @@ from streamfuse import __version__
 
 from .errors import OneLineErrors
 
-COMMANDS = ("pull", "distill", "train", "export", "inspect", "run", "chat", "bench")
+COMMANDS = ("pull", "invent", "distill", "train", "export", "inspect", "run", "chat", "bench")
 
 app = typer.Typer(
     name="streamfuse",

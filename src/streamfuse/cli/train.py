@@ -89,7 +89,7 @@ def train(
     evaluate_every: Annotated[int, typer.Option(help="Steps between two held-out measures and checkpoints.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Initial weights and order of the data.")] = 0,
     init_adapter: Annotated[
-        Path | None, typer.Option(help="Begin with this adapter's weights and stream settings.")
+        Path | None, typer.Option(help="Begin with this adapter's weights and stream settings; ranks may grow.")
     ] = None,
     base_adapter: Annotated[
         Path | None, typer.Option(help="Begin with the base that this adapter tuned, and new streams.")
@@ -177,9 +177,6 @@ def train(
         "base_rank": base_rank, "base_layers": base_layers,
     }  # fmt: skip
     said = {name: value for name, value in streams.items() if value is not None}
-    if init_adapter and said:
-        flag = "--" + next(iter(said)).replace("_", "-")
-        raise typer.BadParameter(f"--init-adapter brings its own stream settings, so {flag} does not go with it")
     settings = {
         "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
         "alpha_main": alpha_main, "alpha_streams": alpha_streams, "soft_targets": soft_targets,
@@ -189,6 +186,8 @@ def train(
         "evaluate_every": evaluate_every, "seed": seed, "init_adapter": init_adapter, "base_adapter": base_adapter,
         "dtype": dtype,
     }  # fmt: skip
+    if init_adapter:
+        settings, said = {**settings, "widen": said}, {}
     config = _config(model, offline, settings, said)
     report(run_config(config, resume), config.adapter)
 
