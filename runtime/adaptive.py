@@ -57,6 +57,8 @@ class AdaptivePlan:
         self._free_gain = 0.0  # of a pass with a free draft over plain decoding, in tokens
         self._allowance = _ALLOWANCE
         self._recent = [0.0, 0.0]  # tokens, milliseconds
+        self._decode_ms = self._rate = 0.0  # of a plain pass; tokens per millisecond of the best known way
+        self._follow_rate()
         self._value = self._first_value()  # of having streams, in tokens
         self._sights = _FIRST_SIGHTS  # of that value
         self._pause = _PAUSE  # length of the next one, in plain tokens
@@ -81,7 +83,7 @@ class AdaptivePlan:
         self._draft = draft = self._drafted_at(tokens, room - 1)
         if self._wait and len(draft.tree) == 1 and draft.streams is None:  # nothing to verify, no streams wanted yet
             return Step(DECODE, draft.tree, self._reason)
-        method, nodes, gain, expected = self._best(draft)
+        method, nodes, gain, expected = draft.best or self._best(draft)
         plain = self._plain_gain()
         if draft.streams is not None:
             self._follow_value(max(gain, plain), plain, room)
@@ -104,6 +106,7 @@ class AdaptivePlan:
         if self._wait and step.reason is not None and (draft is None or (not draft.streams and len(draft.tree) == 1)):
             return self._learn_in_pause(ms)
         self.costs.observe(method, nodes, ms)
+        self._follow_rate()
         gained = self._account(method, nodes, tokens)
         if draft is not None:
             if draft.streams is not None:
@@ -128,15 +131,18 @@ class AdaptivePlan:
         self._wait -= 1
         if not self._wait % _OBSERVED:
             self.costs.observe(DECODE, 1, ms)
+            self._follow_rate()
         self._account(DECODE, 1, 1)
         self._drafter.reset()
         return False
 
     def learn_streams(self, output: PassOutput, ms: float) -> None:
         self.costs.observe(STREAMS, 1, ms)
+        self._follow_rate()
         spent = self.costs.of_pass(STREAMS)
-        self._allowance -= spent / self.costs.of_pass(DECODE)
+        self._allowance -= spent / self._decode_ms
         self._recent[1] += spent
+        self._follow_rate()
         self._drafter.learn(output, 0)
 
     def _drafted_at(self, tokens: Sequence[int], depth: int) -> Draft:
@@ -151,8 +157,8 @@ class AdaptivePlan:
     def _best(self, draft: Draft) -> tuple[str, int, float, float]:
         """The verify pass of the largest gain: method, nodes, gain, drafted tokens expected to be accepted."""
         ratios = self._free.ratios() if draft.streams is None else self._calibration.ratios()
-        rate, hits = self._rate(), expected_hits(draft.tree, ratios, draft.exact)
-        sums = [0.0, *accumulate(hits)]
+        rate, hits = self._rate, expected_hits(draft.tree, ratios, draft.exact)
+        sums, later = [0.0, *accumulate(hits)], self._left(0.0)
         best = ("", 0, -1e9, 0.0)
         for method in self._methods:
             nodes = min(len(hits) + 1, self._spec.widths[method][0])
@@ -160,7 +166,7 @@ class AdaptivePlan:
             while nodes > 1 and kept * hits[nodes - 2] < least:
                 nodes -= 1
             gain = 1 + kept * sums[nodes - 1] - rate * self.costs.of_pass(method, nodes)
-            gain += self._left(self._carried[method])
+            gain += self._left(self._carried[method]) if self._carried[method] else later
             if gain > best[2]:
                 best = (method, nodes, gain, sums[nodes - 1])
             if nodes > len(hits):  # the whole tree: wider methods have nothing to add
@@ -168,20 +174,20 @@ class AdaptivePlan:
         return best
 
     def _plain_gain(self) -> float:
-        return 1 - self._rate() * self.costs.of_pass(DECODE) + self._left(0.0)
+        return 1 - self._rate * self._decode_ms + self._left(0.0)
 
     def _left(self, carried: float) -> float:
         """What a pass leaves behind that carries streams with this probability."""
         if self._wait:
             return 0.0
-        later = self._value - self._rate() * self.costs.of_pass(STREAMS) if self._spec.deferred else 0.0
+        later = self._value - self._rate * self.costs.of_pass(STREAMS) if self._spec.deferred else 0.0
         return carried * self._value + (1 - carried) * max(0.0, later)
 
     def _hopes(self) -> bool:
         """Whether streams would be bought after a pass whose free draft is worth nothing."""
         if self._wait:
             return False
-        return self._spec.deferred and self._value + self._free_gain > self._rate() * self.costs.of_pass(STREAMS)
+        return self._spec.deferred and self._value + self._free_gain > self._rate * self.costs.of_pass(STREAMS)
 
     def _wants_deferred(self, depth: int) -> bool:
         """Whether streams for the next pass, of so many levels at most, gain more than they cost."""
@@ -190,21 +196,23 @@ class AdaptivePlan:
         value = self._value
         if depth > 0 and not self._probe:
             self._next = draft = self._free.draft(self._tokens, depth, None)
-            here = max(0.0, self._best(draft)[2] - self._plain_gain()) if len(draft.tree) > 1 else 0.0
+            draft.best = self._best(draft)
+            here = max(0.0, draft.best[2] - self._plain_gain())
             value += self._free_gain - here
             self._free_gain += _FOLLOW * (here - self._free_gain)
-        worth = value > self._rate() * self.costs.of_pass(STREAMS)
+        worth = value > self._rate * self.costs.of_pass(STREAMS)
         return (worth or self._probe > 0) and self._allowance > self._relative(STREAMS)
 
-    def _rate(self) -> float:
-        """Tokens per millisecond of the best known way."""
-        plain = 1 / self.costs.of_pass(DECODE)
+    def _follow_rate(self) -> None:
+        """Costs or speed have changed. Asked for many times a step, so both are kept."""
+        self._decode_ms = self.costs.of_pass(DECODE)
         tokens, ms = self._recent
-        return max(plain, tokens / ms) if ms else plain
+        plain = 1 / self._decode_ms
+        self._rate = max(plain, tokens / ms) if ms else plain
 
     def _relative(self, method: str, nodes: int = 1) -> float:
         """Cost in plain passes."""
-        return self.costs.of_pass(method, nodes) / self.costs.of_pass(DECODE)
+        return self.costs.of_pass(method, nodes) / self._decode_ms
 
     def _affords(self, method: str, nodes: int) -> bool:
         """The allowance can pay for the pass if nothing is accepted, and for the next one if this is to lead to it."""
@@ -218,12 +226,12 @@ class AdaptivePlan:
         if room < 8 or self._wait:  # the end of the text says nothing about its middle
             return
         narrow, plain = self._methods[0], plain + self._free_gain
-        without = max(plain, 1 - self._rate() * self.costs.of_pass(narrow) + self._left(self._carried[narrow]))
+        without = max(plain, 1 - self._rate * self.costs.of_pass(narrow) + self._left(self._carried[narrow]))
         self._value = max(0.0, self._value + max(_FOLLOW, 1 / self._sights) * (here - without - self._value))
         self._sights += 1
 
     def _first_value(self) -> float:
-        rate, best = self._rate(), 0.0
+        rate, best = self._rate, 0.0
         hit = _PRIOR_HIT * min(1.0, self._calibration.ratios()[min(1, self._spec.num_streams)])
         hits = best_paths(self._drafter.acceptance, self._widest - 1) or [
             hit / (1 + i) for i in range(self._widest - 1)
@@ -241,6 +249,7 @@ class AdaptivePlan:
         self._allowance = min(_MOST_ALLOWANCE, self._allowance + (_EARNED if method == DECODE else gained))
         self._recent[0] = _RATE_FORGET * self._recent[0] + tokens
         self._recent[1] = _RATE_FORGET * self._recent[1] + self.costs.of_pass(method, nodes)
+        self._follow_rate()
         return gained
 
     def _looks_again(self, method: str, nodes: int) -> bool:

@@ -24,6 +24,12 @@ Float64Array = npt.NDArray[np.float64]
 Grower: TypeAlias = Callable[[int, IntArray, FloatArray, int, int], Tree]
 
 
+class NgramGrower(Protocol):
+    """`NgramTable`, or something faster that grows the same trees."""
+
+    def grow(self, tokens: Sequence[int], width: int, depth: int) -> Tree: ...
+
+
 class Drafter(Protocol):
     """Proposes a tree. It may use the tokens so far, what the last pass said, or both."""
 
@@ -220,11 +226,15 @@ def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: i
 class StreamDrafter:
     """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node.
 
-    `grower` is a faster `grow` for these tables (runtime/native_grow.py); None: the one above.
+    `grower` is a faster `grow` for these tables (runtime/native_grow.py); None: the one above. `ngrams` is what a plan
+    drafts with where there are no streams: a faster way to the tables' own; this drafter itself leaves it alone.
     """
 
-    def __init__(self, tables: DraftTables | None = None, grower: Grower | None = None) -> None:
+    def __init__(
+        self, tables: DraftTables | None = None, grower: Grower | None = None, ngrams: NgramGrower | None = None
+    ) -> None:
         self.tables = tables
+        self.ngrams: NgramGrower | None = ngrams or (None if tables is None else tables.ngrams)
         self._grow: Grower = grower if grower is not None else partial(grow, tables=tables)
         self._streams: tuple[IntArray, FloatArray] | None = None
 
@@ -242,11 +252,6 @@ class StreamDrafter:
     def acceptance(self) -> Sequence[Sequence[float]]:
         """[depth][rank], best first: shares of drafted children that were right when the bundle was made."""
         return () if self.tables is None else self.tables.acceptance
-
-    @property
-    def ngrams(self) -> NgramTable | None:
-        """The n-gram table, which drafts without streams; this drafter itself leaves it alone."""
-        return None if self.tables is None else self.tables.ngrams
 
     def reset(self) -> None:
         self._streams = None

@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from streamfuse.runtime.acceptance import Calibration
+from streamfuse.runtime.draft import NgramGrower
 from streamfuse.runtime.ngram import MAX_CHAIN, Chain, ChainOdds, NgramIndex, merge
-from streamfuse.runtime.ngram_table import MAX_DEPTH, NgramTable
+from streamfuse.runtime.ngram_table import MAX_DEPTH
 from streamfuse.runtime.tree import Tree
 
 _LONGEST_REST = 16  # steps
@@ -30,6 +31,7 @@ class Draft:
         chain: what was looked up; None where nothing matched.
         exact: rows whose probability needs no correction by depth: the chain's.
         alone: rows that the streams did not propose.
+        best: the pass that the plan would take with it, where it has looked.
     """
 
     tree: Tree
@@ -40,12 +42,13 @@ class Draft:
     chain: Chain | None = None
     exact: Collection[int] = ()
     alone: Collection[int] = ()
+    best: tuple[str, int, float, float] | None = None
 
 
 class FreeDrafts:
     """Makes drafts without streams, joins look-ups to those with, and learns how often both come true."""
 
-    def __init__(self, table: NgramTable | None, widest: int) -> None:
+    def __init__(self, table: NgramGrower | None, widest: int) -> None:
         self._table, self._widest = table, widest
         self._calibration = Calibration((), MAX_DEPTH)
         self._index, self._odds = NgramIndex(), ChainOdds()

@@ -7,6 +7,7 @@ They decide what is tried, never what is said.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from streamfuse.kernels.library import LibraryError, load_library
 from streamfuse.runtime.backend import FloatArray, IntArray
 from streamfuse.runtime.draft import DraftTables
+from streamfuse.runtime.ngram_table import ANY, LEAST, MAX_DEPTH, NgramTable
 from streamfuse.runtime.tree import Tree
 
 
@@ -26,6 +28,17 @@ class _Growth(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("stream_ids", "stream_log_probs")),
         *((name, ctypes.c_int64) for name in ("streams", "top_k", "root", "width", "depth")),
         *((name, ctypes.c_void_p) for name in ("tokens", "parents", "depths", "log_probs", "ancestors")),
+    ]
+
+
+class _NgramGrowth(ctypes.Structure):
+    """sf_ngram_growth."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("keys", "first", "starts", "ids", "log_probs")),
+        *((name, ctypes.c_int64) for name in ("vocab_size", "before", "root", "width", "depth")),
+        ("least", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("tokens", "parents", "depths", "tree_log_probs", "ancestors")),
     ]
 
 
@@ -42,6 +55,14 @@ def native_grower(tables: DraftTables | None) -> NativeGrower | None:
     """A grower for these tables; None where the library cannot grow trees, or not with these tables' kind of path."""
     library = library_with_grow() if tables is None or tables.mix is None else None
     return None if library is None else NativeGrower(library, tables)
+
+
+def native_ngrams(tables: DraftTables | None) -> NativeNgrams | None:
+    """A faster grower for the n-gram table; None where there is no table, or no library that knows it."""
+    library = library_with_grow() if tables is not None and tables.ngrams is not None else None
+    if library is None or tables is None or tables.ngrams is None or not hasattr(library, "sf_grow_ngrams"):
+        return None
+    return NativeNgrams(library, tables.ngrams)
 
 
 class _Place:
@@ -110,3 +131,33 @@ class NativeGrower:
     def _hold(self, array: np.ndarray[Any, Any], dtype: Any) -> int:
         self._held.append(np.ascontiguousarray(array, dtype))
         return int(self._held[-1].ctypes.data)
+
+
+class NativeNgrams:
+    """Grows the trees of `NgramTable.grow`, to the bit; rules of use as for `NativeGrower`."""
+
+    def __init__(self, library: ctypes.CDLL, table: NgramTable) -> None:
+        self._grow = library.sf_grow_ngrams
+        self._grow.restype = ctypes.c_int
+        self._grow.argtypes = [ctypes.c_void_p]
+        self._growth = growth = _NgramGrowth()
+        self._address = ctypes.addressof(growth)
+        self._width, self._turn = 0, 0
+        first = np.searchsorted(table.keys, np.arange(table.vocab_size + 1) * (table.vocab_size + 1)).astype(np.int32)
+        self._held = (table.keys, first, table.starts, table.ids, table.log_probs)  # what the structure points to
+        growth.keys, growth.first, growth.starts, growth.ids, growth.log_probs = (a.ctypes.data for a in self._held)
+        growth.vocab_size, growth.least = table.vocab_size, LEAST
+
+    def grow(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
+        """As `NgramTable.grow`. ValueError for tokens outside the vocabulary."""
+        if width > self._width:
+            self._width, self._places = width, [_Place(width), _Place(width)]
+        self._turn ^= 1
+        growth, place = self._growth, self._places[self._turn]
+        growth.before, growth.root = tokens[-2] if len(tokens) > 1 else ANY, tokens[-1]
+        growth.width, growth.depth = max(width, 1), min(depth, MAX_DEPTH)
+        growth.tokens, growth.parents, growth.depths, growth.tree_log_probs, growth.ancestors = place.addresses
+        rows = self._grow(self._address)
+        if rows < 1:
+            raise ValueError(f"token {tokens[-1]} is outside the vocabulary of the n-gram table")
+        return place.tree(rows)

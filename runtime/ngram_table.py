@@ -19,7 +19,7 @@ from streamfuse.runtime.tree import Tree
 
 ANY = -1  # in the place of the token before the last one: whatever it was
 MAX_DEPTH = 6
-_LEAST = math.log(0.02)  # a path less likely than this is not worth a row anywhere
+LEAST = math.log(0.02)  # a path less likely than this is not worth a row anywhere
 
 IntRows = npt.NDArray[np.integer]
 
@@ -30,7 +30,7 @@ class NgramTable:
 
     Attributes:
         vocab_size: of the model.
-        keys: int64 [n], ascending: (u + 1) * vocab_size + v for the context u, v; u is `ANY` for the context v alone.
+        keys: int64 [n], ascending: v * (vocab_size + 1) + u + 1 for the context u, v; u is `ANY` for v alone.
         starts: int32 [n + 1]: where each context's entries begin; the last one is the number of entries m.
         ids: int32 [m], most probable first within a context.
         log_probs: float32 [m], natural log, at most 0.
@@ -53,6 +53,8 @@ class NgramTable:
             raise ValueError(f"ngram_starts does not divide {len(ids)} entries among {len(keys)} contexts")
         if (np.diff(keys) <= 0).any():
             raise ValueError("ngram_keys are not ascending")
+        if len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < vocab_size * (vocab_size + 1):
+            raise ValueError(f"ngram_keys names a token outside the vocabulary of {vocab_size}")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             raise ValueError(f"ngram_ids names a token outside the vocabulary of {vocab_size}")
         if not (probs <= 0).all():
@@ -61,12 +63,12 @@ class NgramTable:
 
     def after(self, before: int, token: int) -> list[tuple[int, float]]:
         """Continuations of `before`, `token`, most probable first: (token, log-probability). Empty where unknown."""
-        key = (before + 1) * self.vocab_size + token
+        key = token * (self.vocab_size + 1) + before + 1
         found = self._known.get(key)
         if found is None:
             found = self._entries(key)
             if found is None:
-                found = (self._entries(token) if before != ANY else None) or []
+                found = self._entries(key - before - 1) or []
             self._known[key] = found
         return found
 
@@ -92,7 +94,7 @@ class NgramTable:
             nonlocal count
             if rank < len(children[parent]):
                 path = probs[parent] + children[parent][rank][1]
-                if path > _LEAST:
+                if path > LEAST:
                     heapq.heappush(heap, (-path, count, parent, rank))
                     count += 1
 

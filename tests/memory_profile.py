@@ -29,14 +29,14 @@ def main(bundle: Path, new_tokens: int) -> None:
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.runtime.costs import measure
     from streamfuse.runtime.draft import DraftTables, StreamDrafter
-    from streamfuse.runtime.native_grow import native_grower
+    from streamfuse.runtime.native_grow import native_grower, native_ngrams
     from streamfuse.runtime.session import Session
 
     report("numpy and the runtime's modules")
     with ExecuTorchBackend(bundle) as backend:
         report("engine opened")
         tables = DraftTables.load(bundle / "draft.npz")
-        drafter = StreamDrafter(tables, native_grower(tables))
+        drafter = StreamDrafter(tables, native_grower(tables), native_ngrams(tables))
         report("drafting data")
         session = Session(backend, drafter=drafter, costs=measure(backend))
         report("every method has run")

@@ -16,6 +16,8 @@ import numpy as np
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, FloatArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.costs import CostTable
+from streamfuse.runtime.draft import DraftTables
+from streamfuse.runtime.ngram_table import NgramTable
 from streamfuse.runtime.session import Session
 
 VOCAB, STREAMS, TOP_K = 1000, 4, 8
@@ -166,6 +168,18 @@ class MadeUpBackend:
         self.length = 0
 
 
+def tables_knowing(share: float) -> DraftTables:
+    """An n-gram table that is certain of what follows each pair of tokens, and right in this share of them."""
+    text, random = MadeUpBackend(DEVICES["this CPU"], REGIMES["fair"])._text, np.random.default_rng(1)
+    keys = text[1:-1] * (VOCAB + 1) + text[:-2] + 1
+    keys, first = np.unique(keys, return_index=True)
+    ids = np.where(random.random(len(keys)) < share, text[first + 2], random.integers(0, VOCAB, len(keys)))
+    table = NgramTable.of(VOCAB, keys, np.arange(len(keys) + 1), ids, np.full(len(keys), np.log(0.9)))
+    none = np.zeros((VOCAB, 0), np.float16)
+    gate, vocab = np.zeros((STREAMS, 0), np.float32), np.arange(VOCAB, dtype=np.int32)
+    return DraftTables.of(none, none, gate, vocab, ngrams=table)
+
+
 @dataclass(frozen=True)
 class Outcome:
     ms_per_token: float
@@ -175,13 +189,18 @@ class Outcome:
 
 
 def simulate(
-    device: Device, regime: Regime, width: int | None, tokens: int = 600, plain: bool = False, generations: int = 1
+    device: Device,
+    regime: Regime,
+    width: int | None,
+    tokens: int = 600,
+    plain: bool = False,
+    generations: int = 1,
+    tables: DraftTables | None = None,
 ) -> Outcome:
     """One way of decoding; None as the width is the plan, which gets the device's true mean costs."""
     backend = MadeUpBackend(device, regime)
-    session = Session(
-        backend, costs=CostTable.of(device.spec, device.costs, frozen=not device.noise), clock=backend.clock
-    )
+    costs = CostTable.of(device.spec, device.costs, frozen=not device.noise)
+    session = Session(backend, tables, costs=costs, clock=backend.clock)
     config = GenerationConfig(tokens, width=width, speculative=not plain)
     spent = 0.0
     for _ in range(generations):

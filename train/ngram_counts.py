@@ -33,10 +33,10 @@ def count_ngrams(examples: Iterable[Example], vocab_size: int) -> dict[str, Tens
             if place > 1:
                 triples[text[place - 2], text[place - 1]][text[place]] += 1
     shorter = {token: _shares(counts, {}) for token, counts in pairs.items()}
-    rows = {token: shares for token, shares in shorter.items() if shares}  # the key of a context of one token
+    rows = {token * (vocab_size + 1): shares for token, shares in shorter.items()}
     for (before, token), counts in triples.items():
         if sum(counts.values()) >= _SEEN:
-            rows[(before + 1) * vocab_size + token] = _shares(counts, shorter[token])
+            rows[token * (vocab_size + 1) + before + 1] = _shares(counts, shorter[token])
     keys = sorted(key for key in rows if rows[key])
     entries = [sorted(rows[key].items(), key=lambda one: (-one[1], one[0]))[:_MOST] for key in keys]
     lengths = torch.tensor([0, *map(len, entries)], dtype=torch.int64)

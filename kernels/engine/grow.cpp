@@ -33,6 +33,15 @@ float from_half(uint16_t bits) {
   return value;
 }
 
+void mark_ancestors(const int64_t* parents, uint8_t* ancestors, int64_t rows) {
+  std::memset(ancestors, 0, static_cast<size_t>(rows * rows));
+  for (int64_t row = 0; row < rows; ++row) {
+    uint8_t* own = ancestors + row * rows;
+    if (row > 0) std::memcpy(own, ancestors + parents[row] * rows, static_cast<size_t>(rows));
+    own[row] = 1;
+  }
+}
+
 class Growth {
  public:
   explicit Growth(sf_growth& growth) : g_(growth), gated_(static_cast<size_t>(has_term() ? growth.rank : 0)) {
@@ -59,7 +68,7 @@ class Growth {
       const int64_t row = rows++;
       if (rows < g_.width && best.depth < levels) offer(row, g_.width - rows);
     }
-    mark_ancestors(rows);
+    mark_ancestors(g_.parents, g_.ancestors, rows);
     return static_cast<int>(rows);
   }
 
@@ -134,15 +143,6 @@ class Growth {
     for (double& score : scores_) score -= norm;
   }
 
-  void mark_ancestors(int64_t rows) {
-    std::memset(g_.ancestors, 0, static_cast<size_t>(rows * rows));
-    for (int64_t row = 0; row < rows; ++row) {
-      uint8_t* own = g_.ancestors + row * rows;
-      if (row > 0) std::memcpy(own, g_.ancestors + g_.parents[row] * rows, static_cast<size_t>(rows));
-      own[row] = 1;
-    }
-  }
-
   sf_growth& g_;
   std::vector<float> gated_;
   std::vector<int32_t> slots_;  // of each candidate of each stream
@@ -150,7 +150,91 @@ class Growth {
   std::vector<Candidate> open_;
 };
 
+// Every row waits with its best child that was not taken yet, so the heap is never larger than the tree.
+class NgramGrowth {
+ public:
+  explicit NgramGrowth(sf_ngram_growth& growth) : g_(growth) {
+    children_.reserve(static_cast<size_t>(g_.width));
+    open_.reserve(2 * static_cast<size_t>(g_.width));
+  }
+
+  int run() {
+    int64_t rows = 0;
+    take(rows++, Candidate{0.0, 0, -1, 0, g_.root}, g_.before);
+    while (rows < g_.width && !open_.empty()) {
+      std::pop_heap(open_.begin(), open_.end(), after);
+      const Candidate best = open_.back().candidate;
+      open_.pop_back();
+      take(rows, best, g_.tokens[best.parent]);
+      offer(best.parent, best.rank + 1);
+      offer(rows++, 0);
+    }
+    mark_ancestors(g_.parents, g_.ancestors, rows);
+    return static_cast<int>(rows);
+  }
+
+ private:
+  struct Span {
+    int32_t begin, end;
+  };
+  struct Open {
+    Candidate candidate;
+    int64_t order;
+  };
+
+  // The heap's order: best first, equal ones as they were found.
+  static bool after(const Open& a, const Open& b) {
+    if (a.candidate.log_prob != b.candidate.log_prob) return a.candidate.log_prob < b.candidate.log_prob;
+    return a.order > b.order;
+  }
+
+  void take(int64_t row, const Candidate& one, int64_t before) {
+    g_.tokens[row] = one.token;
+    g_.parents[row] = one.parent;
+    g_.depths[row] = one.depth;
+    g_.tree_log_probs[row] = one.log_prob;
+    children_.push_back(one.depth < g_.depth ? entries(before, one.token) : Span{0, 0});
+    if (row == 0) offer(0, 0);
+  }
+
+  void offer(int64_t parent, int64_t rank) {
+    const Span span = children_[static_cast<size_t>(parent)];
+    const int64_t at = span.begin + rank;
+    if (at >= span.end) return;
+    const double path = g_.tree_log_probs[parent] + static_cast<double>(g_.log_probs[at]);
+    if (!(path > g_.least)) return;
+    open_.push_back({Candidate{path, g_.depths[parent] + 1, parent, rank, g_.ids[at]}, order_++});
+    std::push_heap(open_.begin(), open_.end(), after);
+  }
+
+  // Of both tokens, else of the last one; the contexts of one last token lie together, that of the token alone first.
+  Span entries(int64_t before, int64_t token) const {
+    const int64_t* begin = g_.keys + g_.first[token];
+    const int64_t* end = g_.keys + g_.first[token + 1];
+    const int64_t alone = token * (g_.vocab_size + 1), key = alone + before + 1;
+    const int64_t* found = std::lower_bound(begin, end, key);
+    if (found == end || *found != key) found = begin;
+    if (found == end || (*found != key && *found != alone)) return {0, 0};
+    const int64_t context = found - g_.keys;
+    return {g_.starts[context], g_.starts[context + 1]};
+  }
+
+  sf_ngram_growth& g_;
+  std::vector<Span> children_;
+  std::vector<Open> open_;
+  int64_t order_ = 0;
+};
+
+bool in_vocabulary(const sf_ngram_growth& growth) {
+  return growth.root >= 0 && growth.root < growth.vocab_size && growth.before >= -1 && growth.before < growth.vocab_size;
+}
+
 }  // namespace
+
+extern "C" __attribute__((visibility("default"))) int sf_grow_ngrams(sf_ngram_growth* growth) {
+  if (growth->width < 1 || !in_vocabulary(*growth)) return -2;
+  return NgramGrowth(*growth).run();
+}
 
 extern "C" __attribute__((visibility("default"))) int sf_grow(sf_growth* growth) {
   if (growth->width < 1 || growth->streams < 0 || growth->top_k < 0) return -2;

@@ -35,6 +35,31 @@ typedef struct sf_growth {
   uint8_t* ancestors;  // [n, n] for the n rows that were grown
 } sf_growth;
 
+// The n-gram table and a tree from it (docs/contracts.md, section 4; runtime/ngram_table.py is the reference).
+typedef struct sf_ngram_growth {
+  const int64_t* keys;     // [contexts], ascending: token * (vocab_size + 1) + before + 1
+  const int32_t* first;    // [vocab_size + 1]: where the contexts of each last token begin among the keys
+  const int32_t* starts;   // [contexts + 1]: where the entries of each context begin
+  const int32_t* ids;      // most probable first
+  const float* log_probs;  // natural log
+  int64_t vocab_size;
+  // What to grow.
+  int64_t before;  // the token before the root, -1 where there is none
+  int64_t root;
+  int64_t width;
+  int64_t depth;
+  double least;  // paths of this log-probability or less are left out
+  // The tree, as above.
+  int64_t* tokens;
+  int64_t* parents;
+  int64_t* depths;
+  double* tree_log_probs;
+  uint8_t* ancestors;
+} sf_ngram_growth;
+
+// The number of rows n >= 1; -2 for a width below 1 or tokens outside the vocabulary.
+int sf_grow_ngrams(sf_ngram_growth* growth);
+
 // The number of rows n >= 1; -1 where a stream proposes a token outside the stream vocabulary, -2 for sizes below 1.
 int sf_grow(sf_growth* growth);
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
-from streamfuse.runtime.native_grow import NativeGrower, library_with_grow
+from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
+from streamfuse.runtime.ngram_table import NgramTable
 from streamfuse.runtime.tree import Tree
 
 SOURCE = Path(__file__).parents[2] / "kernels" / "engine" / "grow.cpp"
@@ -100,3 +101,38 @@ def test_a_tree_stays_as_it_is_when_the_next_one_grows(library: ctypes.CDLL, rng
     before = tree.tokens.tolist()
     drafter._grow(2, *streams_of(rng, 3, 4, tied=False), 8, 3)
     assert tree.tokens.tolist() == before
+
+
+def random_table(random: np.random.Generator, vocab_size: int = 60, contexts: int = 300) -> NgramTable:
+    keys = np.unique(random.integers(0, vocab_size * (vocab_size + 1), contexts))
+    starts = np.concatenate([[0], np.cumsum(random.integers(0, 5, len(keys)))])
+    probs = np.sort(random.choice([0.6, 0.3, 0.3, 0.2, 0.1, 0.05], starts[-1]).astype(np.float32))[::-1]
+    return NgramTable.of(vocab_size, keys, starts, random.integers(0, vocab_size, starts[-1]), np.log(probs))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 64])
+def test_trees_of_the_n_gram_table_are_the_same_to_the_bit(
+    library: ctypes.CDLL, width: int, rng: np.random.Generator
+) -> None:
+    grown = 0
+    for _ in range(20):
+        table = random_table(rng)
+        native = NativeNgrams(library, table)
+        for _ in range(20):
+            tokens, depth = rng.integers(0, 60, rng.integers(1, 4)).tolist(), int(rng.integers(0, 9))
+            here, there = native.grow(tokens, width, depth), table.grow(tokens, width, depth)
+            for name in ("tokens", "parents", "depths", "log_probs"):
+                assert getattr(here, name).tolist() == getattr(there, name).tolist()
+            assert here.ancestors().tolist() == there.ancestors().tolist()
+            grown += len(here) > 2
+    assert grown > 20 or width < 3
+
+
+def test_an_n_gram_tree_outlives_the_next_one(library: ctypes.CDLL, rng: np.random.Generator) -> None:
+    native = NativeNgrams(library, random_table(rng))
+    first = native.grow([3, 5], 8, 4)
+    before = first.tokens.tolist()
+    native.grow([5, 7], 8, 4)
+    assert first.tokens.tolist() == before
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        native.grow([60], 8, 4)

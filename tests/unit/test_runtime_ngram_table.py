@@ -28,8 +28,8 @@ ROWS = {  # (before, token): continuations
 
 
 def table(rows: dict[tuple[int, int], dict[int, float]] = ROWS) -> NgramTable:
-    keys = sorted((before + 1) * V + token for before, token in rows)
-    entries = [list(rows[(key // V - 1, key % V)].items()) for key in keys]
+    keys = sorted(token * (V + 1) + before + 1 for before, token in rows)
+    entries = [list(rows[(key % (V + 1) - 1, key // (V + 1))].items()) for key in keys]
     flat = [one for row in entries for one in row]
     starts = np.cumsum([0, *map(len, entries)])
     ids, probs = np.array([token for token, _ in flat]), np.log([p for _, p in flat])

@@ -12,7 +12,7 @@ import pytest
 
 import plan_simulation
 from fakes import ArithmeticBackend, greedy_after, spec
-from plan_simulation import DEVICES, REGIMES, simulate
+from plan_simulation import DEVICES, REGIMES, simulate, tables_knowing
 from streamfuse.runtime.accept import Walk
 from streamfuse.runtime.acceptance import RankShares, best_paths
 from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
@@ -181,6 +181,34 @@ def test_repeated_text_is_drafted_from_itself_where_streams_are_wrong() -> None:
     generation.finish()
     assert generation.token_ids == backend._text[2:402].tolist()
     assert backend.now_ms < 0.6 * 400 * DEVICES["this CPU"].decode
+
+
+@pytest.mark.parametrize("device", list(DEVICES))
+def test_a_wrong_table_costs_at_most_three_percent_of_plain_speed(device: str) -> None:
+    plain = simulate(DEVICES[device], REGIMES["adversarial"], None, 128, plain=True)
+    plan = simulate(DEVICES[device], REGIMES["adversarial"], None, 128, tables=tables_knowing(0.02))
+    assert plan.text == plain.text
+    assert plain.ms_per_token / plan.ms_per_token > 0.97
+
+
+@pytest.mark.parametrize(
+    ("device", "regime"),
+    [*((device, "adversarial") for device in DEVICES), ("deferred CPU", "fair"), ("dear streams", "good")],
+)
+def test_a_table_that_knows_the_text_drafts_where_streams_do_not_pay(device: str, regime: str) -> None:
+    without = simulate(DEVICES[device], REGIMES[regime], None, 300)
+    plan = simulate(DEVICES[device], REGIMES[regime], None, 300, tables=tables_knowing(0.7))
+    assert plan.text == without.text
+    assert without.ms_per_token / plan.ms_per_token > (1.0 if "phone" in device else 1.25)
+
+
+def test_streams_are_bought_where_the_table_knows_little() -> None:
+    """Both are right half of the time, but a sharp table that draws a blank leaves the streams something to bring."""
+    device, regime = DEVICES["deferred CPU"], REGIMES["excellent"]
+    table = simulate(device, REGIMES["adversarial"], None, 300, tables=tables_knowing(0.5))
+    both = simulate(device, regime, None, 300, tables=tables_knowing(0.5))
+    streams = simulate(device, regime, None, 300)
+    assert both.ms_per_token < 1.02 * min(table.ms_per_token, streams.ms_per_token)
 
 
 def test_deferred_streams_are_asked_for_after_the_commit_and_not_at_the_end() -> None:

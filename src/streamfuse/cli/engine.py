@@ -40,7 +40,7 @@ class Opened:
         With `plan`, what passes cost is measured now, or taken from the user's cache folder where `remember` allows.
         """
         from streamfuse.runtime.draft import DraftTables, StreamDrafter
-        from streamfuse.runtime.native_grow import native_grower
+        from streamfuse.runtime.native_grow import native_grower, native_ngrams
         from streamfuse.runtime.native_sample import native_draw
         from streamfuse.runtime.session import Session
 
@@ -48,7 +48,7 @@ class Opened:
         backend = open_backend(self.bundle, threads)
         try:
             tables = DraftTables.load(self.bundle.draft) if self.bundle.draft else None
-            drafter = StreamDrafter(tables, native_grower(tables))
+            drafter = StreamDrafter(tables, native_grower(tables), native_ngrams(tables))
             costs = self._costs(backend, threads, remember) if plan and backend.spec.widths else None
             load_ms = 1000 * (time.perf_counter() - started)
             session = Session(
