@@ -18,6 +18,7 @@ from .generate import DistillConfig, generate_batch
 
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for what the user says
 _SHORTEST = 12  # characters; less is no prompt
+_PATIENCE = 8  # batches without a prompt
 
 
 def user_turn(text: TextIO, begin: str = "", system: str | None = None) -> tuple[list[int], int]:
@@ -38,16 +39,19 @@ def user_turn(text: TextIO, begin: str = "", system: str | None = None) -> tuple
 def invent(
     model: Transformer, text: TextIO, out: Path, count: int, config: DistillConfig, begin: str, system: str | None
 ) -> Iterator[int]:
-    """Sample users' turns until `out` holds `count`, `{"id", "source", "prompt"}` a line; yields how many were added.
+    """Sample users' turns until `out` holds `count`, `{"id", "source", "prompt"}` a line.
 
-    Turns that do not end within `config.max_new_tokens`, that are too short or there already are dropped. An id is the
-    sample's place in the order of all samples, with numbers of its own: a stopped run goes on with the same prompts.
+    Yields how many are there, then how many each batch added. Turns that do not end within `config.max_new_tokens`,
+    that are too short or there already are dropped. An id is the sample's place in the order of all samples, with
+    numbers of its own: a stopped run goes on with the same prompts.
 
     Raises:
-        DataError: `out` holds something else.
+        DataError: `out` holds something else, or the model writes nothing that could be a prompt.
     """
     opening, end = user_turn(text, begin, system)
     known, next_id = _written(out)
+    yield len(known)
+    in_vain = 0  # batches in a row
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a", encoding="utf-8") as file:
         while len(known) < count:
@@ -63,6 +67,12 @@ def invent(
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             file.flush()
             next_id = ids.stop
+            in_vain = 0 if len(known) > before else in_vain + 1
+            if in_vain == _PATIENCE:
+                raise DataError(
+                    f"{out}: {len(known)} prompts; the last {_PATIENCE * len(ids)} samples were all too short, "
+                    "too long or there already. Try another --begin, or more --max-new-tokens"
+                )
             yield len(known) - before
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
@@ -20,6 +20,7 @@ from .config import TrainConfig, default_streams
 from .distill import Written, distill, load_writer, pending
 from .formats import Sample
 from .generate import DistillConfig
+from .invent import invent
 from .prompts import open_text, prompt_items
 from .readers import read_samples
 from .variations import vary_e2e
@@ -33,7 +34,8 @@ _FOLDER = Path(__file__).parent / "recipes"
 _STREAMS = {field.name for field in fields(StreamConfig)}
 _TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams", "widen"}
 _DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
-_KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL}
+_INVENT = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system"}
+_KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "invent": _INVENT}
 
 
 class RecipeError(ValueError):
@@ -51,6 +53,20 @@ class DistillStage:
     adapter: Path | None = None
     limit: int = 0
     variations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InventStage:
+    """How many prompts the model writes (train/invent.py)."""
+
+    out: Path
+    config: DistillConfig
+    count: int
+    begin: str = ""
+    system: str | None = None
+
+
+Stage: TypeAlias = TrainConfig | DistillStage | InventStage
 
 
 def names() -> list[str]:
@@ -116,9 +132,7 @@ def variants(recipe: dict[str, Any], key: str, values: str) -> dict[str, dict[st
     return result
 
 
-def stages(
-    recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, adapter: Path
-) -> list[TrainConfig | DistillStage]:
+def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, adapter: Path) -> list[Stage]:
     """The stages of a recipe as configurations; the last one writes `adapter`, the others into `out_dir`.
 
     Raises:
@@ -126,15 +140,15 @@ def stages(
         ValueError: a setting is out of range.
     """
     made: dict[str, Path] = {}
-    result: list[TrainConfig | DistillStage] = []
+    result: list[Stage] = []
     for i, stage in enumerate(recipe["stage"]):
         settings = {key: value for key, value in stage.items() if key not in ("name", "kind")}
         for key in ("data", "valid", "adapter", "base_adapter", "init_adapter"):
             if key in settings:
                 settings[key] = _resolved(settings[key], made, data_root, stage["name"])
-        if stage["kind"] == "distill":
-            made[stage["name"]] = out_dir / f"{stage['name']}.jsonl"
-            result.append(_distill_stage(settings, made[stage["name"]]))
+        if stage["kind"] != "train":
+            made[stage["name"]] = out = out_dir / f"{stage['name']}.jsonl"
+            result.append((_distill_stage if stage["kind"] == "distill" else _invent_stage)(settings, out))
         else:
             last = i + 1 == len(recipe["stage"])
             made[stage["name"]] = adapter if last else out_dir / stage["name"] / "adapter.safetensors"
@@ -160,6 +174,14 @@ def _distill_stage(settings: dict[str, Any], out: Path) -> DistillStage:
     return DistillStage(settings.pop("data"), out, DistillConfig(**settings), adapter=adapter, **own)
 
 
+def _invent_stage(settings: dict[str, Any], out: Path) -> InventStage:
+    own = {key: settings.pop(key) for key in ("count", "begin", "system") if key in settings}
+    if "count" not in own:
+        raise RecipeError("a stage that invents needs a count")
+    sampling = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": 96, **settings}
+    return InventStage(out, DistillConfig(**sampling), **own)
+
+
 def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: Path) -> TrainConfig:
     own = {key: value for key, value in settings.items() if key in _TRAIN}
     of_streams = {key: value for key, value in settings.items() if key in _STREAMS}
@@ -175,6 +197,14 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
         )
     except TypeError as error:
         raise RecipeError(f"a setting is of the wrong type ({error})") from None
+
+
+def invented(stage: InventStage, model: Path) -> Iterator[int]:
+    """Write what the file lacks yet; yields how many prompts each batch added."""
+    yield from invent(
+        load_writer(model, None, stage.config), open_text(model), stage.out, stage.count, stage.config,
+        stage.begin, stage.system,
+    )  # fmt: skip
 
 
 class Answers:

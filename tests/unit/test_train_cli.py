@@ -180,6 +180,32 @@ stream_vocab_size = 0
 """
 
 
+INVENTING = """
+about = "Prompts that nobody wrote."
+[[stage]]
+name = "prompts"
+kind = "invent"
+count = 12
+batch_size = 16
+max_new_tokens = 90
+[[stage]]
+name = "own"
+kind = "distill"
+data = "@prompts"
+max_new_tokens = 8
+max_prompt_tokens = 999
+[[stage]]
+name = "streams"
+kind = "train"
+data = ["@own"]
+held_out = 2
+max_steps = 2
+max_tokens = 999
+num_msa_layers = 2
+stream_vocab_size = 0
+"""
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     rows = [{"prompt": f"name[{n}], area[{a}]", "completion": f"{n} is {a}."} for n in "ABC" for a in ("near", "far")]
@@ -214,6 +240,34 @@ def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path,
     assert read_adapter(tmp_path / "run" / "num_streams=3" / "adapter.safetensors")[0].num_streams == 3
     assert "only a setting of the last stage" in refused(*command, "--sweep", "base.epochs=1,2")
     assert "num_streams must be 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
+
+
+def test_a_recipe_may_invent_its_prompts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "three.toml").write_text(INVENTING)
+    command = ["train", "--recipe", tmp_path / "three.toml", "-o", tmp_path / "run", "--model", model]
+    for _ in range(2):
+        result = invoke(*command)
+        assert result.exit_code == 0, result.stderr
+        rows = [json.loads(line) for line in (tmp_path / "run" / "prompts.jsonl").read_text().splitlines()]
+        assert len(rows) == 12
+        assert (tmp_path / "run" / "own.jsonl").read_text().count("\n") == 12
+    assert "needs a count" in refused(*command[:2], write_without_count(tmp_path), *command[3:])
+
+
+def write_without_count(folder: Path) -> Path:
+    path = folder / "no-count.toml"
+    path.write_text(INVENTING.replace("count = 12\n", ""))
+    return path
+
+
+def test_invent_writes_as_many_as_asked(model: Path, tmp_path: Path) -> None:
+    result = invoke("invent", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(tmp_path / "p.jsonl")
+    assert (tmp_path / "p.jsonl").read_text().count("\n") == 5
+    assert "--temperature must be above 0" in refused(
+        "invent", tmp_path / "q.jsonl", "--temperature", 0, "--model", model
+    )
 
 
 def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -> None:

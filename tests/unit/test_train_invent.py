@@ -6,6 +6,7 @@ Run: python -m pytest tests/unit/test_train_invent.py
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from streamfuse.train.templates import CHATML
 
 END = 1
 WORDS = [f"word{i}" for i in range(4, tiny.VOCAB_SIZE)]
-CONFIG = DistillConfig(batch_size=16, max_new_tokens=12, temperature=1.0, dtype="float32")
+CONFIG = DistillConfig(batch_size=16, max_new_tokens=60, temperature=1.0, dtype="float32")
 
 
 def text_io(folder: Path, template: str = CHATML) -> TextIO:
@@ -69,10 +70,14 @@ def test_a_beginning_is_kept(model: Transformer, tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_with_the_same_prompts(model: Transformer, tmp_path: Path) -> None:
     text, whole, parts = text_io(tmp_path), tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     list(invent(model, text, whole, 30, CONFIG, "", None))
-    next(iter(invent(model, text, parts, 30, CONFIG, "", None)))
+    stopped = invent(model, text, parts, 30, CONFIG, "", None)
+    assert next(stopped) == 0
+    first = next(stopped)
+    assert 0 < first < 30
     with parts.open("a") as file:
         file.write('{"id": 7, "sou')  # killed while writing
-    list(invent(model, text, parts, 30, CONFIG, "", None))
+    rest = list(invent(model, text, parts, 30, CONFIG, "", None))
+    assert (rest[0], sum(rest)) == (first, 30)
     assert set(prompts(parts)) == set(prompts(whole))
 
 
@@ -82,3 +87,8 @@ def test_what_cannot_be_used_is_refused(model: Transformer, tmp_path: Path) -> N
     (tmp_path / "other.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError, match="line 1: not a prompt of `streamfuse invent`"):
         list(invent(model, text_io(tmp_path), tmp_path / "other.jsonl", 3, CONFIG, "", None))
+
+
+def test_a_model_that_writes_no_prompt_is_left(model: Transformer, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="0 prompts; the last 128 samples were all too short, too long"):
+        list(invent(model, text_io(tmp_path), tmp_path / "out.jsonl", 3, replace(CONFIG, max_new_tokens=1), "", None))

@@ -14,7 +14,7 @@ from .train import import_main, report, run_config
 
 if TYPE_CHECKING:
     from streamfuse.train.config import TrainConfig
-    from streamfuse.train.recipe import DistillStage
+    from streamfuse.train.recipe import DistillStage, InventStage
 
 
 def run_recipe(
@@ -46,7 +46,9 @@ def run_recipe(
     say(f"{name}: {recipe['about']}")
     for number, stage in enumerate(stages[:-1] if sweep else stages, 1):
         say(f"Stage {number} of {len(stages)}.")
-        if isinstance(stage, recipes.DistillStage):
+        if isinstance(stage, recipes.InventStage):
+            _invent(stage, folder)
+        elif isinstance(stage, recipes.DistillStage):
             _answer(stage, folder)
         else:
             result = run_config(stage, resume)
@@ -86,6 +88,18 @@ def _answer(stage: DistillStage, model: Path) -> None:
         task = progress.add_task("", total=len(answers.todo))
         for written in answers.write():
             progress.advance(task, written.answers)
+
+
+def _invent(stage: InventStage, model: Path) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from streamfuse.train.recipe import invented
+
+    columns = (TextColumn("Inventing"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
+        task = progress.add_task("", total=stage.count)
+        for added in invented(stage, model):
+            progress.advance(task, added)
 
 
 def _pair(change: str) -> tuple[str, str]:
