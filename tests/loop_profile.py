@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,22 +17,25 @@ from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, IntArray, Mod
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.costs import CostTable
 from streamfuse.runtime.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.native_grow import NativeGrower, library_with_grow
+from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
+from streamfuse.runtime.ngram_table import NgramTable
 from streamfuse.runtime.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.stats import PHASES
 
 VOCAB, SLOTS, STREAMS, TOP_K, RANK = 49152, 7500, 4, 16, 32
 SPEC = ModelSpec(2048, VOCAB, STREAMS, TOP_K, 64, {f"verify_{n}": (n, min(n, 8)) for n in (4, 8, 16)}, stream_nodes={})
-COSTS = {DECODE: 2.5, "verify_4": 2.8, "verify_8": 3.4, "verify_16": 5.0}
+# As in the default bundles: streams have a pass of their own, and the n-gram table drafts where they are not bought.
+DEFERRED = replace(SPEC, stream_nodes=dict.fromkeys(SPEC.widths, 0), deferred=True)
+COSTS = {DECODE: 2.5, "verify_4": 2.6, "verify_8": 3.1, "verify_16": 5.0, "streams": 0.7}
 
 
 class InstantBackend:
     """Outputs made beforehand; the model's choice is the first drafted child in about half of the cases."""
 
-    def __init__(self) -> None:
+    def __init__(self, spec: ModelSpec = SPEC) -> None:
         random = np.random.default_rng(0)
-        self.spec, self.length = SPEC, 0
+        self.spec, self.length = spec, 0
         self._ids = random.integers(0, SLOTS, (32, 8, STREAMS, TOP_K))
         probs = np.sort(random.dirichlet(np.full(TOP_K, 0.3), (32, 8, STREAMS)))[..., ::-1]
         self._log_probs = np.log(probs * 0.9 + 1e-6).astype(np.float32)
@@ -51,10 +55,18 @@ class InstantBackend:
         logits = self._logits[:n] if want_logits else None
         if method == DECODE:
             return PassOutput.of_decode(logits, best)
-        return PassOutput(logits, best, np.arange(n), self._ids[self._turn, :n], self._log_probs[self._turn, :n])
+        carrying = 0 if self.spec.deferred else n
+        streams = self._ids[self._turn, :carrying], self._log_probs[self._turn, :carrying]
+        return PassOutput(logits, best, np.arange(n), *streams)
 
     def streams(self, index: int) -> PassOutput:
-        raise NotImplementedError
+        return PassOutput(
+            None,
+            np.zeros(1, np.int64),
+            np.zeros(1, np.int64),
+            self._ids[self._turn, :1],
+            self._log_probs[self._turn, :1],
+        )
 
     def commit(self, rows: list[int]) -> None:
         self.length += len(rows)
@@ -68,21 +80,31 @@ class InstantBackend:
 
 def tables() -> DraftTables:
     random = np.random.default_rng(1)
+    count = 8  # continuations of each token
+    ngrams = NgramTable.of(
+        VOCAB, np.arange(VOCAB) * (VOCAB + 1), np.arange(VOCAB + 1) * count, random.integers(0, VOCAB, VOCAB * count),
+        np.tile(np.log(0.4 / np.arange(1, count + 1)), VOCAB),
+    )  # fmt: skip
     return DraftTables.of(
         (random.normal(size=(VOCAB, RANK)) * 0.2).astype(np.float16),
         (random.normal(size=(SLOTS, RANK)) * 0.2).astype(np.float32),
         random.normal(size=(STREAMS, RANK)).astype(np.float32),
         np.arange(SLOTS, dtype=np.int32),
+        ngrams=ngrams,
     )
 
 
-def microseconds(config: GenerationConfig, library: ctypes.CDLL | None, repeats: int = 3) -> dict[str, float]:
+def microseconds(
+    config: GenerationConfig, library: ctypes.CDLL | None, spec: ModelSpec = SPEC, repeats: int = 3
+) -> dict[str, float]:
     """Per pass and phase, the least of a few generations."""
     drafting = tables()
     found: dict[str, float] = {}
     for _ in range(repeats):
-        drafter = StreamDrafter(drafting, NativeGrower(library, drafting) if library else None)
-        session = Session(InstantBackend(), drafter=drafter, costs=CostTable.of(SPEC, COSTS, frozen=True))
+        assert drafting.ngrams is not None
+        native = (NativeGrower(library, drafting), NativeNgrams(library, drafting.ngrams)) if library else ()
+        drafter = StreamDrafter(drafting, *native)
+        session = Session(InstantBackend(spec), drafter=drafter, costs=CostTable.of(spec, COSTS, frozen=True))
         started = time.perf_counter()
         generation = session.generate(list(range(100, 200)), config)
         generation.finish()
@@ -99,14 +121,15 @@ def microseconds(config: GenerationConfig, library: ctypes.CDLL | None, repeats:
 if __name__ == "__main__":
     native = ctypes.CDLL(sys.argv[1]) if len(sys.argv) > 1 else library_with_grow()
     hot = SamplingConfig(temperature=0.8)
-    for name, config in {
-        "plain": GenerationConfig(200, speculative=False),
-        "width 8": GenerationConfig(200, width=8),
-        "plan": GenerationConfig(200),
-        "plain, sampled": GenerationConfig(200, hot, speculative=False),
-        "plan, sampled": GenerationConfig(200, hot),
-        "plan, top-p": GenerationConfig(200, SamplingConfig(temperature=0.8, top_p=0.95)),
+    for name, (config, spec) in {
+        "plain": (GenerationConfig(200, speculative=False), SPEC),
+        "width 8": (GenerationConfig(200, width=8), SPEC),
+        "plan, fused": (GenerationConfig(200), SPEC),
+        "plan, deferred": (GenerationConfig(200), DEFERRED),
+        "plain, sampled": (GenerationConfig(200, hot, speculative=False), SPEC),
+        "plan, sampled": (GenerationConfig(200, hot), DEFERRED),
+        "plan, top-p": (GenerationConfig(200, SamplingConfig(temperature=0.8, top_p=0.95)), DEFERRED),
     }.items():
         for library in (None, native) if native else (None,):
-            spent = " ".join(f"{phase} {us:6.1f}" for phase, us in microseconds(config, library).items())
+            spent = " ".join(f"{phase} {us:6.1f}" for phase, us in microseconds(config, library, spec).items())
             print(f"{name:16} {'native' if library else 'numpy':6} {spent} us")
