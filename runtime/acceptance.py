@@ -139,8 +139,10 @@ class Yields:
 
 def expected_hits(tree: Tree, ratios: Sequence[float], exact: Collection[int] = ()) -> list[float]:
     """[i]: probability that row i + 1 is accepted, at most 1; rows in `exact` are not corrected by depth."""
-    deepest, found = len(ratios) - 1, []  # plain floats: a tree is small, and cold array code is slow
-    for row, (log_prob, depth) in enumerate(zip(tree.log_probs.tolist(), tree.depths.tolist(), strict=True)):
-        ratio = 1.0 if row in exact else ratios[min(depth, deepest)]
-        found.append(min(1.0, math.exp(log_prob) * ratio))
+    # Plain floats: a tree is small, and cold array code is slow.
+    probs, depths = list(map(math.exp, tree.log_probs.tolist())), tree.depths.tolist()
+    deepest = len(ratios) - 1
+    found = [min(1.0, p * ratios[d if d < deepest else deepest]) for p, d in zip(probs, depths, strict=True)]
+    for row in exact:
+        found[row] = probs[row]
     return found[1:]

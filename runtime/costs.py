@@ -31,9 +31,10 @@ _CLIP = 1.5  # a pass that took longer than this many times the expected was int
 class CostTable:
     """Milliseconds per method: (with one real row, with all rows). A static graph costs the same for both."""
 
-    ms: dict[str, tuple[float, float]]
+    ms: dict[str, tuple[float, float]]  # before `speed` is applied
     frozen: bool = False  # True: `observe` changes nothing
     spans: dict[str, int] = field(default_factory=dict)  # rows of a method less one
+    speed: float = 1.0  # what all methods are multiplied with by now: the device's heat and load
 
     @classmethod
     def of(cls, spec: ModelSpec, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> CostTable:
@@ -47,28 +48,30 @@ class CostTable:
     def of_pass(self, method: str, nodes: int = 1) -> float:
         """Milliseconds of a pass with this many real rows."""
         first, last = self.ms[method]
-        return first + (last - first) * (nodes - 1) / self.spans.get(method, 1)
+        if nodes > 1:
+            first += (last - first) * (nodes - 1) / self.spans.get(method, 1)
+        return self.speed * first
 
     def per_node(self, method: str) -> float:
         """What one more real row adds, at least 0."""
         first, last = self.ms[method]
-        return max(0.0, (last - first) / self.spans.get(method, 1))
+        return self.speed * max(0.0, (last - first) / self.spans.get(method, 1))
 
     def observe(self, method: str, nodes: int, ms: float) -> None:
         """A pass took `ms`. Half of a difference is the device's (heat, load, a longer cache) and moves all methods."""
         if self.frozen or method not in self.ms or ms <= 0:
             return
         ratio = min(max(ms / self.of_pass(method, nodes), 1 / _CLIP), _CLIP) ** _FOLLOW
-        for name, (first, last) in self.ms.items():
-            scale = ratio * ratio if name == method else ratio
-            self.ms[name] = (first * scale, last * scale)
+        first, last = self.ms[method]
+        self.ms[method] = (first * ratio, last * ratio)
+        self.speed *= ratio
 
     def of_full_passes(self) -> dict[str, float]:
         """Milliseconds per method with all its rows in use."""
-        return {name: last for name, (_, last) in self.ms.items()}
+        return {name: last for name, (_, last) in self.to_dict().items()}
 
     def to_dict(self) -> dict[str, list[float]]:
-        return {name: [first, last] for name, (first, last) in self.ms.items()}
+        return {name: [self.speed * first, self.speed * last] for name, (first, last) in self.ms.items()}
 
 
 def methods_of(spec: ModelSpec) -> list[str]:

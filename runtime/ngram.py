@@ -42,10 +42,11 @@ class NgramIndex:
 
     def follow(self, tokens: Sequence[int]) -> None:
         """The text has grown to `tokens`."""
-        own = self._tokens
+        own, after = self._tokens, self._after
         for place in range(len(own), len(tokens)):
-            for match in range(MIN_MATCH, min(MAX_MATCH, place) + 1):
-                self._after[tuple(own[place - match :])] = place
+            last = tuple(own[-MAX_MATCH:])
+            for match in range(MIN_MATCH, len(last) + 1):
+                after[last[-match:]] = place
             own.append(tokens[place])
 
     def chain(self, length: int) -> Chain | None:
