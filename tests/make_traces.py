@@ -17,6 +17,7 @@ from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.loop import Loop, Round
+from streamfuse.runtime.ngram_table import NgramTable
 from streamfuse.runtime.random import philox4x32, uniform
 from streamfuse.runtime.sampling import Sampler, SamplingConfig
 from streamfuse.runtime.tree import Tree
@@ -182,12 +183,47 @@ def growth_trace() -> dict[str, Any]:
     }
 
 
+def ngrams_trace() -> dict[str, Any]:
+    rng = np.random.default_rng(12)
+    vocab = 12
+    alone = np.arange(0, vocab, 2) * (vocab + 1)  # every other token has continuations of its own
+    pairs = np.array([v * (vocab + 1) + u + 1 for u, v in ((3, 4), (4, 6), (6, 1), (0, 2), (2, 4))])
+    keys = np.sort(np.concatenate([alone, pairs]))
+    starts = np.concatenate([[0], np.cumsum(rng.integers(1, 4, len(keys)))])
+    ids = rng.integers(0, vocab, starts[-1])
+    rows = [np.sort(rng.choice([0.75, 0.5, 0.25, 0.25, 0.125], n))[::-1] for n in np.diff(starts)]
+    log_probs = np.log(np.concatenate(rows)).astype(np.float16)
+    table = NgramTable.of(vocab, keys, starts, ids, log_probs)
+    steps = []
+    for tokens, width, depth in (
+        ([4], 1, 4),
+        ([3, 4], 4, 4),
+        ([9, 4], 8, 4),
+        ([0, 2], 8, 2),
+        ([2, 4], 16, 9),
+        ([1], 8, 4),
+    ):
+        tree = table.grow(tokens, width, depth)
+        steps.append({"tokens": tokens, "width": width, "depth": depth, "tree": tree_of(tree)})
+    return {
+        "format": FORMAT,
+        "about": "the n-gram table to trees",
+        "vocab_size": vocab,
+        "ngram_keys": keys.tolist(),
+        "ngram_starts": starts.tolist(),
+        "ngram_ids": ids.tolist(),
+        "ngram_log_probs": floats(log_probs),
+        "steps": steps,
+    }
+
+
 def traces() -> dict[str, dict[str, Any]]:
     return {
         **loop_traces(),
         "random": random_trace(),
         "sampling": sampling_trace(),
         "growth": growth_trace(),
+        "ngrams": ngrams_trace(),
     }
 
 

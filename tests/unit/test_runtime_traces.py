@@ -16,6 +16,7 @@ from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.ngram_table import NgramTable
 from streamfuse.runtime.sampling import SamplingConfig
 from streamfuse.runtime.tree import Tree
 
@@ -116,6 +117,15 @@ def test_growth_replays_the_trace(number: int) -> None:
     ids, log_probs = np.array(step["stream_ids"]), np.array(step["stream_log_probs"], np.float32)
     chosen = tables if step["parent_term"] else None
     assert_same_tree(grow(step["root"], ids, log_probs, step["width"], len(ids), chosen), step["tree"])
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_the_n_gram_table_replays_the_trace(number: int) -> None:
+    trace = read("ngrams")
+    arrays = (np.array(trace[f"ngram_{name}"]) for name in ("keys", "starts", "ids"))
+    table = NgramTable.of(trace["vocab_size"], *arrays, np.array(trace["ngram_log_probs"], np.float16))
+    step = trace["steps"][number]
+    assert_same_tree(table.grow(step["tokens"], step["width"], step["depth"]), step["tree"])
 
 
 def test_the_files_are_what_make_traces_writes() -> None:
