@@ -13,7 +13,12 @@ from typing import Any
 
 _NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
-WIDENS = ("eta_rank", "adapter_rank", "stream_vocab_size")  # sizes of streams that may grow after training
+WIDENS = (
+    "num_streams",
+    "eta_rank",
+    "adapter_rank",
+    "stream_vocab_size",
+)  # sizes of streams that may grow after training
 PARENT_PATHS = ("parent", "grandparent", "cell")
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SCALING_FIELDS = {  # RoPE scaling and what its formula needs

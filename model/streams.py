@@ -164,9 +164,9 @@ class StreamFused(nn.Module):
             self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
 
     def widened(self, stream_vocab: Tensor, **sizes: int) -> StreamFused:
-        """A model with larger `eta_rank` or `adapter_rank`, or more stream tokens, whose streams say the same.
+        """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`), whose old streams say the same.
 
-        What is there keeps its values; what is new adds nothing until it is trained.
+        What is there keeps its values; new ranks add nothing until they are trained, and no stream sees later ones.
 
         Raises:
             ValueError: a size cannot grow, or would shrink.

@@ -140,8 +140,8 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "num_streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "epochs must be positive" in refused("train", *data, *out, "--epochs", 0)
-    assert "num_streams does not go with it" in refused(
-        "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-streams", 2
+    assert "num_msa_layers does not go with it" in refused(
+        "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-msa-layers", 2
     )
     assert "a: no such adapter file" in refused("train", *data, *out, "--held-out", 4, "--init-adapter", tmp_path / "a")
 
