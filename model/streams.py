@@ -164,7 +164,7 @@ class StreamFused(nn.Module):
             self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
 
     def widened(self, stream_vocab: Tensor, **sizes: int) -> StreamFused:
-        """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`), whose old streams say the same.
+        """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`); its old streams say the same.
 
         What is there keeps its values; new ranks add nothing until they are trained, and no stream sees later ones.
 
