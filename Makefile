@@ -121,7 +121,7 @@ $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
 	touch $@
 
 build/demo/manifest.json: ADAPTER := chat-lossless
-build/e2e/manifest.json: ADAPTER := e2e-shared
+build/e2e/manifest.json: ADAPTER := e2e-lossless
 build/sql/manifest.json: ADAPTER := sql-lossless
 build/dialogsum/manifest.json: ADAPTER := $(DIALOGSUM_ADAPTER)
 
