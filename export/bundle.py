@@ -25,7 +25,7 @@ from streamfuse.runtime.draft import DraftTables
 from streamfuse.text_io import TextIO
 
 from . import facts, reference, selftest
-from .calibrate import calibrate, questions
+from .calibrate import calibrate, held_out_prompts, questions
 from .config import to_config
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
@@ -166,8 +166,9 @@ class _Export:
         model = facts.model_facts(self.plan, self.model)
         marks = model["bos_token_id"], model["eos_token_ids"]
         text = TextIO(draft.parent / "tokenizer.json", model["chat_template"], *marks)
+        prompts = held_out_prompts(self.plan.adapter, self.model.base.config.vocab_size) or questions(text)
         with closing(self.target.open()) as backend:
-            measured = asdict(calibrate(backend, DraftTables.load(draft), questions(text)))
+            measured = asdict(calibrate(backend, DraftTables.load(draft), prompts))
         with np.load(draft) as arrays:
             np.savez(draft, **{**arrays, **{name: np.array(found, np.float32) for name, found in measured.items()}})
         return measured

@@ -1,15 +1,19 @@
 """How far the streams keep their promises, measured as the bundle is made: the plan's first guess (docs/runtime.md).
 
-The bundle's own engine answers a few short questions greedily at its widest tree; per depth the hits are counted
-against what the tree promised, as the plan does while running. A user's text may differ, so the plan gives these counts
-little weight and follows what it sees.
+The bundle's own engine answers a few prompts greedily at its widest tree; per depth the hits are counted against what
+the tree promised, as the plan does while running. The prompts are those that the adapter was held out to in training,
+so that a model tuned for a task is asked what it is for; where it names none, a few questions. A user's text may
+differ, so the plan gives these counts little weight and follows what it sees.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from streamfuse.model.checkpoint import read_adapter
 from streamfuse.runtime.acceptance import Calibration, RankShares
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
@@ -27,6 +31,20 @@ _QUESTIONS = (
 )
 _NEW_TOKENS = 48
 _MOST_RATIO = 10.0  # what draft.npz may hold
+
+
+def held_out_prompts(adapter: Path, vocab_size: int) -> list[list[int]]:
+    """Token ids of the prompts that an adapter file carries (train/main.py); empty where it carries none of this model.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        prompts = json.loads(read_adapter(adapter)[2].get("prompts", "[]"))
+        fitting = [[int(token) for token in prompt] for prompt in prompts if prompt]
+    except (ValueError, TypeError):
+        return []
+    return [prompt for prompt in fitting if 0 <= min(prompt) <= max(prompt) < vocab_size]
 
 
 def questions(text: TextIO) -> list[list[int]]:

@@ -36,6 +36,7 @@ _PROBE = 4  # passes with drafts in one try after a pause
 _PAUSE, _LONGEST_PAUSE = 24, 768  # tokens between tries; each that fails doubles it
 _FOLLOW = 0.1  # of the difference, per sight: the value of streams
 _FIRST_SIGHTS = 4  # sights that the first guess of it counts for; so the first few teach more
+_UNSEEN = 32  # passes without streams after which they are looked at again where they are not bought
 _OBSERVED = 8  # in a pause one plain pass in so many is looked at
 _RATE_FORGET = 0.98
 _PRIOR_HIT = 0.35  # expected tokens of the best node where a bundle has no acceptance; the i-th best has an i-th of it
@@ -61,6 +62,7 @@ class AdaptivePlan:
         self._follow_rate()
         self._value = self._first_value()  # of having streams, in tokens
         self._sights = _FIRST_SIGHTS  # of that value
+        self._unseen = 0  # passes since there were streams
         self._pause = _PAUSE  # length of the next one, in plain tokens
         self._wait: int | None = None  # what is left of this one; None where drafting goes on
         self._probe, self._probe_gain = 0, 0.0  # passes left of a try, plain tokens that it gained
@@ -143,6 +145,7 @@ class AdaptivePlan:
         self._allowance -= spent / self._decode_ms
         self._recent[1] += spent
         self._follow_rate()
+        self._unseen = 0
         self._drafter.learn(output, 0)
 
     def _drafted_at(self, tokens: Sequence[int], depth: int) -> Draft:
@@ -200,7 +203,8 @@ class AdaptivePlan:
             here = max(0.0, draft.best[2] - self._plain_gain())
             value += self._free_gain - here
             self._free_gain += _FOLLOW * (here - self._free_gain)
-        worth = value > self._rate * self.costs.of_pass(STREAMS)
+        self._unseen += 1
+        worth = value > self._rate * self.costs.of_pass(STREAMS) or self._unseen > _UNSEEN
         return (worth or self._probe > 0) and self._allowance > self._relative(STREAMS)
 
     def _follow_rate(self) -> None:

@@ -57,6 +57,9 @@ _FIXED = (
 )
 
 
+_PROMPTS, _PROMPT_TOKENS = 8, 200  # held-out prompts that an adapter file carries, and their length at most
+
+
 @dataclass(frozen=True, slots=True)
 class TrainResult:
     """Where a run stands: `metrics` are the last held-out ones (empty where it was stopped before)."""
@@ -109,6 +112,7 @@ def run(
         config.soft_targets,
     )
     facts = {
+        "prompts": json.dumps(_short_prompts(held_out)),  # for the exporter's calibration
         "mode": config.mode,
         "data": ", ".join(Path(source).name for source in config.data),
         "examples": str(len(examples)),
@@ -154,6 +158,12 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
         names = ", ".join(config.data)
         raise DataError(f"{names}: {len(examples)} examples, but held_out takes {config.held_out} of them")
     return split_held_out(examples, config.held_out)
+
+
+def _short_prompts(examples: list[Example]) -> list[list[int]]:
+    """A few prompts as token ids, spread over the examples."""
+    prompts = [example.input_ids[: example.start] for example in examples if example.start <= _PROMPT_TOKENS]
+    return prompts[:: max(1, len(prompts) // _PROMPTS)][:_PROMPTS]
 
 
 def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample]) -> list[Example]:
