@@ -33,7 +33,10 @@ class LowRank(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.linear(x, self.down.to(x.dtype)), self.up.to(x.dtype)) * self.scale
+        # No conversion and no product that changes nothing: an exporter would write both into its graph.
+        down, up = (m if m.dtype == x.dtype else m.to(x.dtype) for m in (self.down, self.up))
+        out = F.linear(F.linear(x, down), up)
+        return out if self.scale == 1.0 else out * self.scale
 
     @torch.no_grad()
     def joined(self, other: LowRank) -> LowRank:

@@ -226,7 +226,8 @@ class NgramGrowth {
 };
 
 bool in_vocabulary(const sf_ngram_growth& growth) {
-  return growth.root >= 0 && growth.root < growth.vocab_size && growth.before >= -1 && growth.before < growth.vocab_size;
+  return growth.root >= 0 && growth.root < growth.vocab_size && growth.before >= -1 &&
+         growth.before < growth.vocab_size;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "ops/real_rows.h"
 #include "ops/team.h"
 #include "streamfuse_engine.h"
 
@@ -82,7 +83,12 @@ void Session::run(const std::string& method, int n, const int64_t* ids, const in
   limit_team(program_->threads());
   rouse_team();
   fill_inputs(target, n, ids, positions, ancestors, length_, want_logits);
-  target.execute();
+  {
+    // A pruner would rank the padding too, and streams stand beside kept rows: such methods compute all rows.
+    const bool skips = !signature.kept && signature.carrying == 0;
+    const RealRowsScope scope(skips ? signature.rows : 0, n);
+    target.execute();
+  }
   read_survivors(target, n);
   ran_ = streamed_ = &target;
   ran_at_length_ = length_;

@@ -16,6 +16,7 @@
 #include "head.h"
 #include "linear.h"
 #include "qkv.h"
+#include "real_rows.h"
 #include "top_k_log_prob.h"
 #include "tree_attention.h"
 
@@ -48,7 +49,8 @@ void run_tree_attention(const Arguments& a) {
   args.visible = a.read<bool>(6, "visible", {rows, rows});
   args.scale = a.number(7, "scale");
   args.out = a.write<float>(8, "out", {rows, heads * dim});
-  args.rows = rows;
+  args.rows = RealRows::of(rows);
+  args.visible_stride = rows;
   args.query_heads = heads;
   args.kv_heads = kv_heads;
   args.head_dim = dim;
@@ -70,7 +72,7 @@ void run_embedding_q8(const Arguments& a) {
   const int64_t* ids = a.read<int64_t>(1, "ids", {rows});
   for (int64_t row = 0; row < rows; ++row)
     if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw Refused{"an id lies outside the embedding"};
-  embedding_q8(weight, ids, rows, a.write<float>(2, "out", {rows, groups * kGroupSize}));
+  embedding_q8(weight, ids, RealRows::of(rows), a.write<float>(2, "out", {rows, groups * kGroupSize}));
 }
 
 void run_linear(const Arguments& a) {
@@ -82,6 +84,7 @@ void run_linear(const Arguments& a) {
   args.residual = a.optional(5, "residual", {rows, args.outputs});
   args.input.adapter = a.adapter(6, 8, 1, args.outputs, inputs);
   args.out = a.write<float>(9, "out", {rows, args.outputs});
+  args.input.rows = RealRows::of(args.input.rows);
   linear(args);
 }
 
@@ -103,6 +106,7 @@ void run_qkv(const Arguments& a) {
   args.query = a.write<float>(13, "out_query", {rows, args.heads, dim});
   args.key = a.write<float>(14, "out_key", {rows, args.kv_heads, dim});
   args.value = a.write<float>(15, "out_value", {rows, args.kv_heads, dim});
+  args.input.rows = RealRows::of(args.input.rows);
   qkv(args);
 }
 
@@ -117,6 +121,7 @@ void run_gated_mlp(const Arguments& a) {
   args.input.adapter = a.adapter(6, 10, 2, 2 * intermediate, hidden);
   args.down_adapter = a.adapter(8, 10, 1, hidden, intermediate);
   args.out = a.write<float>(11, "out", {rows, hidden});
+  args.input.rows = RealRows::of(args.input.rows);
   gated_mlp(args);
 }
 
@@ -128,6 +133,7 @@ void run_head(const Arguments& a) {
   float* const logits = a.write<float>(6, "out_logits", {args.input.rows, args.vocab_size});
   args.logits = a.read<bool>(5, "want_logits", {1})[0] ? logits : nullptr;
   args.best = a.write<int64_t>(7, "out_best", {args.input.rows});
+  args.input.rows = RealRows::of(args.input.rows);
   head(args);
 }
 

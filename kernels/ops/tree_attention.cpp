@@ -19,12 +19,12 @@ struct VisibleRows {
   std::vector<int32_t> list;
   std::vector<int64_t> starts;
 
-  void fill(const bool* visible, int64_t rows) {
+  void fill(const bool* visible, int64_t rows, int64_t stride) {
     list.clear();
     starts.assign(1, 0);
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < rows; ++j)
-        if (visible[i * rows + j]) list.push_back(static_cast<int32_t>(j));
+        if (visible[i * stride + j]) list.push_back(static_cast<int32_t>(j));
       starts.push_back(static_cast<int64_t>(list.size()));
     }
   }
@@ -35,7 +35,7 @@ struct VisibleRows {
 void tree_attention(const TreeAttention& args) {
   thread_local VisibleRows seen_by_this_thread;
   VisibleRows& seen = seen_by_this_thread;
-  seen.fill(args.visible, args.rows);
+  seen.fill(args.visible, args.rows, args.visible_stride);
   const LaneKernels& kernels = lane_kernels();
   const int64_t queries = args.query_heads / args.kv_heads, threads = team_limit();
   int64_t block = kMostRows;  // rows that read keys and values together

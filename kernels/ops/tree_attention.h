@@ -28,6 +28,7 @@ struct TreeAttention {
   const float* key_cache;
   const float* value_cache;
   const bool* visible;
+  int64_t visible_stride;  // from one row of visible to the next; at least rows
   float* out;
   int64_t cache_length;
   int64_t rows;

@@ -73,7 +73,7 @@ struct Pass {
 
   void run() {
     streamfuse::tree_attention({query.data(), key.data(), value.data(), key_cache.data(), value_cache.data(),
-                                visible.get(), out.data(), length, rows, query_heads, kv_heads, dim,
+                                visible.get(), rows, out.data(), length, rows, query_heads, kv_heads, dim,
                                 1.0f / std::sqrt(float(dim))});
   }
 

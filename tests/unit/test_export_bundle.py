@@ -371,3 +371,33 @@ def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tm
     with pytest.raises(BundleError, match="not a bundle"):
         export_bundle(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
     assert left(tmp_path / "letters") == ["dear.txt"]
+
+
+@pytest.fixture(scope="module")
+def deferred(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The default schedule: verify methods without streams, of which the engine computes the real rows alone."""
+    plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED)
+    export_bundle(plan)
+    return open_bundle(plan.output_dir)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_a_pass_of_fewer_nodes_says_the_same_bits(deferred: Bundle, nodes: int) -> None:
+    def chain(backend: ExecuTorchBackend, tokens: list[int]) -> Any:
+        count = len(tokens)
+        out = backend.run(
+            "verify_4", np.array(tokens), backend.length + np.arange(count), np.tri(count, dtype=np.bool_), True
+        )
+        return np.array(out.logits), out.best.tolist()
+
+    with ExecuTorchBackend(deferred.graph, deferred.spec()) as backend:
+        prefill(backend, TEXT[:9])
+        whole, best = chain(backend, TEXT[9:13])
+        chain(backend, TEXT[1:5])  # leaves other rows where the next pass has padding
+        logits, chosen = chain(backend, TEXT[9 : 9 + nodes])
+        np.testing.assert_array_equal(logits, whole[:nodes])
+        assert chosen == best[:nodes]
+        backend.commit(range(nodes))
+        np.testing.assert_array_equal(decode_rows(backend, TEXT[9:13], 9), whole)
+        prefill(backend, TEXT[: 8 + nodes])  # the last chunk of a prompt is seldom full
+        np.testing.assert_array_equal(decode_rows(backend, TEXT[8 + nodes : 13], 8 + nodes), whole[nodes - 1 :])
