@@ -80,11 +80,14 @@ def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[It
     return [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
 
 
-def _written(path: Path) -> dict[int, list[int]]:
-    """Prompt tokens of the answers in the file, by id."""
+def rows_written(path: Path, of: str) -> Iterator[Item]:
+    """Rows of a file that a run appends to. A last line that a stopped run did not finish is removed.
+
+    Raises:
+        DataError: a line is no JSON object; it says that it is none of `of`.
+    """
     if not path.exists():
-        return {}
-    done = {}
+        return
     end = 0
     with path.open("r+b") as file:
         for number, line in enumerate(file, 1):
@@ -94,10 +97,17 @@ def _written(path: Path) -> dict[int, list[int]]:
             end += len(line)
             try:
                 row = json.loads(line)
-                done[row["id"]] = row["input_ids"]
+                yield {"id": int(row["id"]), **row}
             except (ValueError, KeyError, TypeError):
-                raise DataError(f"{path}, line {number}: not an answer of `streamfuse distill`") from None
-    return done
+                raise DataError(f"{path}, line {number}: not {of}") from None
+
+
+def _written(path: Path) -> dict[int, list[int]]:
+    """Prompt tokens of the answers in the file, by id."""
+    try:
+        return {row["id"]: row["input_ids"] for row in rows_written(path, "an answer of `streamfuse distill`")}
+    except KeyError:
+        raise DataError(f"{path}: holds rows that are not answers of `streamfuse distill`") from None
 
 
 def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from streamfuse.model.transformer import Transformer
 from streamfuse.text_io import TextIO
 
+from .distill import rows_written
 from .formats import DataError
 from .generate import DistillConfig, generate_batch
 
@@ -77,21 +78,10 @@ def invent(
 
 
 def _written(path: Path) -> tuple[set[str], int]:
-    """The prompts in the file and the id to go on with. A last line that a stopped run did not finish is removed."""
+    """The prompts in the file and the id to go on with."""
     known: set[str] = set()
-    next_id = end = 0
-    if not path.exists():
-        return known, next_id
-    with path.open("r+b") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                file.truncate(end)
-                break
-            end += len(line)
-            try:
-                row = json.loads(line)
-                known.add(row["prompt"])
-                next_id = int(row["id"]) + 1
-            except (ValueError, KeyError, TypeError):
-                raise DataError(f"{path}, line {number}: not a prompt of `streamfuse invent`") from None
+    next_id = 0
+    for row in rows_written(path, "a prompt of `streamfuse invent`"):
+        known.add(str(row.get("prompt")))
+        next_id = row["id"] + 1
     return known, next_id
