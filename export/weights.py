@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.config import ModelConfig
-from streamfuse.model.streams import StreamAdapters, StreamFused
+from streamfuse.model.streams import LowRank, StreamAdapters, StreamFused
 from streamfuse.model.transformer import Block, RMSNorm, rotary_table
 
 from . import stock
@@ -64,6 +64,22 @@ class Rotary(nn.Module):
         return F.embedding(position_ids, self.cos), F.embedding(position_ids, self.sin)
 
 
+class TurnedLowRank(nn.Module):
+    """A LowRank whose matrices lie as a plain product reads them: a stock runtime turns those of a linear layer over in
+    every pass, which took longer than the two products (28 us each of a `streams` pass of 540)."""
+
+    down: Tensor  # [n_in, r]
+    up: Tensor  # [r, n_out]
+
+    def __init__(self, low_rank: LowRank) -> None:
+        super().__init__()
+        self.register_buffer("down", low_rank.down.detach().T.contiguous())
+        self.register_buffer("up", (low_rank.up.detach() * low_rank.scale).T.contiguous())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.down @ self.up
+
+
 class Insert(nn.Module):
     """Eq. 3: states [R, h] below the top layers -> stream rows [R, G, h]. StreamFused.insert, without its model."""
 
@@ -71,7 +87,7 @@ class Insert(nn.Module):
         super().__init__()
         config = model.streams_config
         self.num_streams = config.num_streams
-        self.eta = model.eta if config.eta_rank else None
+        self.eta = TurnedLowRank(model.eta) if config.eta_rank else None
         self.names = None if config.value_rotation else nn.Parameter(model.stream_embeddings.detach(), False)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ def load_library() -> ctypes.CDLL:
         ) from error
     program = session = ctypes.c_void_p
     text, pointer = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
-    int64_p, int32_p = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+    int64_p = ctypes.POINTER(ctypes.c_int64)
     rows = ctypes.c_void_p
     signatures: dict[str, list[object]] = {
         "sf_open": [text, ctypes.c_int, pointer],
@@ -75,7 +75,7 @@ def load_library() -> ctypes.CDLL:
         "sf_new_session": [program, pointer],
         "sf_run": [session, text, ctypes.c_int, rows, rows, rows, ctypes.c_int],
         "sf_streams": [session, ctypes.c_int],
-        "sf_output": [session, text, pointer, int64_p, int32_p, int32_p],
+        "sf_read": [session, rows],
         "sf_commit": [session, rows, ctypes.c_int],
         "sf_truncate": [session, ctypes.c_int64],
         "sf_length": [session, int64_p],

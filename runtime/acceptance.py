@@ -29,10 +29,13 @@ class Calibration:
         self._priors = [*priors, *[1.0] * depths][:depths]
         self._hits = [0.0] * depths
         self._promised = [0.0] * depths
+        self._ratios: list[float] | None = None  # of what is known by now
 
     def ratios(self) -> list[float]:
         """[d]: what to multiply the probability of a path of depth d with; 1 for the root."""
-        return list(accumulate(self.per_depth(), mul, initial=1.0))
+        if self._ratios is None:
+            self._ratios = list(accumulate(self.per_depth(), mul, initial=1.0))
+        return self._ratios
 
     def per_depth(self) -> list[float]:
         """[d]: hits per promised hit among the children of nodes of depth d."""
@@ -49,7 +52,7 @@ class Calibration:
     def learn(self, tree: Tree, chosen: Sequence[int]) -> None:
         """The model chose these tokens after the root, one after the other; the tree need not have been verified."""
         tokens, parents, log_probs = tree.tokens.tolist(), tree.parents.tolist(), tree.log_probs.tolist()
-        row = 0
+        row, self._ratios = 0, None
         for depth, token in enumerate(chosen[: len(self._hits)]):
             promised, child = 0.0, 0
             for other in range(row + 1, len(tokens)):
@@ -67,6 +70,7 @@ class Calibration:
 
     def doubt(self) -> None:
         """Half of what was seen is forgotten: the text may have changed since."""
+        self._ratios = None
         self._hits = [value / 2 for value in self._hits]
         self._promised = [value / 2 for value in self._promised]
 

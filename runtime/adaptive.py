@@ -36,6 +36,10 @@ _PROBE = 4  # passes with drafts in one try after a pause
 _PAUSE, _LONGEST_PAUSE = 24, 768  # tokens between tries; each that fails doubles it
 _FOLLOW = 0.1  # of the difference, per sight: the value of streams
 _FIRST_SIGHTS = 4  # sights that the first guess of it counts for; so the first few teach more
+_CLEARLY, _GLANCES = (
+    2.0,
+    4,
+)  # streams worth so many times their cost: the free draft is looked at once in so many passes
 _UNSEEN = 32  # passes without streams after which they are looked at again where they are not bought
 _OBSERVED = 8  # in a pause one plain pass in so many is looked at
 _RATE_FORGET = 0.98
@@ -63,6 +67,7 @@ class AdaptivePlan:
         self._value = self._first_value()  # of having streams, in tokens
         self._sights = _FIRST_SIGHTS  # of that value
         self._unseen = 0  # passes since there were streams
+        self._glance = 0  # passes since the free draft was looked at before streams were bought
         self._pause = _PAUSE  # length of the next one, in plain tokens
         self._wait: int | None = None  # what is left of this one; None where drafting goes on
         self._probe, self._probe_gain = 0, 0.0  # passes left of a try, plain tokens that it gained
@@ -196,15 +201,16 @@ class AdaptivePlan:
         """Whether streams for the next pass, of so many levels at most, gain more than they cost."""
         if self._wait and not self._probe:
             return False
-        value = self._value
-        if depth > 0 and not self._probe:
+        value, cost = self._value, self._rate * self.costs.of_pass(STREAMS)
+        self._glance = (self._glance + 1) % _GLANCES if value > _CLEARLY * cost else 0
+        if depth > 0 and not self._probe and not self._glance:
             self._next = draft = self._free.draft(self._tokens, depth, None)
             draft.best = self._best(draft)
             here = max(0.0, draft.best[2] - self._plain_gain())
             value += self._free_gain - here
             self._free_gain += _FOLLOW * (here - self._free_gain)
         self._unseen += 1
-        worth = value > self._rate * self.costs.of_pass(STREAMS) or self._unseen > _UNSEEN
+        worth = value > cost or self._unseen > _UNSEEN
         return (worth or self._probe > 0) and self._allowance > self._relative(STREAMS)
 
     def _follow_rate(self) -> None:

@@ -70,7 +70,7 @@ class Tree:
         """The tree of the first `count` rows, which is closed under ancestors because parents come first."""
         if count >= len(self):
             return self
-        visible = None if self.visible is None else np.ascontiguousarray(self.visible[:count, :count])
+        visible = None if self.visible is None else self.visible[:count, :count]
         return Tree(self.tokens[:count], self.parents[:count], self.depths[:count], self.log_probs[:count], visible)
 
     def child(self, row: int, token: int) -> int | None:

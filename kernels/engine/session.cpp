@@ -7,7 +7,6 @@
 #include "error.h"
 #include "ops/real_rows.h"
 #include "ops/team.h"
-#include "streamfuse_engine.h"
 
 namespace streamfuse {
 namespace {
@@ -130,25 +129,29 @@ void Session::streams(int index) {
   streamed_ = &method;
 }
 
-OutputView Session::output(const std::string& name) const {
-  using executorch::aten::ScalarType;
+sf_results Session::results() const {
   if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "there is no run to read from");
   const int64_t real = static_cast<int64_t>(kept_.size());
-  if (name == "kept") return {kept_.data(), {real}, ScalarType::Long};
-  const bool of_streams = name == "stream_ids" || name == "stream_log_probs";
-  const GraphMethod* source = of_streams ? streamed_ : ran_;
-  if (source == nullptr) throw Failure(SF_NOT_KEPT, "there are no streams to read");
-  const Signature& s = source->signature();
-  const std::optional<size_t> index = name == "logits"             ? s.logits
-                                      : name == "best"             ? s.best
-                                      : name == "stream_ids"       ? s.stream_ids
-                                      : name == "stream_log_probs" ? s.stream_log_probs
-                                                                   : std::nullopt;
-  if (!index) bad_argument("method " + s.name + " has no output " + name);
-  const TensorFacts& facts = s.outputs[*index];
-  OutputView view = {source->output<void>(*index), facts.shape, facts.dtype};
-  if (!s.is_streams()) view.shape[0] = std::min(view.shape[0], real);
-  return view;
+  const auto of = [](const GraphMethod& method, const std::optional<size_t>& index, auto* type) -> decltype(type) {
+    return index ? method.output<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>(*index) : nullptr;
+  };
+  constexpr const float* kFloats = nullptr;
+  constexpr const int64_t* kIntegers = nullptr;
+  const Signature& signature = ran_->signature();
+  const Shapes& shapes = program_->shapes();
+  sf_results results = {};
+  results.survivors = real;
+  results.vocab_size = shapes.vocab_size, results.num_streams = shapes.num_streams, results.top_k = shapes.top_k;
+  results.logits = of(*ran_, signature.logits, kFloats);
+  results.best = of(*ran_, signature.best, kIntegers);
+  results.kept = kept_.data();
+  if (streamed_ != nullptr && streamed_->signature().stream_ids) {
+    const Signature& streams = streamed_->signature();
+    results.carrying = streams.is_streams() ? 1 : std::min(streams.carrying, real);
+    results.stream_ids = of(*streamed_, streams.stream_ids, kIntegers);
+    results.stream_log_probs = of(*streamed_, streams.stream_log_probs, kFloats);
+  }
+  return results;
 }
 
 // The last run's new keys or values of one cache; `by_place` tells whether its rows stand in the order of `kept`.

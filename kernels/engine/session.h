@@ -9,14 +9,9 @@
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 
 #include "method.h"
+#include "streamfuse_engine.h"
 
 namespace streamfuse {
-
-struct OutputView {
-  const void* data;
-  std::vector<int64_t> shape;
-  executorch::aten::ScalarType dtype;
-};
 
 class Session {
  public:
@@ -29,7 +24,7 @@ class Session {
   void run(const std::string& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors,
            bool want_logits);
   void streams(int index);
-  OutputView output(const std::string& name) const;
+  sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
   void profile(bool on);

@@ -131,15 +131,10 @@ int sf_streams(sf_session* handle, int index) {
   return locked(handle, [&](Session& session) { session.streams(index); });
 }
 
-int sf_output(sf_session* handle, const char* name, const void** data, int64_t* shape, int* rank, int* dtype) {
+int sf_read(sf_session* handle, sf_results* out) {
   return locked(handle, [&](Session& session) {
-    if (name == nullptr || data == nullptr || shape == nullptr || rank == nullptr || dtype == nullptr)
-      bad_argument("an argument of output is a null pointer");
-    const streamfuse::OutputView view = session.output(name);
-    *data = view.data;
-    *rank = static_cast<int>(view.shape.size());
-    *dtype = static_cast<int>(view.dtype);
-    std::copy(view.shape.begin(), view.shape.end(), shape);
+    if (out == nullptr) bad_argument("read needs a place for the results");
+    *out = session.results();
   });
 }
 

@@ -7,8 +7,8 @@
  *   - Functions that return int return SF_OK or an error code; sf_last_error says it in one sentence.
  *   - Nothing aborts the process because of its input: arguments are checked before ExecuTorch sees them, and an
  * ExecuTorch check that still fails becomes SF_BROKEN.
- *   - Pointers handed out belong to the library. A program's description lives as long as the program; an output until
- * the next sf_run on its session (stream_ids and stream_log_probs: or sf_streams); an error's text until the next
+ *   - Pointers handed out belong to the library. A program's description lives as long as the program; results until
+ * the next sf_run on their session (stream_ids and stream_log_probs: or sf_streams); an error's text until the next
  * failing call on this thread.
  *   - Calls on one session are serialised by a lock; different sessions are independent. sf_free_session and sf_close
  * must not race with other calls on the same handle. Sessions keep their program's memory alive.
@@ -46,8 +46,17 @@ enum {
   SF_BROKEN = 8 /* an internal check failed; free this session */
 };
 
-/* Element types of sf_output, numbered as ExecuTorch's ScalarType. */
-enum { SF_INT64 = 4, SF_FLOAT32 = 6 };
+/* What the last run left, real nodes only. A pointer is NULL where the method has no such output. */
+typedef struct {
+  int64_t survivors; /* K' */
+  int64_t carrying;  /* M': the first so many of the survivors have streams; 1 after sf_streams */
+  int64_t vocab_size, num_streams, top_k;
+  const float* logits;           /* [K', vocab_size]; undefined contents without want_logits */
+  const int64_t* best;           /* [K'] */
+  const int64_t* kept;           /* [K'], rows; known for every method */
+  const int64_t* stream_ids;     /* [M', num_streams, top_k] */
+  const float* stream_log_probs; /* [M', num_streams, top_k] */
+} sf_results;
 
 /* Maps the file and loads all methods once, so that whatever is wrong with them is said here. num_threads 0 chooses for
  * this machine. On failure *out is NULL. */
@@ -63,19 +72,17 @@ SF_EXPORT int sf_new_session(sf_program*, sf_session** out);
 SF_EXPORT void sf_free_session(sf_session*);
 
 /* One pass over n real rows, 1 <= n <= rows of the method; the engine pads. ancestors is n*n bytes, row-major, 0 or 1:
- * its diagonal is 1 and nothing lies above it. Changes no cache row. Without want_logits the contents of `logits` are
- * undefined. */
+ * its diagonal is 1 and nothing lies above it. Changes no cache row. */
 SF_EXPORT int sf_run(sf_session*, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
                      const uint8_t* ancestors, int want_logits);
 
 /* The deferred schedule: streams of one survivor of the last pass, `index` among its survivors, all rows up to which
- * are committed. Its stream_ids [1, G, k] and stream_log_probs take the place of the pass's own. */
+ * are committed. Its stream_ids and stream_log_probs take the place of the pass's own. */
 SF_EXPORT int sf_streams(sf_session*, int index);
 
-/* An output of the last run, real nodes only (K' of them): logits [K', V], best [K'], kept [K'], and for the first M'
- * of them stream_ids [M', G, k], stream_log_probs [M', G, k]. shape has room for 4 numbers. `kept` is known for every
- * method. */
-SF_EXPORT int sf_output(sf_session*, const char* name, const void** data, int64_t* shape, int* rank, int* dtype);
+/* Where the results of the last run lie. A session's results of one method lie at the same place each time, until
+ * sf_profile. */
+SF_EXPORT int sf_read(sf_session*, sf_results* out);
 
 /* Copies keys and values of these rows of the last run to cache positions length, length + 1, ... in the order given.
  * All or nothing. A second commit after one run continues. */

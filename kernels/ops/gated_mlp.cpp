@@ -2,7 +2,6 @@
 
 #include "lane_kernels.h"
 #include "linear.h"
-#include "team.h"
 
 namespace streamfuse {
 
@@ -17,14 +16,13 @@ void gated_mlp(const GatedMlp& args) {
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * 4 * tile_floats) +
                   rounded_bytes(rows, inner_size) + Scratch::size_of<float>(adapted * inner_size) +
                   Scratch::size_of<float>(adapted * args.down_adapter.inner()) + linear_scratch(rows));
-  const Prepared ready = prepare(args.input, scratch);
   float* const tiles = scratch.take<float>(team_limit() * 4 * tile_floats);
   const Rounded gated = take_rounded(scratch, rows, inner_size);
   float* const gated_floats = adapted == 0 ? nullptr : scratch.take<float>(adapted * inner_size);
   float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * args.down_adapter.inner());
-  const ProductKernels& kernels = *lane_kernels().products;
-
-  share_out(gated.groups, even_chunk(gated.groups), [&](int64_t begin, int64_t end, int thread) {
+  const auto ask = [weight = args.gate_up](int64_t group) { weight.ask(4 * group); };
+  const auto groups = [=](int64_t begin, int64_t end, int thread, const Prepared& ready) {
+    const ProductKernels& kernels = *lane_kernels().products;
     float* const acc = tiles + thread * 4 * tile_floats;
     for (int64_t group = begin; group < end; ++group) {
       for (int64_t t = 0; t < 4; ++t)
@@ -33,9 +31,10 @@ void gated_mlp(const GatedMlp& args) {
         kernels.gate(acc, rows, row, gated, group,
                      row < first ? nullptr : gated_floats + (row - first) * inner_size + group * kGroupSize);
     }
-  });
+  };
+  share_out_prepared(args.input, scratch, gated.groups, ask, groups);
   if (adapted > 0) adapter_inner(args.down_adapter, gated_floats, adapted, inner_size, inner);
-  linear_prepared(down, {gated, inner}, scratch);
+  linear_prepared(down, {gated, nullptr, inner}, scratch);
 }
 
 }  // namespace streamfuse

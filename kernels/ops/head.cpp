@@ -6,7 +6,6 @@
 
 #include "lane_kernels.h"
 #include "linear.h"
-#include "team.h"
 
 namespace streamfuse {
 namespace {
@@ -18,13 +17,13 @@ void head(const Head& args) {
   const int threads = team_limit();
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(threads * stride) +
                   Scratch::size_of<Best>(threads * rows));
-  const Prepared ready = prepare(args.input, scratch);
   float* const accs = scratch.take<float>(threads * stride);
   Best* const bests = scratch.take<Best>(threads * rows);
   std::fill_n(bests, threads * rows, kNone);
-  const ProductKernels& kernels = *lane_kernels().products;
+  const auto ask = [weight = args.weight](int64_t tile) { weight.ask(tile); };
 
-  share_out(args.weight.tiles, even_chunk(args.weight.tiles), [&](int64_t begin, int64_t end, int thread) {
+  const auto tiles = [=](int64_t begin, int64_t end, int thread, const Prepared& ready) {
+    const ProductKernels& kernels = *lane_kernels().products;
     float* const acc = accs + thread * stride;
     Best* const best = bests + thread * rows;
     for (int64_t tile = begin; tile < end; ++tile) {
@@ -37,7 +36,8 @@ void head(const Head& args) {
           std::memcpy(args.logits + row * vocabulary + column, values, static_cast<size_t>(count) * sizeof(float));
       }
     }
-  });
+  };
+  share_out_prepared(args.input, scratch, args.weight.tiles, ask, tiles);
   for (int64_t row = 0; row < rows; ++row) {
     Best winner = kNone;
     for (int thread = 0; thread < threads; ++thread) {
@@ -50,12 +50,12 @@ void head(const Head& args) {
 
 void stream_top_k(const StreamTopK& args) {
   const int64_t rows = args.input.rows, columns = args.columns;
-  const size_t logits_bytes = Scratch::size_of<float>(rows * columns);
-  Scratch scratch(prepared_bytes(args.input) + linear_scratch(rows) + logits_bytes);
-  float* const logits = scratch.take<float>(rows * columns);
-  linear_prepared({args.input, args.weight, columns, nullptr, logits}, prepare(args.input, scratch), scratch);
+  Linear linear_args = {args.input, args.weight, columns, nullptr, nullptr};
+  Scratch scratch(linear_bytes(linear_args) + Scratch::size_of<float>(rows * columns));
+  float* const logits = linear_args.out = scratch.take<float>(rows * columns);
+  linear(linear_args, scratch);
   const TopKLogProb best = {logits, args.ids, args.out_ids, args.out_log_probs, rows, columns, args.k};
-  share_out(rows, even_chunk(rows), [&](int64_t begin, int64_t end, int) {
+  share_out(rows, even_chunk(rows), [=](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) lane_kernels().top_k_row(best, row);
   });
 }

@@ -7,12 +7,18 @@
 namespace streamfuse {
 
 size_t linear_scratch(int64_t rows) { return team_limit() * Scratch::size_of<float>(rows * kTileRows); }
+size_t linear_bytes(const Linear& args) { return prepared_bytes(args.input) + linear_scratch(args.input.rows); }
 
-void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch) {
-  const int64_t rows = args.input.rows, outputs = args.outputs, stride = rows * kTileRows;
-  float* const accs = scratch.take<float>(team_limit() * stride);
-  share_out(args.weight.tiles, even_chunk(args.weight.tiles), [&](int64_t begin, int64_t end, int thread) {
-    float* const acc = accs + thread * stride;
+namespace {
+
+// What the product's threads do, with all that they need.
+struct LinearTiles {
+  Linear args;
+  float* accs;
+
+  void operator()(int64_t begin, int64_t end, int thread, const Prepared& ready) const {
+    const int64_t rows = args.input.rows, outputs = args.outputs;
+    float* const acc = accs + thread * rows * kTileRows;
     for (int64_t tile = begin; tile < end; ++tile) {
       product_tile(args.weight, args.input, ready, tile, 0, acc);
       const int64_t column = tile * kTileRows, count = std::min(kTileRows, outputs - column);
@@ -23,12 +29,30 @@ void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch
         for (int64_t i = 0; i < count; ++i) to[i] = residual == nullptr ? from[i] : from[i] + residual[i];
       }
     }
-  });
+  }
+};
+
+}  // namespace
+
+void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch) {
+  float* const accs = scratch.take<float>(team_limit() * args.input.rows * kTileRows);
+  const LinearTiles tiles = {args, accs};
+  share_out(
+      args.weight.tiles, even_chunk(args.weight.tiles),
+      [weight = args.weight](int64_t begin, int) { weight.ask(begin); },
+      [=](int64_t begin, int64_t end, int thread) { tiles(begin, end, thread, ready); });
+}
+
+void linear(const Linear& args, Scratch& scratch) {
+  float* const accs = scratch.take<float>(team_limit() * args.input.rows * kTileRows);
+  share_out_prepared(
+      args.input, scratch, args.weight.tiles, [weight = args.weight](int64_t tile) { weight.ask(tile); },
+      LinearTiles{args, accs});
 }
 
 void linear(const Linear& args) {
-  Scratch scratch(prepared_bytes(args.input) + linear_scratch(args.input.rows));
-  linear_prepared(args, prepare(args.input, scratch), scratch);
+  Scratch scratch(linear_bytes(args));
+  linear(args, scratch);
 }
 
 }  // namespace streamfuse

@@ -18,7 +18,11 @@ struct Linear {
 
 void linear(const Linear& args);
 
-// The same over rows that are ready; `scratch` holds linear_scratch bytes more.
+// The same where the caller has a scratch with so many bytes more.
+void linear(const Linear& args, Scratch& scratch);
+size_t linear_bytes(const Linear& args);
+
+// The same over rows that are ready.
 void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch);
 size_t linear_scratch(int64_t rows);
 

@@ -8,6 +8,7 @@ namespace streamfuse {
 
 constexpr int64_t kTileRows = 16, kGroupSize = 32;
 constexpr int64_t kQ4TileBytes = 320, kQ8TileBytes = 544;  // of one group of one tile
+constexpr int64_t kAhead = 5120;                           // bytes of weights from a load to its prefetch
 
 struct Packed {
   const uint8_t* data;
@@ -16,6 +17,12 @@ struct Packed {
   bool is_q8;
 
   int64_t group_bytes() const { return is_q8 ? kQ8TileBytes : kQ4TileBytes; }
+
+  // Asks the memory for what a product that begins with this tile cannot ask for ahead of time.
+  void ask(int64_t tile) const {
+    const uint8_t* first = data + tile * groups * group_bytes();
+    for (int64_t byte = 0; byte < kAhead; byte += 64) __builtin_prefetch(first + byte);
+  }
 };
 
 // Activations of `rows` rows in int8, group by group: q[g][row][32], and scale, share, start [g][row].
@@ -43,7 +50,8 @@ struct LowRank {
 // The rows that share a product's weights, ready for it.
 struct Prepared {
   Rounded rounded;
-  const float* inner;  // down x of the adapted rows, [rows - first_row, parts, rank]; null without
+  float* normed;  // [rows, inputs]; null where there is no norm
+  float* inner;   // down x of the adapted rows, [rows - first_row, parts, rank]; null without
 };
 
 }  // namespace streamfuse

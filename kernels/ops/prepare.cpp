@@ -3,12 +3,22 @@
 #include <algorithm>
 
 #include "lane_kernels.h"
-#include "team.h"
 
 namespace streamfuse {
 namespace {
-constexpr int64_t kSerialWork = 24000;  // values read below which sharing the rows out does not pay
+// Below these sharing out does not pay: two cores that write rows of one line of memory take it from each other.
+constexpr int64_t kSerialRows = 32;
+constexpr int64_t kSerialWork = 24000;  // values read for the adapters
+
+int64_t inner_work(const LowRank& adapter, int64_t rows, int64_t inputs) { return inputs * rows * adapter.inner(); }
+bool rounds_alone(const ProductInput& input) { return input.rows < kSerialRows; }
+
+size_t bytes_of_one(const ProductInput& input) {
+  return rounded_bytes(input.rows, input.inputs) +
+         (input.norm == nullptr ? 0 : Scratch::size_of<float>(input.rows * input.inputs)) +
+         Scratch::size_of<float>(input.adapted_rows() * input.adapter.inner());
 }
+}  // namespace
 
 Rounded take_rounded(Scratch& scratch, int64_t rows, int64_t inputs) {
   const int64_t groups = inputs / kGroupSize;
@@ -26,53 +36,71 @@ size_t rounded_bytes(int64_t rows, int64_t inputs) {
   return Scratch::size_of<int8_t>(rows * inputs) + 3 * Scratch::size_of<float>(rows * inputs / kGroupSize);
 }
 
-size_t prepared_bytes(const ProductInput& input) {
-  return rounded_bytes(input.rows, input.inputs) +
-         (input.norm == nullptr ? 0 : Scratch::size_of<float>(input.rows * input.inputs)) +
-         Scratch::size_of<float>(input.adapted_rows() * input.adapter.inner());
-}
-
 void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t inputs, float* inner) {
   constexpr int64_t kTogether = 4;  // values of a row that share one reading of it
   const int64_t count = adapter.inner(), units = (count + kTogether - 1) / kTogether;
-  const auto columns = [&](int64_t begin, int64_t end, int) {
+  const auto columns = [=](int64_t begin, int64_t end, int) {
     const int64_t first = begin * kTogether, last = std::min(end * kTogether, count);
     for (int64_t row = 0; row < rows; ++row)
       lane_kernels().products->dots(x + row * inputs, adapter.down + first * inputs, last - first, inputs,
                                     inner + row * count + first);
   };
-  if (inputs * rows * count < kSerialWork)
+  if (inner_work(adapter, rows, inputs) < kSerialWork)
     columns(0, units, 0);
   else
     share_out(units, even_chunk(units), columns);
 }
 
-Prepared prepare(const ProductInput& input, Scratch& scratch) {
-  const ProductKernels& kernels = *lane_kernels().products;
-  const Rounded rounded = take_rounded(scratch, input.rows, input.inputs);
-  float* const normed = input.norm == nullptr ? nullptr : scratch.take<float>(input.rows * input.inputs);
-  const int64_t adapted = input.adapted_rows();
-  float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * input.adapter.inner());
+Prepared PreparedRoom::of(int thread) const {
+  const size_t offset = static_cast<size_t>(thread) * stride;
+  const auto moved = [offset](auto* first) {
+    return first == nullptr ? nullptr : reinterpret_cast<decltype(first)>(reinterpret_cast<char*>(first) + offset);
+  };
+  const Rounded& r = first.rounded;
+  return {{moved(r.q), moved(r.scale), moved(r.share), moved(r.start), r.rows, r.groups},
+          moved(first.normed),
+          moved(first.inner)};
+}
 
-  const auto rows = [&](int64_t begin, int64_t end, int) {
+PreparedRoom take_prepared(const ProductInput& input, Scratch& scratch) {
+  PreparedRoom room;
+  room.stride = bytes_of_one(input);
+  room.first.rounded = take_rounded(scratch, input.rows, input.inputs);
+  room.first.normed = input.norm == nullptr ? nullptr : scratch.take<float>(input.rows * input.inputs);
+  const int64_t adapted = input.adapted_rows();
+  room.first.inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * input.adapter.inner());
+  scratch.take<uint8_t>(static_cast<int64_t>(prepared_bytes(input) - room.stride));  // those of the other threads
+  return room;
+}
+
+size_t prepared_bytes(const ProductInput& input) {
+  return bytes_of_one(input) * (prepares_for_itself(input) ? static_cast<size_t>(team_limit()) : 1);
+}
+
+bool prepares_for_itself(const ProductInput& input) {
+  return rounds_alone(input) && inner_work(input.adapter, input.adapted_rows(), input.inputs) < kSerialWork;
+}
+
+void prepare(const ProductInput& input, const Prepared& ready) {
+  const ProductKernels& kernels = *lane_kernels().products;
+  const auto rows = [=, &kernels](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       const float* x = input.x + row * input.inputs;
-      if (normed != nullptr) {
-        kernels.norm(x, input.norm, input.eps, input.inputs, normed + row * input.inputs);
-        x = normed + row * input.inputs;
+      if (ready.normed != nullptr) {
+        kernels.norm(x, input.norm, input.eps, input.inputs, ready.normed + row * input.inputs);
+        x = ready.normed + row * input.inputs;
       }
-      kernels.round(x, rounded, row);
+      kernels.round(x, ready.rounded, row);
     }
   };
-  if (3 * input.inputs * input.rows < kSerialWork)
+  if (rounds_alone(input))
     rows(0, input.rows, 0);
   else
     share_out(input.rows, even_chunk(input.rows), rows);
-  if (adapted > 0) {
-    const float* const x = normed == nullptr ? input.x : normed;
-    adapter_inner(input.adapter, x + (input.rows - adapted) * input.inputs, adapted, input.inputs, inner);
+  if (const int64_t adapted = input.adapted_rows(); adapted > 0) {
+    const float* const x = ready.normed == nullptr ? input.x : ready.normed;
+    adapter_inner(input.adapter, x + (input.rows - adapted) * input.inputs, adapted, input.inputs, ready.inner);
   }
-  return {rounded, inner};
 }
 
 void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t part,

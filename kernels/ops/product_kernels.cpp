@@ -15,7 +15,6 @@ constexpr int kRowBlock = 8;
 #else
 constexpr int kRowBlock = 4;
 #endif
-constexpr int kAhead = 5120;  // bytes from a load to its prefetch
 constexpr int kPartLanes = kLanes / kParts;
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)

@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kWorkerSpin = std::chrono::microseconds(400);  // covers the loop's own work between two passes
 constexpr auto kCallerSpin = std::chrono::microseconds(40);   // a chunk takes less, unless its worker was put aside
 constexpr int kPausesPerLook = 64;                            // at the clock
-constexpr int64_t kMostChunks = 0xffff;
+constexpr int64_t kMostChunks = 0xfff;
+constexpr uint64_t kNames = 0xff'ffff'ffff;  // after so many jobs their names begin anew
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -44,27 +45,46 @@ bool spin(Ready ready, Clock::duration patience) {
   }
 }
 
-// The chunks of a job that nobody has claimed yet of those that one thread begins with. The upper half of the word
-// names the job, so a claim by a thread that is still at an older job fails.
+// What names a job, in one word: its number, its chunks, and how many threads may take them.
+struct Call {
+  uint64_t name;
+  uint32_t chunks;
+  uint32_t threads;
+
+  uint64_t packed() const { return name << 24 | uint64_t{chunks} << 12 | threads; }
+  static Call of(uint64_t word) {
+    return {word >> 24, static_cast<uint32_t>(word >> 12 & kMostChunks), static_cast<uint32_t>(word & 0xfff)};
+  }
+  uint32_t begin_of(uint32_t share) const { return chunks * share / threads; }
+};
+
+// The chunks of a job that nobody has claimed yet of those that one thread begins with. The word carries the job's
+// name, so a claim by a thread that is still at an older job fails; a word of an older job stands for the whole share,
+// so that a thread which keeps to its own share shares no memory with others.
 class Share {
  public:
-  void open(uint32_t name, uint32_t begin, uint32_t end) { word_.store(pack(name, begin, end)); }
-
-  // The first chunk that is left, or the last one; -1 where nothing is.
-  int64_t claim(uint32_t name, bool first) {
+  // The first chunk that is left, or the last one; -1 where nothing is. `calls` is the team's word.
+  int64_t claim(const Call& call, uint32_t index, bool first, const std::atomic<uint64_t>& calls) {
+    const uint32_t whole_begin = call.begin_of(index), whole_end = call.begin_of(index + 1);
+    if (whole_begin == whole_end) return -1;
+    const uint64_t name = call.name & kNames;
     uint64_t word = word_.load(std::memory_order_acquire);
     for (;;) {
-      const uint32_t begin = static_cast<uint16_t>(word >> 16), end = static_cast<uint16_t>(word);
-      if (static_cast<uint32_t>(word >> 32) != name || begin >= end) return -1;
+      uint32_t begin = static_cast<uint32_t>(word >> 12 & kMostChunks), end = static_cast<uint32_t>(word & kMostChunks);
+      if (word >> 24 != name) {
+        // Of an older job, unless this thread itself is late: a share is never ahead of the team's word. All chunks of
+        // a job that is over were claimed, so a late thread's exchange fails.
+        if (calls.load(std::memory_order_acquire) >> 24 != name) return -1;
+        begin = whole_begin, end = whole_end;
+      }
+      if (begin >= end) return -1;
       const uint64_t rest = first ? pack(name, begin + 1, end) : pack(name, begin, end - 1);
       if (word_.compare_exchange_weak(word, rest, std::memory_order_acq_rel)) return first ? begin : end - 1;
     }
   }
 
  private:
-  static uint64_t pack(uint32_t name, uint32_t begin, uint32_t end) {
-    return uint64_t{name} << 32 | uint64_t{begin} << 16 | end;
-  }
+  static uint64_t pack(uint64_t name, uint32_t begin, uint32_t end) { return name << 24 | uint64_t{begin} << 12 | end; }
 
   alignas(64) std::atomic<uint64_t> word_{0};
 };
@@ -83,72 +103,79 @@ class Team {
     if (threads <= 0) threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4);
     threads = std::min(threads, kMostThreads);
     const std::lock_guard<std::mutex> guard(lock_);
-    for (; workers_ < threads - 1; ++workers_) std::thread([this, index = workers_ + 1] { work(index); }).detach();
+    for (; workers_ < threads - 1; ++workers_)
+      std::thread([this, index = static_cast<uint32_t>(workers_ + 1)] { work(index); }).detach();
     return threads;
   }
 
+  // A worker that goes to sleep at this moment may be missed; it does without this job.
   void rouse() {
-    if (sleepers_.load() > 0) call_.fetch_add(1), call_.notify_all();
+    if (sleepers_.load(std::memory_order_relaxed) > 0) call_.fetch_add(1), call_.notify_all();
   }
 
-  void run(int64_t units, int64_t chunk, TeamJob job, const void* context, int limit) {
+  void run(int64_t units, int64_t chunk, const TeamJob& job, int limit) {
     chunk = std::max(chunk, (units + kMostChunks - 1) / kMostChunks);
     const int64_t chunks = (units + chunk - 1) / chunk;
     if (chunks < 2 || limit < 2 || !lock_.try_lock()) {
-      if (units > 0) job(context, 0, units, 0);
-      return;
+      if (units <= 0) return;
+      if (job.first != nullptr) job.first(job.context, 0, 0);
+      return job.run(job.context, 0, units, 0);
     }
     const std::lock_guard<std::mutex> guard(lock_, std::adopt_lock);
-    // Every chunk of the job before is claimed, so a late worker finds none and the description may change.
-    const uint32_t name = job_name_.load(std::memory_order_relaxed) + 1, total = static_cast<uint32_t>(chunks);
-    job_ = {job, context, units, chunk};
-    limit_.store(limit, std::memory_order_relaxed);
-    done_.store(0, std::memory_order_relaxed);
-    for (uint32_t i = 0, all = static_cast<uint32_t>(limit); i < all; ++i)
-      shares_[i].open(name, total * i / all, total * (i + 1) / all);
-    job_name_.store(name);
+    // Every chunk of the job before is done, so a late worker finds none and the description may change.
+    name_ = (name_ + 1) & kNames;
+    const Call call = {name_, static_cast<uint32_t>(chunks), static_cast<uint32_t>(limit)};
+    job_ = {job, units, chunk};
+    call_word_.store(call.packed(), std::memory_order_release);
     rouse();
-
-    take_chunks(name, 0, limit);
-    if (done_.load(std::memory_order_acquire) != total) {
+    reported_ += call.chunks - take_chunks(call, 0);  // what the others have reported in all when this job is done
+    if (done_.load(std::memory_order_acquire) != reported_) {
       const Clock::time_point start = Clock::now();
-      wait_for(total);
+      wait_for_reports();
       waited_by_this_thread += Clock::now() - start;
     }
   }
 
  private:
-  struct Job {
-    TeamJob run;
-    const void* context;
+  struct Description {
+    TeamJob job;
     int64_t units, chunk;
   };
 
-  void wait_for(uint32_t total) {
-    while (!spin([&] { return done_.load(std::memory_order_acquire) == total; }, kCallerSpin)) {
+  void wait_for_reports() {
+    const auto all = [&] { return done_.load(std::memory_order_acquire) == reported_; };
+    while (!spin(all, kCallerSpin)) {
       // Giving the core away lets the system run the worker there that it has put aside.
       caller_sleeps_.store(true);
-      for (uint32_t seen; (seen = done_.load()) != total;) done_.wait(seen);
+      for (uint32_t seen; (seen = done_.load()) != reported_;) done_.wait(seen);
       caller_sleeps_.store(false);
     }
   }
 
-  // Its own chunks in order, so that it reads the weights as one stream, then the others' from their ends.
-  void take_chunks(uint32_t name, int index, int limit) {
-    for (int i = 0; i < limit; ++i) {
-      Share& share = shares_[(index + i) % limit];
-      for (int64_t mine; (mine = share.claim(name, i == 0)) >= 0;) {
-        const int64_t begin = mine * job_.chunk;  // which stays as it is while a claimed chunk is not done
-        job_.run(job_.context, begin, std::min(begin + job_.chunk, job_.units), index);
-        done_.fetch_add(1);
+  // Its own chunks in order, so that it reads the weights as one stream, then the others' from their ends. A worker
+  // reports once per share: each report takes the count's line from whoever had it. Returns the number of chunks.
+  uint32_t take_chunks(const Call& call, uint32_t index) {
+    uint32_t mine = 0;
+    bool begins = true;
+    for (uint32_t i = 0; i < call.threads; ++i) {
+      const uint32_t share = (index + i) % call.threads, before = mine;
+      for (int64_t chunk; (chunk = shares_[share].claim(call, share, i == 0, call_word_)) >= 0; ++mine) {
+        const int64_t begin = chunk * job_.chunk;  // the description stays while a claimed chunk is not done
+        if (std::exchange(begins, false) && job_.job.first != nullptr)
+          job_.job.first(job_.job.context, begin, static_cast<int>(index));
+        job_.job.run(job_.job.context, begin, std::min(begin + job_.chunk, job_.units), static_cast<int>(index));
+      }
+      if (index != 0 && mine != before) {
+        done_.fetch_add(mine - before);
         if (caller_sleeps_.load()) done_.notify_all();
       }
     }
+    return mine;
   }
 
-  void work(int index) {
-    for (uint32_t last = 0;;) {
-      const auto is_new = [&] { return job_name_.load(std::memory_order_acquire) != last; };
+  void work(uint32_t index) {
+    for (uint64_t last = 0;;) {
+      const auto is_new = [&] { return call_word_.load(std::memory_order_acquire) != last; };
       if (!spin(is_new, kWorkerSpin)) {
         const uint32_t call = call_.load();
         sleepers_.fetch_add(1);
@@ -156,23 +183,25 @@ class Team {
         sleepers_.fetch_sub(1);
         continue;
       }
-      last = job_name_.load(std::memory_order_acquire);
-      const int limit = limit_.load(std::memory_order_relaxed);
-      if (index < limit) take_chunks(last, index, limit);
+      last = call_word_.load(std::memory_order_acquire);
+      const Call call = Call::of(last);
+      if (index < call.threads) take_chunks(call, index);
     }
   }
 
+  // The caller's own.
   std::mutex lock_;
   int workers_ = 0;
+  uint64_t name_ = 0;
+  uint32_t reported_ = 0;
 
   Share shares_[kMostThreads];
-  alignas(64) std::atomic<uint32_t> done_{0};
+  alignas(64) std::atomic<uint64_t> call_word_{0};  // with the description: the line that brings a job to a worker
+  Description job_{};
+  alignas(64) std::atomic<uint32_t> done_{0};  // chunks that workers have reported, of all jobs
   std::atomic<bool> caller_sleeps_{false};
   alignas(64) std::atomic<uint32_t> call_{0};
   std::atomic<int> sleepers_{0};
-  alignas(64) std::atomic<uint32_t> job_name_{0};
-  std::atomic<int> limit_{0};
-  Job job_{};
 };
 
 thread_local int limit_of_this_thread = 1;
@@ -189,8 +218,8 @@ void rouse_team() {
   if (limit_of_this_thread > 1) Team::instance().rouse();
 }
 
-void run_team(int64_t units, int64_t chunk, TeamJob job, const void* context) {
-  Team::instance().run(units, chunk, job, context, limit_of_this_thread);
+void run_team(int64_t units, int64_t chunk, const TeamJob& job) {
+  Team::instance().run(units, chunk, job, limit_of_this_thread);
 }
 
 double take_waited_ms() {

@@ -5,6 +5,9 @@
 // for one that has not begun: a worker that the system has put aside costs its share of the work and at most the chunk
 // it was in. Between jobs workers spin for a moment, since the next operator is microseconds away, and then sleep, so
 // an idle app burns nothing. Results never depend on who computed a chunk.
+//
+// Two cores may lie far apart: a line that goes from one cache to the other takes 50 ns, or 300 where they do not share
+// a third one. So a job is one line from the caller to its workers, and one count per worker back.
 #pragma once
 
 #include <cstdint>
@@ -24,24 +27,45 @@ int team_limit();
 // Wakes sleeping workers ahead of the first job of a pass.
 void rouse_team();
 
-using TeamJob = void (*)(const void* context, int64_t begin, int64_t end, int thread);
+// One job: `run` over chunks of [0, units), with `context` handed on. Where `first` is not null each thread calls it
+// once, before its first chunk.
+struct TeamJob {
+  void (*run)(const void* context, int64_t begin, int64_t end, int thread);
+  void (*first)(const void* context, int64_t begin, int thread);
+  const void* context;
+};
 
-// Calls job(context, begin, end, thread) over chunks of [0, units) and returns when all are done. `thread` lies below
-// team_limit() and is used by one thread at a time. A team that another caller is using, or a single chunk, leaves all
-// of the work to the calling thread.
-void run_team(int64_t units, int64_t chunk, TeamJob job, const void* context);
+// Returns when all chunks are done. `thread` lies below team_limit() and is used by one thread at a time. A team that
+// another caller is using, or a single chunk, leaves all of the work to the calling thread. Nothing may throw.
+void run_team(int64_t units, int64_t chunk, const TeamJob& job);
 
 // How long the calling thread has waited at the ends of its jobs for the others, since it last asked.
 double take_waited_ms();
 
+// What lies in `body` is fetched by every worker from the calling thread's cache, which may take a third of a
+// microsecond a step: let it hold the arguments themselves, not references to them.
 template <typename Body>
 void share_out(int64_t units, int64_t chunk, const Body& body) {
-  run_team(
-      units, chunk,
-      [](const void* context, int64_t begin, int64_t end, int thread) {
-        (*static_cast<const Body*>(context))(begin, end, thread);
-      },
-      &body);
+  const auto run = [](const void* context, int64_t begin, int64_t end, int thread) {
+    (*static_cast<const Body*>(context))(begin, end, thread);
+  };
+  run_team(units, chunk, {run, nullptr, &body});
+}
+
+// The same where each thread begins with `first(begin, thread)`.
+template <typename First, typename Body>
+void share_out(int64_t units, int64_t chunk, const First& first, const Body& body) {
+  struct Parts {
+    First first;
+    Body body;
+  } const parts = {first, body};
+  const auto run_first = [](const void* context, int64_t begin, int thread) {
+    static_cast<const Parts*>(context)->first(begin, thread);
+  };
+  const auto run = [](const void* context, int64_t begin, int64_t end, int thread) {
+    static_cast<const Parts*>(context)->body(begin, end, thread);
+  };
+  run_team(units, chunk, {run, run_first, &parts});
 }
 
 // Chunks that are small enough to even out the threads' pace and large enough to be worth claiming.

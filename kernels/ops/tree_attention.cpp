@@ -43,14 +43,15 @@ void tree_attention(const TreeAttention& args) {
   const int64_t blocks = (args.rows + block - 1) / block, tasks = blocks * args.kv_heads;
   const int64_t scratch_floats = attention_scratch(block * queries, args.head_dim, args.cache_length + args.rows);
 
+  const int64_t stride = static_cast<int64_t>(Scratch::size_of<float>(scratch_floats) / sizeof(float));
   Scratch scratch(threads * Scratch::size_of<float>(scratch_floats));
-  float* lines[kMostThreads];
-  for (int64_t thread = 0; thread < threads; ++thread) lines[thread] = scratch.take<float>(scratch_floats);
+  float* const lines = scratch.take<float>(threads * stride);
 
-  const auto run_tasks = [&](int64_t begin, int64_t end, int thread) {
+  const auto run_tasks = [=, &kernels, list = seen.list.data(), starts = seen.starts.data()](int64_t begin, int64_t end,
+                                                                                             int thread) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task % blocks * block, rows = std::min(block, args.rows - first);
-      kernels.attend(args, {first, rows, task / blocks, seen.list.data(), &seen.starts[first]}, lines[thread]);
+      kernels.attend(args, {first, rows, task / blocks, list, starts + first}, lines + thread * stride);
     }
   };
 

@@ -132,6 +132,8 @@ void wrong_passes_are_refused(const Program& program) {
 void wrong_commits_and_lengths_are_refused(const Program& program) {
   const Session session(program);
   const int32_t first = 0, far = 99, negative = -1;
+  sf_results results;
+  expect_failure(sf_read(session, &results), SF_NOT_KEPT, "results before any pass");
   expect_failure(sf_commit(session, &first, 1), SF_NOT_KEPT, "a commit before any pass");
   run_chain(session, "decode", {1});
   expect_failure(sf_commit(session, &far, 1), SF_NOT_KEPT, "a row that was not in the pass");
@@ -143,12 +145,7 @@ void wrong_commits_and_lengths_are_refused(const Program& program) {
   expect(session.length() == 0, "a refused call changed the length");
   check(sf_commit(session, &first, 1));
   check(sf_truncate(session, 0));
-  const void* data;
-  int64_t shape[4];
-  int rank, dtype;
-  expect_failure(sf_output(session, "weather", &data, shape, &rank, &dtype), SF_BAD_ARGUMENT, "an unknown output");
-  expect_failure(sf_output(session, nullptr, &data, shape, &rank, &dtype), SF_BAD_ARGUMENT, "no name");
-  expect_failure(sf_output(session, "kept", nullptr, shape, &rank, &dtype), SF_BAD_ARGUMENT, "no place for the data");
+  expect_failure(sf_read(session, nullptr), SF_BAD_ARGUMENT, "no place for the results");
   expect_failure(sf_streams(session, 99), SF_BAD_ARGUMENT, "streams of a node that did not survive");
 }
 
@@ -193,15 +190,15 @@ uint64_t digest(const Program& program) {
   prefill(session, prompt, static_cast<size_t>(program.prefill_rows));
   run_chain(session, program.verify, prompt_of(program, 4, static_cast<size_t>(program.width)), true);
   uint64_t hash = 1469598103934665603ull;
-  for (const char* name : {"logits", "best", "kept", "stream_ids", "stream_log_probs"}) {
-    int64_t shape[4], bytes;
-    int rank, dtype;
-    const void* data;
-    check(sf_output(session, name, &data, shape, &rank, &dtype));
-    bytes = dtype == SF_INT64 ? 8 : 4;
-    for (int i = 0; i < rank; ++i) bytes *= shape[i];
-    for (int64_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211ull;
-  }
+  const auto add = [&](const auto* values, int64_t count) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values);
+    for (size_t i = 0; i < static_cast<size_t>(count) * sizeof *values; ++i)
+      hash = (hash ^ bytes[i]) * 1099511628211ull;
+  };
+  const sf_results r = read(session);
+  const int64_t candidates = r.carrying * r.num_streams * r.top_k;
+  add(r.logits, r.survivors * r.vocab_size), add(r.best, r.survivors), add(r.kept, r.survivors);
+  add(r.stream_ids, candidates), add(r.stream_log_probs, candidates);
   return hash;
 }
 

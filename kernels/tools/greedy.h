@@ -17,28 +17,10 @@ inline void check(int code) {
   if (code != SF_OK) throw std::runtime_error(sf_last_error());
 }
 
-template <typename T>
-struct View {
-  const T* data = nullptr;
-  int64_t shape[4] = {};
-};
-
-template <typename T>
-inline View<T> output(sf_session* session, const char* name) {
-  View<T> view;
-  const void* data;
-  int rank, dtype;
-  check(sf_output(session, name, &data, view.shape, &rank, &dtype));
-  view.data = static_cast<const T*>(data);
-  return view;
-}
-
-// Whether the last pass has that output: a verify method without streams lacks theirs.
-inline bool has_output(sf_session* session, const char* name) {
-  const void* data;
-  int64_t shape[4];
-  int rank, dtype;
-  return sf_output(session, name, &data, shape, &rank, &dtype) == SF_OK;
+inline sf_results read(sf_session* session) {
+  sf_results results;
+  check(sf_read(session, &results));
+  return results;
 }
 
 // The rows of a method, read from the engine's description; 0 where there is no such method.
@@ -81,9 +63,9 @@ inline void prefill(sf_session* session, const std::vector<int64_t>& prompt, siz
 
 // Which places of the chain survived in the last pass: place -> index among the survivors, or -1.
 inline std::vector<int> survivors(sf_session* session, size_t n) {
-  const View<int64_t> kept = output<int64_t>(session, "kept");
+  const sf_results results = read(session);
   std::vector<int> index(n, -1);
-  for (int64_t i = 0; i < kept.shape[0]; ++i) index[kept.data[i]] = static_cast<int>(i);
+  for (int64_t i = 0; i < results.survivors; ++i) index[results.kept[i]] = static_cast<int>(i);
   return index;
 }
 
@@ -96,22 +78,21 @@ inline std::vector<int64_t> generate(sf_session* session, const std::string& met
     chain.resize(std::min({chain.size(), width, count - generated.size()}));
     run_chain(session, method, chain);
     const std::vector<int> index = survivors(session, chain.size());
-    const View<int64_t> best = output<int64_t>(session, "best");
+    const int64_t* const best = read(session).best;
     size_t accepted = 1;
-    while (accepted < chain.size() && index[accepted] >= 0 && chain[accepted] == best.data[index[accepted - 1]])
-      ++accepted;
-    for (size_t i = 0; i < accepted; ++i) generated.push_back(best.data[index[i]]);
+    while (accepted < chain.size() && index[accepted] >= 0 && chain[accepted] == best[index[accepted - 1]]) ++accepted;
+    for (size_t i = 0; i < accepted; ++i) generated.push_back(best[index[i]]);
     const int64_t node = index[accepted - 1];
     chain = {generated.back()};
     commit_first(session, accepted);
     if (!drafts) continue;
-    const bool deferred = !has_output(session, "stream_ids");
+    const bool deferred = read(session).stream_ids == nullptr;
     if (deferred) check(sf_streams(session, static_cast<int>(node)));  // a pass of its own for the accepted node
-    const View<int64_t> streams = output<int64_t>(session, "stream_ids");
+    const sf_results streams = read(session);
     const int64_t row = deferred ? 0 : node;
-    if (row >= streams.shape[0]) continue;
-    for (int64_t j = 0; j < streams.shape[1]; ++j)
-      chain.push_back(streams.data[(row * streams.shape[1] + j) * streams.shape[2]]);
+    if (row >= streams.carrying) continue;
+    for (int64_t j = 0; j < streams.num_streams; ++j)
+      chain.push_back(streams.stream_ids[(row * streams.num_streams + j) * streams.top_k]);
   }
   return generated;
 }

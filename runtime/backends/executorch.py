@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,14 +23,23 @@ from streamfuse.runtime.backend import (
     STREAMS,
     BackendError,
     BoolArray,
+    FloatArray,
     IntArray,
     ModelSpec,
     PassOutput,
 )
 
 MODEL_FILE = "model.pte"
-_DTYPES: dict[int, tuple[Any, Any]] = {4: (ctypes.c_int64, np.int64), 6: (ctypes.c_float, np.float32)}
 _NOBODY: IntArray = np.zeros(0, np.int64)
+
+
+class _Results(ctypes.Structure):
+    """sf_results."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("survivors", "carrying", "vocab_size", "num_streams", "top_k")),
+        *((name, ctypes.c_void_p) for name in ("logits", "best", "kept", "stream_ids", "stream_log_probs")),
+    ]
 
 
 def _library() -> ctypes.CDLL:
@@ -110,7 +120,9 @@ class ExecuTorchBackend:
         num_threads: int | None = None,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
-        self._views: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # (address, *shape) -> view; addresses do not move
+        self._seen: dict[tuple[Any, ...], PassOutput] = {}  # results of one kind always lie at the same place
+        self._results = _Results()
+        self._results_address = ctypes.addressof(self._results)
         self._lock = threading.Lock()
         program = source if isinstance(source, ExecuTorchProgram) else ExecuTorchProgram(source, num_threads)
         self._library, self.description = program.library, program.description
@@ -121,6 +133,7 @@ class ExecuTorchBackend:
             if program is not source:
                 program.close()
         self._length = 0
+        self._inputs = _Inputs(max(facts["rows"] for facts in self.description["methods"].values()))
 
     @property
     def spec(self) -> ModelSpec:
@@ -138,32 +151,21 @@ class ExecuTorchBackend:
         ancestors: BoolArray,
         want_logits: bool = False,
     ) -> PassOutput:
-        ids = np.ascontiguousarray(input_ids, np.int64)
-        positions = np.ascontiguousarray(position_ids, np.int64)
-        visible = np.ascontiguousarray(ancestors, np.bool_)
-        n = ids.shape[0] if ids.ndim == 1 else -1
-        if n < 0 or positions.shape != (n,) or visible.shape != (n, n):
-            raise BackendError(
-                "run takes ids [n], positions [n] and ancestors [n, n], "
-                f"not {ids.shape}, {positions.shape}, {visible.shape}"
-            )
-        inputs = (ids.ctypes.data, positions.ctypes.data, visible.ctypes.data)
-        self._check(self._library.sf_run(self._open(), method.encode(), n, *inputs, want_logits))
-        facts = self.description["methods"][method]
-        if not facts["logits"]:
-            return PassOutput.of_prefill()
-        logits = self._output("logits") if want_logits else None
-        best = self._output("best")
-        if method == DECODE:
-            return PassOutput.of_decode(logits, best)
-        kept = self._output("kept")
-        if not facts["streams"]:
-            return PassOutput(logits, best, kept)
-        return PassOutput(logits, best, kept, self._output("stream_ids"), self._output("stream_log_probs"))
+        inputs = self._inputs.filled(input_ids, position_ids, ancestors)
+        handle, results = self._open(), self._results
+        self._check(self._library.sf_run(handle, method.encode(), *inputs, want_logits))
+        self._check(self._library.sf_read(handle, self._results_address))
+        key = (method, want_logits, results.survivors, results.carrying)
+        if key not in self._seen:
+            self._seen[key] = self._output(method, want_logits)
+        return self._seen[key]
 
     def streams(self, index: int) -> PassOutput:
         self._check(self._library.sf_streams(self._open(), index))
-        return PassOutput(None, _NOBODY, _NOBODY, self._output("stream_ids"), self._output("stream_log_probs"))
+        self._check(self._library.sf_read(self._open(), self._results_address))
+        if (STREAMS,) not in self._seen:
+            self._seen[STREAMS,] = PassOutput(None, _NOBODY, _NOBODY, *self._stream_views())
+        return self._seen[STREAMS,]
 
     def commit(self, rows: Sequence[int]) -> None:
         wanted = np.asarray(rows, np.int32).reshape(-1)
@@ -176,7 +178,7 @@ class ExecuTorchBackend:
 
     def profile(self, on: bool) -> None:
         """Start or end a profile of every operator. Forgets the last run; the caches stay."""
-        self._views.clear()
+        self._seen.clear()
         self._check(self._library.sf_profile(self._open(), on))
 
     def profile_data(self) -> bytes:
@@ -215,24 +217,57 @@ class ExecuTorchBackend:
     def _check(self, code: int) -> None:
         _check(self._library, code)
 
-    def _output(self, name: str) -> npt.NDArray[Any]:
-        """A view of the engine's memory."""
-        data, rank, dtype = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-        shape = (ctypes.c_int64 * 4)()
-        self._check(
-            self._library.sf_output(
-                self._open(), name.encode(), ctypes.byref(data), shape, ctypes.byref(rank), ctypes.byref(dtype)
+    def _output(self, method: str, want_logits: bool) -> PassOutput:
+        """Views of the engine's memory, where the results of the last run lie."""
+        r, facts = self._results, self.description["methods"][method]
+        if not facts["logits"]:
+            return PassOutput.of_prefill()
+        logits = _view(r.logits, np.float32, r.survivors, r.vocab_size) if want_logits else None
+        best = _view(r.best, np.int64, r.survivors)
+        if method == DECODE:
+            return PassOutput.of_decode(logits, best)
+        kept = _view(r.kept, np.int64, r.survivors)
+        return PassOutput(logits, best, kept, *(self._stream_views() if facts["streams"] else ()))
+
+    def _stream_views(self) -> tuple[IntArray, FloatArray]:
+        r = self._results
+        shape = (r.carrying, r.num_streams, r.top_k)
+        return _view(r.stream_ids, np.int64, *shape), _view(r.stream_log_probs, np.float32, *shape)
+
+
+def _view(address: int, dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    memory = (ctypes.c_char * (math.prod(shape) * np.dtype(dtype).itemsize)).from_address(address)
+    view: npt.NDArray[Any] = np.frombuffer(memory, dtype)  # type: ignore[call-overload]  # ctypes arrays are buffers
+    return view.reshape(shape)
+
+
+class _Inputs:
+    """Room for what a pass takes. Its addresses are asked once: numpy takes longer over one than over a copy."""
+
+    def __init__(self, rows: int) -> None:
+        self._ids, self._positions = np.empty((2, rows), np.int64)
+        self._visible = np.empty(rows**2, np.bool_)
+        arrays = (self._ids, self._positions, self._visible)
+        self._addresses = tuple(array.ctypes.data for array in arrays)
+        self._views: dict[int, tuple[npt.NDArray[Any], ...]] = {}
+
+    def filled(self, ids: IntArray, positions: IntArray, visible: BoolArray) -> tuple[int, ...]:
+        """Number of rows and the addresses. BackendError for shapes that do not fit together, or too many rows."""
+        n = ids.shape[0] if ids.ndim == 1 else -1
+        if n < 0 or positions.shape != (n,) or visible.shape != (n, n):
+            raise BackendError(
+                "run takes ids [n], positions [n] and ancestors [n, n], "
+                f"not {ids.shape}, {positions.shape}, {visible.shape}"
             )
-        )
-        lengths = tuple(shape[: rank.value])
-        key = (data.value or 0, *lengths)
-        if key not in self._views:
-            c_type, numpy_type = _DTYPES[dtype.value]
-            if 0 in lengths:
-                self._views[key] = np.zeros(lengths, numpy_type)
-            else:
-                self._views[key] = np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(c_type)), shape=lengths)
-        return self._views[key]
+        if n > len(self._ids):
+            raise BackendError(f"no method takes more than {len(self._ids)} rows, and these are {n}")
+        if n not in self._views:
+            self._views[n] = self._ids[:n], self._positions[:n], self._visible[: n * n].reshape(n, n)
+        for view, values in zip(self._views[n], (ids, positions, visible), strict=True):
+            np.copyto(view, values)
+        return n, *self._addresses
 
 
 def _checked(spec: ModelSpec, description: dict[str, Any]) -> ModelSpec:

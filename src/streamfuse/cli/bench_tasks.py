@@ -99,7 +99,7 @@ def tasks(
     if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     rival = _rival(names, gguf, adapter, opened, asked_for=systems is not None)
-    with opened.session(threads) as session, ExitStack() as stack, err.status("warming up") as status:
+    with opened.session(threads, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
         facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
         used = engine_threads(session.backend)
         running = _own(names, session)

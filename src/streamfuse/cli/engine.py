@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,10 +35,13 @@ class Opened:
         check_prompt(prompt_ids, self.bundle.spec())
 
     @contextmanager
-    def session(self, threads: int | None, *, plan: bool = True, remember: bool = False) -> Iterator[Session]:
+    def session(
+        self, threads: int | None, *, plan: bool = True, remember: bool = False, text: bool = True
+    ) -> Iterator[Session]:
         """Load the engine; closed at the end of the block.
 
         With `plan`, what passes cost is measured now, or taken from the user's cache folder where `remember` allows.
+        Without `text` the session speaks token ids alone.
         """
         from streamfuse.runtime.draft import DraftTables, StreamDrafter
         from streamfuse.runtime.native_grow import native_grower, native_ngrams
@@ -54,7 +58,7 @@ class Opened:
             session = Session(
                 backend,
                 None,
-                self.text.decode,
+                self.text.decode if text else None,
                 drafter=drafter,
                 draw=native_draw(),
                 costs=costs,
@@ -63,6 +67,8 @@ class Opened:
         except BaseException:
             backend.close()
             raise
+        gc.collect()
+        gc.freeze()  # what is loaded stays; looking through it again would stop the text for tens of milliseconds
         try:
             yield session
         finally:
