@@ -67,7 +67,10 @@ SF_INLINE void score_block(const float* query, int64_t padded, int64_t dim, cons
 #if defined(__AVX512F__)
   if (Keys == 4) {
     float sums[kQueryBlock * 4];
-    store(sums, mul(sums_of_16(acc[0]), splat(scale)));
+    __m512 all[kQueryBlock * 4];
+    for (int i = 0; i < kQueryBlock * 4; ++i) all[i] = acc[i / kQueryBlock][i % kQueryBlock].part[0];
+    const auto plus = [](__m512 x, __m512 y) { return _mm512_add_ps(x, y); };
+    _mm512_storeu_ps(sums, _mm512_mul_ps(fold_16(all, plus), _mm512_set1_ps(scale)));
     for (int q = 0; q < Queries; ++q) memcpy(scores + q * line, sums + 4 * q, 4 * sizeof(float));
     return;
   }

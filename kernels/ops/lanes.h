@@ -276,25 +276,30 @@ SF_INLINE float sum(Lanes a) {
 SF_FOLD(sum, SF_PLUS)
 #endif
 #if defined(__AVX512F__)
-// The sums of 16 accumulators, each in the order of `sum`, by turns of the whole block: lane 4 k + j is that of
-// a[k + 4 j].
-SF_INLINE Lanes sums_of_16(const Lanes* a) {
+// Folds each of 16 accumulators to one value, in the order of `sum`, by turns of the whole block: lane 4 k + j is that
+// of a[k + 4 j].
+template <typename Op>
+SF_INLINE __m512 fold_16(const __m512* a, Op op) {
   __m512 by8[8], by4[4], by2[2];
   for (int i = 0; i < 8; ++i) {
-    const __m512 x = a[2 * i].part[0], y = a[2 * i + 1].part[0];
-    by8[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+    const __m512 x = a[2 * i], y = a[2 * i + 1];
+    by8[i] = op(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
   }
   for (int i = 0; i < 4; ++i) {
     const __m512 x = by8[2 * i], y = by8[2 * i + 1];
-    by4[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    by4[i] = op(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
   }
   for (int i = 0; i < 2; ++i) {
     const __m512d x = _mm512_castps_pd(by4[2 * i]), y = _mm512_castps_pd(by4[2 * i + 1]);
-    by2[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    by2[i] = op(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
   }
-  Lanes r;
-  r.part[0] = _mm512_add_ps(_mm512_shuffle_ps(by2[0], by2[1], 0x88), _mm512_shuffle_ps(by2[0], by2[1], 0xdd));
-  return r;
+  return op(_mm512_shuffle_ps(by2[0], by2[1], 0x88), _mm512_shuffle_ps(by2[0], by2[1], 0xdd));
+}
+
+// What fold_16 gives, lane i that of a[i].
+SF_INLINE __m512 in_order(__m512 folded) {
+  const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_ps(places, folded);
 }
 #endif
 // A maximum does not depend on the order.

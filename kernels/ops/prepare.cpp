@@ -84,13 +84,16 @@ bool prepares_for_itself(const ProductInput& input) {
 void prepare(const ProductInput& input, const Prepared& ready) {
   const ProductKernels& kernels = *lane_kernels().products;
   const auto rows = [=, &kernels](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
+    constexpr int64_t kTogether = 4;  // rows that lie in the first cache from norm to rounding
+    for (int64_t row = begin; row < end; row += kTogether) {
+      const int64_t count = std::min(kTogether, end - row);
       const float* x = input.x + row * input.inputs;
       if (ready.normed != nullptr) {
-        kernels.norm(x, input.norm, input.eps, input.inputs, ready.normed + row * input.inputs);
-        x = ready.normed + row * input.inputs;
+        float* const normed = ready.normed + row * input.inputs;
+        kernels.norm(x, count, input.norm, input.eps, input.inputs, normed);
+        x = normed;
       }
-      kernels.round(x, ready.rounded, row);
+      for (int64_t i = 0; i < count; ++i) kernels.round(x + i * input.inputs, ready.rounded, row + i);
     }
   };
   if (rounds_alone(input))

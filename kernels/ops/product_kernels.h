@@ -14,8 +14,8 @@ struct Best {
 struct ProductKernels {
   // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1: out [rows, 16].
   void (*product)(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out);
-  // out = (x / sqrt(mean(x^2) + eps)) * weight over `size` values; may work in place.
-  void (*norm)(const float* x, const float* weight, float eps, int64_t size, float* out);
+  // out = (x / sqrt(mean(x^2) + eps)) * weight over each of `rows` rows of `size` values; may work in place.
+  void (*norm)(const float* x, int64_t rows, const float* weight, float eps, int64_t size, float* out);
   // Rounds one row of 32 * to.groups values.
   void (*round)(const float* x, const Rounded& to, int64_t row);
   // out[j] = dot(matrix[j], x), matrix float16 [count, size].

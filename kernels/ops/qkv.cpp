@@ -11,21 +11,11 @@ void qkv(const Qkv& args) {
   const int64_t all = args.heads + 2 * args.kv_heads;
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * stride));
   float* const accs = scratch.take<float>(team_limit() * stride);
-  // A key head's queries, keys and values follow one another, as tree_attention takes them: so a thread attends mostly
-  // to what it has computed itself, and less goes from one core's cache to another's.
-  const int64_t group = args.heads / args.kv_heads, of_group = group + 2;
-  const auto head_of = [=](int64_t unit) {
-    const int64_t kv_head = unit / of_group, member = unit % of_group;
-    return member < group ? kv_head * group + member : args.heads + (member - group) * args.kv_heads + kv_head;
-  };
-  const auto ask = [=](int64_t unit) { args.weight.ask(head_of(unit) * tiles); };
-
+  const auto ask = [=, weight = args.weight](int64_t head) { weight.ask(head * tiles); };
   const auto heads = [=](int64_t begin, int64_t end, int thread, const Prepared& ready) {
     const ProductKernels& kernels = *lane_kernels().products;
     float* const acc = accs + thread * stride;
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t head = head_of(unit);
-      ask(unit);
+    for (int64_t head = begin; head < end; ++head) {
       const bool is_query = head < args.heads, is_key = !is_query && head < args.heads + args.kv_heads;
       const int64_t among = is_query ? args.heads : args.kv_heads;
       const int64_t index = is_query ? head : is_key ? head - args.heads : head - args.heads - args.kv_heads;
@@ -41,7 +31,7 @@ void qkv(const Qkv& args) {
         float* const to = out + (row * among + index) * dim;
         for (int64_t t = 0; t < tiles; ++t)
           std::memcpy(to + t * kTileRows, acc + (t * rows + row) * kTileRows, kTileRows * sizeof(float));
-        if (norm != nullptr) kernels.norm(to, norm, args.input.eps, dim, to);
+        if (norm != nullptr) kernels.norm(to, 1, norm, args.input.eps, dim, to);
         if (is_query || is_key) kernels.rotate(to, args.cos + row * dim, args.sin + row * dim, dim);
       }
     }

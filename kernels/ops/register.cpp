@@ -96,7 +96,6 @@ void run_qkv(const Arguments& a) {
   if (dim < kTileRows || dim % kTileRows != 0) throw Refused{"the head dimension must be a multiple of 16"};
   args.heads = a.integer(6, "heads", 1);
   args.kv_heads = a.integer(7, "kv_heads", 1);
-  if (args.heads % args.kv_heads != 0) throw Refused{"heads must be a multiple of kv_heads"};
   const int64_t outputs = (args.heads + 2 * args.kv_heads) * dim;
   args.weight = a.weight(3, "weight", outputs, inputs);
   args.cos = a.read<float>(4, "cos", {rows, dim});

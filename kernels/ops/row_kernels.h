@@ -31,9 +31,48 @@ SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row
   to.start[at] = -128 * sum;
 }
 
+#if defined(__AVX512F__)
+// Sixteen groups at a time: what is computed once per group stands side by side.
+SF_INLINE void round_16_groups(const float* x, const Rounded& to, int64_t row, int64_t group) {
+  const auto greater = [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); };
+  const auto plus = [](__m512 a, __m512 b) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  };
+  __m512 of_group[16];
+  for (int g = 0; g < 16; ++g) {
+    const Lanes low = load(x + g * kGroupSize), high = load(x + g * kGroupSize + kLanes);
+    of_group[g] = _mm512_max_ps(magnitude(low).part[0], magnitude(high).part[0]);
+  }
+  const __m512 zero = _mm512_setzero_ps();
+  __m512 scale = _mm512_div_ps(in_order(fold_16(of_group, greater)), _mm512_set1_ps(127.0f));
+  scale = _mm512_mask_mov_ps(scale, _mm512_cmp_ps_mask(scale, _mm512_set1_ps(kSmallestScale), _CMP_LT_OQ), zero);
+  const __mmask16 is_zero = _mm512_cmp_ps_mask(scale, zero, _CMP_EQ_OQ);
+  float scales[16], inverses[16], shares[16];
+  int32_t starts[16];
+  _mm512_storeu_ps(inverses, _mm512_mask_mov_ps(_mm512_div_ps(_mm512_set1_ps(1.0f), scale), is_zero, zero));
+  for (int g = 0; g < 16; ++g) {
+    int8_t* const q = to.q + ((group + g) * to.rows + row) * kGroupSize;
+    const NativeInt low = round_lanes(load(x + g * kGroupSize), inverses[g], q);
+    const NativeInt high = round_lanes(load(x + g * kGroupSize + kLanes), inverses[g], q + kLanes);
+    of_group[g] = _mm512_castsi512_ps((__m512i)(low + high));
+  }
+  const __m512i sum = _mm512_castps_si512(in_order(fold_16(of_group, plus)));
+  _mm512_storeu_ps(scales, scale);
+  _mm512_storeu_ps(shares, _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum)));
+  _mm512_storeu_si512(starts, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-128)));
+  for (int g = 0; g < 16; ++g) {
+    const int64_t at = (group + g) * to.rows + row;
+    to.scale[at] = scales[g], to.share[at] = shares[g], to.start[at] = starts[g];
+  }
+}
+#endif
+
 void round(const float* x, const Rounded& to, int64_t row) {
-  for (int64_t g = 0; g < to.groups; ++g)
-    round_group(load(x + g * kGroupSize), load(x + g * kGroupSize + kLanes), to, row, g);
+  int64_t g = 0;
+#if defined(__AVX512F__)
+  for (; g + 16 <= to.groups; g += 16) round_16_groups(x + g * kGroupSize, to, row, g);
+#endif
+  for (; g < to.groups; ++g) round_group(load(x + g * kGroupSize), load(x + g * kGroupSize + kLanes), to, row, g);
 }
 
 template <typename T>
@@ -77,16 +116,28 @@ void dots(const float* x, const uint16_t* matrix, int64_t count, int64_t size, f
   }
 }
 
-void norm(const float* x, const float* weight, float eps, int64_t size, float* out) {
-  float squares;
-  dot_block<1>(x, &x, size, &squares);
-  const Lanes factor = splat(1.0f / __builtin_sqrtf(squares / (float)size + eps));
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
-  if (i < size) {
-    const int n = (int)(size - i);
-    store_first(out + i, mul(mul(load_first(x + i, n), factor), load_first(weight + i, n)), n);
+// The squares of a row add up in order, each sum waiting for the one before; those of other rows do not.
+template <int Rows>
+SF_INLINE void norm_block(const float* x, const float* weight, float eps, int64_t size, float* out) {
+  Lanes acc[Rows];
+  for (int r = 0; r < Rows; ++r) acc[r] = splat(0.0f);
+  for (int64_t i = 0; i < size; i += kLanes)
+    for (int r = 0; r < Rows; ++r) {
+      const Lanes v = load_at_most(x + r * size + i, size - i);
+      acc[r] = fma(v, v, acc[r]);
+    }
+  Lanes factor[Rows];
+  for (int r = 0; r < Rows; ++r) factor[r] = splat(1.0f / __builtin_sqrtf(sum(acc[r]) / (float)size + eps));
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const Lanes w = load_at_most(weight + i, size - i);
+    for (int r = 0; r < Rows; ++r)
+      store_at_most(out + r * size + i, mul(mul(load_at_most(x + r * size + i, size - i), factor[r]), w), size - i);
   }
+}
+
+void norm(const float* x, int64_t rows, const float* weight, float eps, int64_t size, float* out) {
+  for (; rows >= 4; rows -= 4, x += 4 * size, out += 4 * size) norm_block<4>(x, weight, eps, size, out);
+  for (; rows > 0; --rows, x += size, out += size) norm_block<1>(x, weight, eps, size, out);
 }
 
 template <int Rows>

@@ -121,7 +121,8 @@ bool close(double expected, float got, double tolerance) {
 }
 
 void linear_equals_double_precision() {
-  const int64_t rows = any_of(1, 19), inputs = 32 * any_of(1, 6), outputs = any_of(1, 70), rank = any_of(0, 5);
+  const int64_t rows = any_of(1, 19), inputs = 32 * (any_of(0, 1) ? any_of(1, 6) : any_of(16, 35)),
+                outputs = any_of(1, 70), rank = any_of(0, 5);
   const Matrix w(outputs, inputs, any_of(0, 1));
   const Input input(rows, inputs);
   const Adapter adapter(inputs, outputs, 1, rank, any_of(0, rows));
@@ -137,7 +138,7 @@ void linear_equals_double_precision() {
     for (float value : x) squares += double(value) * value;
     if (with_norm) {
       Floats normed(inputs);
-      lane_kernels().products->norm(x.data(), input.norm.data(), 1e-5f, inputs, normed.data());
+      lane_kernels().products->norm(x.data(), 1, input.norm.data(), 1e-5f, inputs, normed.data());
       for (int64_t i = 0; i < inputs; ++i)
         good &= close(x[i] / std::sqrt(squares / inputs + 1e-5) * input.norm[i], normed[i], 1e-6);
       x = normed;
@@ -165,7 +166,7 @@ void linear_equals_double_precision() {
 
 // What all operators give for rows [first, first + count) of one model's worth of memory.
 struct Model {
-  int64_t rows, hidden = 64, heads = 4, kv_heads = 2, dim = 32, inner = 96, vocabulary = 203;
+  int64_t rows, hidden = 544, heads = 4, kv_heads = 2, dim = 32, inner = 96, vocabulary = 203;
   bool with_norms;
   Matrix qkv_weight{(heads + 2 * kv_heads) * dim, hidden, false}, gate_up{2 * inner, hidden, false},
       down{hidden, inner, false}, o{hidden, hidden, false}, embedding{vocabulary, hidden, true};
