@@ -87,6 +87,8 @@ class AdaptivePlan:
         self._draft, self._tokens, self._room = None, tokens, room
         if room < 2:
             return Step(DECODE, Tree.root(tokens[-1]))
+        if self._wait and self._next is None and not self._drafter.ready and self._free.idle(tokens):
+            return Step(DECODE, Tree.root(tokens[-1]), self._reason)
         self._draft = draft = self._drafted_at(tokens, room - 1)
         if self._wait and len(draft.tree) == 1 and draft.streams is None:  # nothing to verify, no streams wanted yet
             return Step(DECODE, draft.tree, self._reason)
@@ -139,7 +141,9 @@ class AdaptivePlan:
         if not self._wait % _OBSERVED:
             self.costs.observe(DECODE, 1, ms)
             self._follow_rate()
-        self._account(DECODE, 1, 1)
+        self._allowance = min(_MOST_ALLOWANCE, self._allowance + _EARNED)
+        recent = self._recent
+        recent[0], recent[1] = _RATE_FORGET * recent[0] + 1, _RATE_FORGET * recent[1] + self._decode_ms
         self._drafter.reset()
         return False
 

@@ -58,6 +58,17 @@ class FreeDrafts:
         """A new generation after these tokens."""
         self._index.begin(tokens)
 
+    def idle(self, tokens: Sequence[int]) -> bool:
+        """Whether `draft` would find nothing: the table rests, and the text ends as it never did before.
+
+        Then this was the draft; it is what a pass costs where nothing is drafted.
+        """
+        self._index.follow(tokens)
+        if not self._left or self._index.repeats:
+            return False
+        self._left -= 1
+        return True
+
     def draft(self, tokens: Sequence[int], depth: int, streams: Tree | None) -> Draft:
         """The best tree of `streams`, else of the table where it does not rest, with what is looked up."""
         self._index.follow(tokens)

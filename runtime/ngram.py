@@ -49,10 +49,15 @@ class NgramIndex:
                 after[last[-match:]] = place
             own.append(tokens[place])
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the end of the text stood in it before; where its last few tokens did not, nothing longer did."""
+        return tuple(self._tokens[-MIN_MATCH:]) in self._after
+
     def chain(self, length: int) -> Chain | None:
         """What followed the longest match of the text's end, at most `length` tokens; None where nothing matches."""
         own = self._tokens
-        if tuple(own[-MIN_MATCH:]) not in self._after:  # so nothing longer can match
+        if not self.repeats:
             return None
         for match in range(min(MAX_MATCH, len(own) - 1), MIN_MATCH - 1, -1):
             place = self._after.get(tuple(own[-match:]))
