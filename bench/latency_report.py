@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamfuse.bundle.manifest import PREFILL
 
 from .latency import OUTSIDE, WAITS, Latency, MethodLatency, Part
+from .machine import distance_text
 from .report import Report, stacked_bars
 
 Table = tuple[list[str], list[list[str]]]
@@ -55,7 +56,11 @@ def summary(measured: Latency) -> list[str]:
     ]
     if cost is not None:
         lines.append(f"verify_8 costs {cost:.2f} passes of decode")
-    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in measured.engine.items())
+    facts = ", ".join(
+        distance_text(value) if name == "core_distance_ns" else f"{name.replace('_', ' ')} {value}"
+        for name, value in measured.engine.items()
+        if value != []
+    )
     return [*lines, f"{measured.settings.context} tokens in the cache{', ' + facts if facts else ''}"]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from streamfuse.runtime.backend import Backend, BackendError
-from streamfuse.runtime.backends.executorch import read_bandwidth
+from streamfuse.runtime.backends.executorch import core_distance_ns, read_bandwidth
 
 _BUFFER_BYTES = 256 * 1024 * 1024  # far above any cache of a processor that runs these models
 _SWEEPS = 5
@@ -24,14 +24,19 @@ class ReadBandwidth:
     The native engine reads fastest, since its threads take long streams and ask ahead; it is asked wherever it is
     built, whichever runtime is measured, because a roofline is what the machine could do. Else a reduction over float32
     in numpy stands in, which reaches about three quarters of that.
+
+    Beside each it notes in `core_distance_ns` how far apart two cores are: a virtual machine's move, and what several
+    threads compute together slows down with the distance while the memory may even become faster.
     """
 
     def __init__(self, threads: int, buffer_bytes: int = _BUFFER_BYTES, native: bool = True) -> None:
         self._threads, self._bytes, self._native = threads, buffer_bytes, native
+        self.core_distance_ns: list[float] = []
 
     def __call__(self) -> float:
         if self._native:
             try:
+                self.core_distance_ns.append(core_distance_ns())
                 return read_bandwidth(self._threads)
             except BackendError:
                 self._native = False
@@ -44,6 +49,11 @@ class ReadBandwidth:
                 start = time.perf_counter()
                 list(pool.map(np.maximum.reduce, pieces))
                 yield self._bytes / (time.perf_counter() - start) / 1e9
+
+
+def distance_text(samples: Sequence[float]) -> str:
+    """For a reader: how far apart the cores were."""
+    return f"a value went from core to core in {min(samples):.0f} to {max(samples):.0f} ns" if samples else ""
 
 
 def engine_facts(backend: Backend) -> dict[str, Any]:

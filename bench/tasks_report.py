@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .machine import distance_text
 from .report import Report, interval_bars
 from .statistics import Estimate
 from .systems import LLAMA_CPP, PLAIN, SPECULATIVE
@@ -57,6 +58,8 @@ def summary(result: TaskResult) -> list[str]:
             lines.append(f"speculative over plain by counted passes and their cost: {result.counted_speedup:.3f}x")
         for reason, answers in drafting["fallback_reasons"].items():
             lines.append(f"plain passes in {answers} of {len(result.systems[SPECULATIVE].answers)} answers: {reason}")
+    if distances := result.facts.get("core_distance_ns"):
+        lines.append(distance_text(distances))
     trial = result.facts.get("llama_cpp_trial_token_per_sec")
     if trial:
         found = ", ".join(f"{kind} {rate:.1f}" for kind, rate in trial.items())

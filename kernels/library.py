@@ -83,6 +83,7 @@ def load_library() -> ctypes.CDLL:
         "sf_profile_data": [session, pointer, ctypes.POINTER(ctypes.c_size_t)],
         "sf_waited": [ctypes.POINTER(ctypes.c_double)],
         "sf_read_bandwidth": [ctypes.c_int, ctypes.POINTER(ctypes.c_double)],
+        "sf_core_distance": [ctypes.POINTER(ctypes.c_double)],
         "sf_last_error": [],
         "sf_close": [program],
         "sf_free_session": [session],

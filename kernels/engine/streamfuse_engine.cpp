@@ -183,6 +183,13 @@ int sf_read_bandwidth(int num_threads, double* gb_per_s) {
   });
 }
 
+int sf_core_distance(double* ns) {
+  return guarded(nullptr, [&] {
+    if (ns == nullptr) bad_argument("core_distance needs a place for its number");
+    *ns = streamfuse::core_distance_ns();
+  });
+}
+
 const char* sf_last_error(void) { return last_error.c_str(); }
 
 }  // extern "C"

@@ -106,6 +106,10 @@ SF_EXPORT int sf_waited(double* ms);
 /* How fast this machine's memory gives bytes to so many threads of the team, in GB/s; takes about 100 ms. 0 chooses. */
 SF_EXPORT int sf_read_bandwidth(int num_threads, double* gb_per_s);
 
+/* Nanoseconds that a value takes from one core's cache to another's now; 0 where it cannot be found out, as with a
+ * single core. Operators hand their rows from core to core, so a pass takes longer where cores are far apart. */
+SF_EXPORT int sf_core_distance(double* ns);
+
 /* The sentence of the last failure on this thread. Never NULL. */
 SF_EXPORT const char* sf_last_error(void);
 

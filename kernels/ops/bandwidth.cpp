@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <thread>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -20,6 +21,8 @@ namespace streamfuse {
 namespace {
 constexpr int64_t kBytes = int64_t{128} << 20, kChunk = int64_t{64} << 10, kPage = int64_t{2} << 20;
 constexpr int kSweeps = 12;
+constexpr uint32_t kTurns = 1000, kRounds = 20;
+constexpr auto kPatience = std::chrono::milliseconds(200);  // until the system moves a new thread to its own core
 }  // namespace
 
 double read_bandwidth() {
@@ -42,6 +45,37 @@ double read_bandwidth() {
     });
     best = std::max(best, kBytes / 1e9 / std::chrono::duration<double>(Clock::now() - start).count());
   }
+  return best;
+}
+
+double core_distance_ns() {
+  using Clock = std::chrono::steady_clock;
+  struct alignas(64) Line {
+    std::atomic<uint32_t> turn{0};
+  } there, back;
+  const auto deadline = Clock::now() + kPatience;
+  const auto wait_for = [&](const Line& line, uint32_t turn) {
+    for (uint32_t looks = 0; line.turn.load(std::memory_order_acquire) < turn; ++looks)
+      if (looks % 1024 == 1023 && Clock::now() > deadline) return false;
+    return true;
+  };
+  std::thread other([&] {
+    for (uint32_t turn = 1; turn <= kTurns * kRounds && wait_for(there, turn); ++turn)
+      back.turn.store(turn, std::memory_order_release);
+  });
+  double best = 0;
+  bool answered = true;
+  for (uint32_t round = 0; round < kRounds && answered; ++round) {
+    const auto start = Clock::now();
+    for (uint32_t turn = round * kTurns + 1; turn <= (round + 1) * kTurns && answered; ++turn) {
+      there.turn.store(turn, std::memory_order_release);
+      answered = wait_for(back, turn);
+    }
+    const double ns = std::chrono::duration<double, std::nano>(Clock::now() - start).count() / (2 * kTurns);
+    if (answered) best = best == 0 ? ns : std::min(best, ns);
+  }
+  there.turn.store(kTurns * kRounds);  // lets the other go wherever it stands
+  other.join();
   return best;
 }
 

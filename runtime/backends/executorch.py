@@ -64,6 +64,16 @@ def read_bandwidth(num_threads: int | None = None) -> float:
     return result.value
 
 
+def core_distance_ns() -> float:
+    """Nanoseconds that a value takes from one core's cache to another's now; 0 where that cannot be found out.
+
+    Takes a few milliseconds. Raises BackendError.
+    """
+    library, result = _library(), ctypes.c_double()
+    _check(library, library.sf_core_distance(ctypes.byref(result)))
+    return result.value
+
+
 class ExecuTorchProgram:
     """A loaded .pte, for any number of backends in any threads; they share its weights and nothing else.
 

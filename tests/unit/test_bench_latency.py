@@ -234,4 +234,6 @@ def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_read_bandwidth_is_a_plausible_number(native: bool) -> None:
-    assert 0.05 < ReadBandwidth(2, buffer_bytes=1 << 22, native=native)() < 10_000
+    machine = ReadBandwidth(2, buffer_bytes=1 << 22, native=native)
+    assert 0.05 < machine() < 10_000
+    assert len(machine.core_distance_ns) == native, "the distance of the cores stands beside each"

@@ -500,6 +500,13 @@ def test_the_read_bandwidth_is_a_sane_number() -> None:
     assert 0.1 < read_bandwidth(1) < 10_000
 
 
+def test_the_distance_of_two_cores_is_a_sane_number() -> None:
+    from streamfuse.runtime.backends.executorch import core_distance_ns
+
+    found = core_distance_ns()
+    assert found == 0 or 1 < found < 100_000, "nanoseconds; 0 where both threads share one core"
+
+
 def test_engines_in_different_threads_do_not_disturb_each_other(program) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

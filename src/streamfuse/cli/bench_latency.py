@@ -53,9 +53,10 @@ def latency(
     with opened.session(threads) as session, err.status("the loop") as status:
         backend = session.backend
         loop_ms = loop_costs(session, manifest, settings, status.update)
+        machine = ReadBandwidth(engine_threads(backend))
+        facts = {**engine_facts(backend), "core_distance_ns": machine.core_distance_ns}
         measured = measure(
-            backend, manifest, settings, ReadBandwidth(engine_threads(backend)), profiler_of(backend), loop_ms,
-            engine_facts(backend), status.update,
+            backend, manifest, settings, machine, profiler_of(backend), loop_ms, facts, status.update
         )  # fmt: skip
     if report is not None:
         latency_report(measured, manifest.model.name, bundle).write(report)

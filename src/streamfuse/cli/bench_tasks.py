@@ -102,13 +102,15 @@ def tasks(
     with opened.session(threads, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
         facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
         used = engine_threads(session.backend)
+        machine = ReadBandwidth(used)
+        facts["core_distance_ns"] = machine.core_distance_ns
         running = _own(names, session)
         if rival is not None:
             fastest, rates = stack.enter_context(_fastest(rival, used, opened, prompts[0], settings))
             running.append(fastest)
             facts["llama_cpp_trial_token_per_sec"] = rates
         result = compare(
-            running, prompts, settings, ReadBandwidth(used), weight_bytes(manifest), facts, status.update
+            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update
         )  # fmt: skip
     if report is not None:
         tasks_report(result, manifest.model.name, bundle, data).write(report)
