@@ -70,7 +70,7 @@ void share_out(int64_t units, int64_t chunk, const First& first, const Body& bod
 
 // Chunks that are small enough to even out the threads' pace and large enough to be worth claiming.
 inline int64_t even_chunk(int64_t units) {
-  const int64_t chunk = units / (int64_t{6} * team_limit());
+  const int64_t chunk = units / (int64_t{24} * team_limit());
   return chunk < 1 ? 1 : chunk;
 }
 
