@@ -123,10 +123,9 @@ class AdaptivePlan:
             self._free.learn(draft, walk.tokens)
         carried = output.carries_streams(walk.last)
         self._drafter.learn(output, walk.last)
-        if method == DECODE:
-            if self._wait:
-                self._wait -= 1
-        else:
+        if self._wait:  # also where free drafts go on in a pause: without plain passes it would never end
+            self._wait -= 1
+        if method != DECODE:
             if nodes > 1:
                 self._drafted = True
                 self._yields.learn(method, tokens - 1, self._expected)

@@ -211,6 +211,22 @@ def test_streams_are_bought_where_the_table_knows_little() -> None:
     assert both.ms_per_token < 1.02 * min(table.ms_per_token, streams.ms_per_token)
 
 
+def test_a_pause_ends_though_free_drafts_go_on() -> None:
+    """No pass is plain where the table is nearly always right, and the streams are better still."""
+    device = DEVICES["deferred CPU"]
+    backend = plan_simulation.MadeUpBackend(device, REGIMES["excellent"])
+    session = Session(
+        backend, tables_knowing(0.9), costs=CostTable.of(device.spec, device.costs, frozen=True), clock=backend.clock
+    )
+    session.generate([1, 2], GenerationConfig(2)).finish()
+    assert session._plan is not None
+    session._plan._rest()
+    generation = session.generate([1, 2], GenerationConfig(300))
+    generation.finish()
+    assert generation.statistics.widths.get(DECODE, 0) < 24, "or else the pause ends by itself"
+    assert generation.statistics.streams_passes > 0
+
+
 def test_deferred_streams_are_asked_for_after_the_commit_and_not_at_the_end() -> None:
     model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
     backend = ArithmeticBackend(model, 16)
