@@ -68,13 +68,10 @@ class TurnedLowRank(nn.Module):
     """A LowRank whose matrices lie as a plain product reads them: a stock runtime turns those of a linear layer over in
     every pass, which took longer than the two products (28 us each of a `streams` pass of 540)."""
 
-    down: Tensor  # [n_in, r]
-    up: Tensor  # [r, n_out]
-
     def __init__(self, low_rank: LowRank) -> None:
         super().__init__()
-        self.register_buffer("down", low_rank.down.detach().T.contiguous())
-        self.register_buffer("up", (low_rank.up.detach() * low_rank.scale).T.contiguous())
+        self.down = nn.Parameter(low_rank.down.detach().T.contiguous(), False)  # [n_in, r]
+        self.up = nn.Parameter((low_rank.up.detach() * low_rank.scale).T.contiguous(), False)  # [r, n_out]
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.down @ self.up
