@@ -36,10 +36,8 @@ _PROBE = 4  # passes with drafts in one try after a pause
 _PAUSE, _LONGEST_PAUSE = 24, 768  # tokens between tries; each that fails doubles it
 _FOLLOW = 0.1  # of the difference, per sight: the value of streams
 _FIRST_SIGHTS = 4  # sights that the first guess of it counts for; so the first few teach more
-_CLEARLY, _GLANCES = (
-    2.0,
-    4,
-)  # streams worth so many times their cost: the free draft is looked at once in so many passes
+_CLEARLY = 2.0  # streams that are worth so many times their cost are bought mostly without a look at the free draft
+_GLANCES = 4  # passes between two such looks
 _UNSEEN = 32  # passes without streams after which they are looked at again where they are not bought
 _OBSERVED = 8  # in a pause one plain pass in so many is looked at
 _RATE_FORGET = 0.98
