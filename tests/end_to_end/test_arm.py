@@ -38,7 +38,8 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def emulated(program: Path, *arguments: object, processor: str = "max") -> str:
-    return said_by(run_command(program, *arguments), QEMU_CPU=processor)
+    # An instruction set that is forced on this machine means nothing there.
+    return said_by(run_command(program, *arguments), QEMU_CPU=processor, STREAMFUSE_ISA="")
 
 
 def digest(said: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Annotated
 
@@ -61,4 +62,6 @@ for _name in COMMANDS:
 
 def main() -> None:
     """Entry point of the console script."""
+    # Whatever imports torchao makes torch warn, for the developers of torchao, about types of a future release.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     app()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -231,8 +230,6 @@ def _config(model: str, offline: bool, settings: dict[str, Any], streams: dict[s
 
 def import_main() -> Any:
     """The training code; an error in one sentence where its libraries are missing."""
-    # transformers imports torchao where it is installed, and its types make torch warn about a future release.
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     try:
         from streamfuse.train import main
     except ModuleNotFoundError as error:
