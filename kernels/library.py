@@ -31,6 +31,14 @@ def library_name() -> str:
     return _file_name("streamfuse_engine")
 
 
+def find_core() -> Path:
+    """The core's library (core/streamfuse.h), which lies beside the engine's. LibraryError where there is none."""
+    core = find_library().with_name(_file_name("streamfuse_core"))
+    if not core.is_file():
+        raise LibraryError(f"{core} is missing; build it with: python -m streamfuse.kernels.build")
+    return core
+
+
 def find_library() -> Path:
     """STREAMFUSE_ENGINE, else build/native of the source tree, else the copy packaged beside this module."""
     named = os.environ.get("STREAMFUSE_ENGINE")
@@ -95,3 +103,4 @@ def load_library() -> ctypes.CDLL:
     library.sf_last_error.restype = text
     library.sf_close.restype = library.sf_free_session.restype = None
     return library
+

@@ -1,13 +1,14 @@
 """A plan on devices and texts that are made up: `python tests/plan_simulation.py` prints the table.
 
 The text is a fixed sequence; streams promise it with known odds, so that a cost table and a regime are all that a plan
-meets. Time is virtual: each pass advances a clock by its cost in the table (with noise where the device has it).
+meets. Time is virtual: each pass advances a clock by its cost in the table (with noise where the device has it), and a
+step that is planned by DRAFT_MS more, because drafting takes time whether its tree is verified or not.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,12 +16,10 @@ import numpy as np
 
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, FloatArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.costs import CostTable
-from streamfuse.runtime.draft import DraftTables
-from streamfuse.runtime.ngram_table import NgramTable
-from streamfuse.runtime.session import Session
+from streamfuse.runtime.core import CoreModel, CoreSession, Pass
 
 VOCAB, STREAMS, TOP_K = 1000, 4, 8
+DRAFT_MS = 0.01  # of the core on a desktop: a tree of 16 nodes, with what learning takes
 SPEC = ModelSpec(4096, VOCAB, STREAMS, TOP_K, 512, {f"verify_{n}": (n, n) for n in (4, 8, 16)})
 
 
@@ -106,8 +105,9 @@ def promises(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[
 class MadeUpBackend:
     """A text that is fixed, streams with known odds, and a clock that runs by the cost table."""
 
-    def __init__(self, device: Device, regime: Regime, seed: int = 0) -> None:
+    def __init__(self, device: Device, regime: Regime, seed: int = 0, draft_ms: float = 0.0) -> None:
         self.spec = device.spec
+        self.draft_ms = draft_ms
         self.length = 0
         self.now_ms = 0.0
         self._device, self._regime = device, regime
@@ -122,7 +122,7 @@ class MadeUpBackend:
         ms = self._device.costs.get(method, 0.0)
         if self._device.noise:
             ms *= float(np.exp(self._device.noise * self._random.normal())) * (5 if self._random.random() < 0.02 else 1)
-        self.now_ms += ms
+        self.now_ms += ms + (self.draft_ms if method != "streams" else 0.0)
 
     def run(
         self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray, want_logits: bool = False
@@ -168,16 +168,18 @@ class MadeUpBackend:
         self.length = 0
 
 
-def tables_knowing(share: float) -> DraftTables:
+def tables_knowing(share: float) -> dict[str, np.ndarray]:
     """An n-gram table that is certain of what follows each pair of tokens, and right in this share of them."""
     text, random = MadeUpBackend(DEVICES["this CPU"], REGIMES["fair"])._text, np.random.default_rng(1)
     keys = text[1:-1] * (VOCAB + 1) + text[:-2] + 1
     keys, first = np.unique(keys, return_index=True)
     ids = np.where(random.random(len(keys)) < share, text[first + 2], random.integers(0, VOCAB, len(keys)))
-    table = NgramTable.of(VOCAB, keys, np.arange(len(keys) + 1), ids, np.full(len(keys), np.log(0.9)))
-    none = np.zeros((VOCAB, 0), np.float16)
-    gate, vocab = np.zeros((STREAMS, 0), np.float32), np.arange(VOCAB, dtype=np.int32)
-    return DraftTables.of(none, none, gate, vocab, ngrams=table)
+    return {
+        "ngram_keys": keys,
+        "ngram_starts": np.arange(len(keys) + 1, dtype=np.int32),
+        "ngram_ids": ids.astype(np.int32),
+        "ngram_log_probs": np.full(len(keys), np.log(0.9), np.float16),
+    }
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,13 @@ class Outcome:
     reason: str | None
 
 
+def session_on(backend: MadeUpBackend, device: Device, tables: dict[str, np.ndarray] | None = None) -> CoreSession:
+    """The core on this backend, with the device's true mean costs."""
+    session = CoreSession(CoreModel(device.spec, tables), backend, clock=backend.clock)
+    session.set_costs(device.costs, frozen=not device.noise)
+    return session
+
+
 def simulate(
     device: Device,
     regime: Regime,
@@ -195,22 +204,25 @@ def simulate(
     tokens: int = 600,
     plain: bool = False,
     generations: int = 1,
-    tables: DraftTables | None = None,
+    tables: dict[str, np.ndarray] | None = None,
+    observe: Callable[[Pass], None] | None = None,
 ) -> Outcome:
     """One way of decoding; None as the width is the plan, which gets the device's true mean costs."""
-    backend = MadeUpBackend(device, regime)
-    costs = CostTable.of(device.spec, device.costs, frozen=not device.noise)
-    session = Session(backend, tables, costs=costs, clock=backend.clock)
+    backend = MadeUpBackend(device, regime, draft_ms=0.0 if plain else DRAFT_MS)
     config = GenerationConfig(tokens, width=width, speculative=not plain)
     spent = 0.0
-    for _ in range(generations):
-        session.reset()
-        started = backend.now_ms
-        generation = session.generate([1, 2], config)
-        generation.finish()
-        spent += backend.now_ms - started
-    facts = generation.statistics.to_dict()
-    return Outcome(spent / (tokens * generations), generation.token_ids, facts["widths"], facts["fallback_reason"])
+    with session_on(backend, device, tables) as session:
+        if observe is not None:
+            session.observe(observe)
+        for _ in range(generations):
+            session.reset()
+            started = backend.now_ms
+            session.start([1, 2], config)
+            while session.next() is not None:
+                pass
+            spent += backend.now_ms - started
+        facts, text = session.statistics, session.tokens[2:]
+    return Outcome(spent / (tokens * generations), text, facts["widths"], facts["fallback_reason"])
 
 
 def main(tokens: int) -> None:

@@ -5,191 +5,268 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "error.h"
 #include "ops/bandwidth.h"
 #include "ops/team.h"
-#include "session.h"
+#include "sequence.h"
 
 using streamfuse::Failure;
-using streamfuse::Session;
+using streamfuse::Sequence;
 
 struct sf_program {
-  std::shared_ptr<const streamfuse::Program> program;
-  std::string description;
+  std::shared_ptr<const streamfuse::Program> program;  // null where opening failed
+  std::string description, error;
+  std::vector<sf_method> verify;  // of the spec
   std::mutex lock;
-  std::unique_ptr<Session> first;  // made at opening, where it shows that all methods load; the first to ask gets it
+  std::unique_ptr<Sequence> first;  // made at opening, where it shows that all methods load; the first to ask gets it
 };
 
-struct sf_session {
+struct sf_engine {
   std::mutex lock;
-  std::unique_ptr<Session> session;
+  std::unique_ptr<Sequence> sequence;
+  std::string error;
   bool broken = false;
 };
 
 namespace {
 
-thread_local std::string last_error;
-
 [[noreturn]] void bad_argument(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
-// Runs `body` and turns whatever it throws into a code, with the sentence in last_error.
+void keep(std::string& place, const char* sentence) noexcept {
+  try {
+    place = sentence;
+  } catch (...) {
+    place.clear();
+  }
+}
+
+// Runs `body` and turns whatever it throws into a code, with the sentence in `error`.
 template <typename Body>
-int guarded(bool* broken, Body body) {
+int guarded(std::string& error, bool* broken, Body body) noexcept {
   try {
     body();
     return SF_OK;
   } catch (const Failure& failure) {
-    last_error = failure.what();
+    keep(error, failure.what());
     return failure.code;
   } catch (const std::bad_alloc&) {
-    last_error = "out of memory";
+    keep(error, "out of memory");
     return SF_OUT_OF_MEMORY;
   } catch (const streamfuse::Aborted&) {
     if (broken != nullptr) *broken = true;
-    last_error = "an internal check of ExecuTorch failed; the program is damaged or does not fit this engine";
+    keep(error, "an internal check of ExecuTorch failed; the program is damaged or does not fit this engine");
     return SF_BROKEN;
   } catch (const std::exception& other) {
-    last_error = other.what();
+    keep(error, other.what());
+    return SF_EXECUTION;
+  } catch (...) {
+    keep(error, "an error of an unknown kind");
     return SF_EXECUTION;
   }
 }
 
 template <typename Body>
-int locked(sf_session* handle, Body body) {
-  if (handle == nullptr) return guarded(nullptr, [] { bad_argument("the session is a null pointer"); });
+int locked(sf_engine* handle, Body body) noexcept {
+  if (handle == nullptr) return SF_BAD_ARGUMENT;
   const std::lock_guard<std::mutex> guard(handle->lock);
-  return guarded(&handle->broken, [&] {
-    if (handle->broken) throw Failure(SF_BROKEN, "this session failed an internal check before; free it");
-    body(*handle->session);
+  return guarded(handle->error, &handle->broken, [&] {
+    if (handle->broken) throw Failure(SF_BROKEN, "this engine failed an internal check before; free it");
+    body(*handle->sequence);
   });
+}
+
+template <typename Body>
+int of_program(sf_program* handle, Body body) noexcept {
+  if (handle == nullptr) return SF_BAD_ARGUMENT;
+  const std::lock_guard<std::mutex> guard(handle->lock);
+  return guarded(handle->error, nullptr, [&] {
+    if (handle->program == nullptr) bad_argument("this program could not be opened; close it");
+    body();
+  });
+}
+
+// ---- the table of functions: an engine behind a context pointer ----
+
+int run(void* context, const char* method, int32_t n, const int64_t* ids, const int64_t* positions,
+        const uint8_t* ancestors, int32_t want_logits, sf_results* out) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) {
+    sequence.run(method, n, ids, positions, ancestors, want_logits != 0);
+    *out = sequence.results();
+  });
+}
+
+int streams(void* context, int32_t survivor, sf_results* out) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) {
+    sequence.streams(survivor);
+    *out = sequence.results();
+  });
+}
+
+int commit(void* context, const int32_t* rows, int32_t n) {
+  return sf_engine_commit(static_cast<sf_engine*>(context), rows, n);
+}
+int truncate(void* context, int64_t length) { return sf_engine_truncate(static_cast<sf_engine*>(context), length); }
+const char* error_of(void* context) { return sf_engine_error(static_cast<sf_engine*>(context)); }
+void release(void* context) { sf_engine_free(static_cast<sf_engine*>(context)); }
+
+int bytes_of(void* context, int64_t length, uint64_t* bytes) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) { *bytes = sequence.bytes_of(length); });
+}
+int save(void* context, int64_t length, void* data, uint64_t bytes) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) { sequence.save(length, data, bytes); });
+}
+int load(void* context, int64_t length, const void* data, uint64_t bytes) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) { sequence.load(length, data, bytes); });
 }
 
 }  // namespace
 
 extern "C" {
 
-int sf_open(const char* pte_path, int num_threads, sf_program** out) {
-  return guarded(nullptr, [&] {
-    if (out == nullptr) bad_argument("open needs a place for the program");
-    *out = nullptr;
+int sf_program_open(const char* pte_path, int num_threads, sf_program** out) {
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  *out = new (std::nothrow) sf_program;
+  if (*out == nullptr) return SF_OUT_OF_MEMORY;
+  sf_program& handle = **out;
+  return guarded(handle.error, nullptr, [&] {
     if (pte_path == nullptr || *pte_path == 0) bad_argument("open needs the path of a .pte");
     if (num_threads < 0 || num_threads > streamfuse::kMostThreads)
       bad_argument("num_threads must lie between 0 and " + std::to_string(streamfuse::kMostThreads));
     streamfuse::PlatformScope scope;
-    auto handle = std::make_unique<sf_program>();
-    handle->program = std::make_shared<const streamfuse::Program>(pte_path, num_threads);
-    handle->first = std::make_unique<Session>(handle->program);
-    handle->description = handle->program->describe();
-    *out = handle.release();
+    auto program = std::make_shared<const streamfuse::Program>(pte_path, num_threads);
+    handle.first = std::make_unique<Sequence>(program);
+    handle.description = program->describe();
+    for (const auto& [name, facts] : program->signatures())
+      if (facts.kept && name != "prefill" && name != "decode")
+        handle.verify.push_back({name.c_str(), static_cast<int32_t>(facts.rows), static_cast<int32_t>(facts.keep),
+                                 static_cast<int32_t>(facts.carrying)});
+    handle.program = std::move(program);
   });
 }
 
-void sf_close(sf_program* handle) {
+void sf_program_close(sf_program* handle) {
   streamfuse::PlatformScope scope;
   delete handle;
 }
 
-int sf_describe(sf_program* handle, const char** json) {
-  return guarded(nullptr, [&] {
-    if (handle == nullptr) bad_argument("the program is a null pointer");
+const char* sf_program_error(const sf_program* handle) { return handle == nullptr ? "out of memory" : handle->error.c_str(); }
+
+int sf_program_describe(sf_program* handle, const char** json) {
+  return of_program(handle, [&] {
     if (json == nullptr) bad_argument("describe needs a place for its text");
     *json = handle->description.c_str();
   });
 }
 
-int sf_new_session(sf_program* handle, sf_session** out) {
-  return guarded(nullptr, [&] {
-    if (out == nullptr) bad_argument("new_session needs a place for the session");
-    *out = nullptr;
-    if (handle == nullptr) bad_argument("the program is a null pointer");
-    streamfuse::PlatformScope scope;
-    auto session = std::make_unique<sf_session>();
-    {
-      const std::lock_guard<std::mutex> guard(handle->lock);
-      session->session = std::move(handle->first);
-    }
-    if (session->session == nullptr) session->session = std::make_unique<Session>(handle->program);
-    *out = session.release();
+int sf_program_spec(sf_program* handle, sf_spec* out) {
+  return of_program(handle, [&] {
+    if (out == nullptr) bad_argument("spec needs a place for its numbers");
+    const streamfuse::Shapes& shapes = handle->program->shapes();
+    *out = {};
+    out->size = sizeof *out;
+    out->capacity = shapes.capacity, out->vocab_size = shapes.vocab_size;
+    out->num_streams = shapes.num_streams, out->top_k = shapes.top_k;
+    out->prefill_rows = handle->program->signature("prefill").rows;
+    out->verify = handle->verify.data(), out->verify_count = static_cast<int32_t>(handle->verify.size());
+    out->deferred = handle->program->signatures().count(streamfuse::kStreams) > 0;
   });
 }
 
-void sf_free_session(sf_session* handle) {
+int sf_program_backend(sf_program* handle, sf_backend* out) {
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  sf_engine* engine = nullptr;
+  const int code = sf_engine_new(handle, &engine);
+  if (code == SF_OK)
+    *out = {sizeof *out, engine, run, streams, commit, truncate, error_of, release, bytes_of, save, load};
+  return code;
+}
+
+int sf_engine_new(sf_program* handle, sf_engine** out) {
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  *out = nullptr;
+  return of_program(handle, [&] {
+    streamfuse::PlatformScope scope;
+    auto engine = std::make_unique<sf_engine>();
+    engine->sequence = std::move(handle->first);
+    if (engine->sequence == nullptr) engine->sequence = std::make_unique<Sequence>(handle->program);
+    *out = engine.release();
+  });
+}
+
+void sf_engine_free(sf_engine* handle) {
   streamfuse::PlatformScope scope;
   delete handle;
 }
 
-int sf_run(sf_session* handle, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
-           const uint8_t* ancestors, int want_logits) {
-  return locked(handle, [&](Session& session) {
+const char* sf_engine_error(const sf_engine* handle) { return handle == nullptr ? "out of memory" : handle->error.c_str(); }
+
+int sf_engine_run(sf_engine* handle, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
+                  const uint8_t* ancestors, int want_logits) {
+  return locked(handle, [&](Sequence& sequence) {
     if (method == nullptr) bad_argument("run needs the name of a method");
-    session.run(method, n, input_ids, position_ids, ancestors, want_logits != 0);
+    sequence.run(method, n, input_ids, position_ids, ancestors, want_logits != 0);
   });
 }
 
-int sf_streams(sf_session* handle, int index) {
-  return locked(handle, [&](Session& session) { session.streams(index); });
+int sf_engine_streams(sf_engine* handle, int index) {
+  return locked(handle, [&](Sequence& sequence) { sequence.streams(index); });
 }
 
-int sf_read(sf_session* handle, sf_results* out) {
-  return locked(handle, [&](Session& session) {
+int sf_engine_read(sf_engine* handle, sf_results* out) {
+  return locked(handle, [&](Sequence& sequence) {
     if (out == nullptr) bad_argument("read needs a place for the results");
-    *out = session.results();
+    *out = sequence.results();
   });
 }
 
-int sf_commit(sf_session* handle, const int32_t* rows, int n) {
-  return locked(handle, [&](Session& session) { session.commit(rows, n); });
+int sf_engine_commit(sf_engine* handle, const int32_t* rows, int n) {
+  return locked(handle, [&](Sequence& sequence) { sequence.commit(rows, n); });
 }
 
-int sf_truncate(sf_session* handle, int64_t length) {
-  return locked(handle, [&](Session& session) { session.truncate(length); });
+int sf_engine_truncate(sf_engine* handle, int64_t length) {
+  return locked(handle, [&](Sequence& sequence) { sequence.truncate(length); });
 }
 
-int sf_length(sf_session* handle, int64_t* length) {
-  return locked(handle, [&](Session& session) {
+int sf_engine_length(sf_engine* handle, int64_t* length) {
+  return locked(handle, [&](Sequence& sequence) {
     if (length == nullptr) bad_argument("length needs a place for its number");
-    *length = session.length();
+    *length = sequence.length();
   });
 }
 
-int sf_profile(sf_session* handle, int on) {
-  return locked(handle, [&](Session& session) { session.profile(on != 0); });
+int sf_engine_profile(sf_engine* handle, int on) {
+  return locked(handle, [&](Sequence& sequence) { sequence.profile(on != 0); });
 }
 
-int sf_profile_data(sf_session* handle, const void** data, size_t* size) {
-  return locked(handle, [&](Session& session) {
+int sf_engine_profile_data(sf_engine* handle, const void** data, size_t* size) {
+  return locked(handle, [&](Sequence& sequence) {
     if (data == nullptr || size == nullptr) bad_argument("an argument of profile_data is a null pointer");
-    const auto& bytes = session.profile_data();
+    const auto& bytes = sequence.profile_data();
     *data = bytes.data();
     *size = bytes.size();
   });
 }
 
-int sf_waited(double* ms) {
-  return guarded(nullptr, [&] {
-    if (ms == nullptr) bad_argument("waited needs a place for its number");
-    *ms = streamfuse::take_waited_ms();
-  });
-}
+double sf_waited_ms(void) { return streamfuse::take_waited_ms(); }
 
-int sf_read_bandwidth(int num_threads, double* gb_per_s) {
-  return guarded(nullptr, [&] {
-    if (gb_per_s == nullptr) bad_argument("read_bandwidth needs a place for its number");
-    if (num_threads < 0 || num_threads > streamfuse::kMostThreads)
-      bad_argument("num_threads must lie between 0 and " + std::to_string(streamfuse::kMostThreads));
+double sf_read_bandwidth(int num_threads) {
+  if (num_threads < 0 || num_threads > streamfuse::kMostThreads) return 0.0;
+  try {
     streamfuse::limit_team(streamfuse::reserve_team(num_threads));
-    *gb_per_s = streamfuse::read_bandwidth();
-  });
+    return streamfuse::read_bandwidth();
+  } catch (...) {
+    return 0.0;
+  }
 }
 
-int sf_core_distance(double* ns) {
-  return guarded(nullptr, [&] {
-    if (ns == nullptr) bad_argument("core_distance needs a place for its number");
-    *ns = streamfuse::core_distance_ns();
-  });
+double sf_core_distance_ns(void) {
+  try {
+    return streamfuse::core_distance_ns();
+  } catch (...) {
+    return 0.0;
+  }
 }
-
-const char* sf_last_error(void) { return last_error.c_str(); }
 
 }  // extern "C"

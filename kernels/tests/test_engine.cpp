@@ -1,15 +1,19 @@
 // Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH
 // where the program has prefill, decode and verify_WIDTH. tests/unit/test_kernels_sanitizers.py makes a tiny one.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "tools/greedy.h"
+#include "engine/streamfuse_engine.h"
 
 namespace {
-
-using namespace streamfuse::greedy;
 
 int failures = 0;
 
@@ -19,10 +23,22 @@ void expect(bool condition, const std::string& what) {
   ++failures;
 }
 
-// The call fails with this code and says why in a sentence.
-void expect_failure(int code, int expected, const std::string& what) {
+// The call failed with this code and said why in a sentence.
+void expect_failure(int code, int expected, const char* said, const std::string& what) {
   expect(code == expected, what + ": code " + std::to_string(code) + ", not " + std::to_string(expected));
-  expect(std::strlen(sf_last_error()) > 0, what + " says nothing");
+  expect(std::strlen(said) > 0, what + " says nothing");
+}
+
+void check(int code, const char* said) {
+  if (code != SF_OK) throw std::runtime_error(said);
+}
+
+// The rows of a method, read from the engine's description; 0 where there is no such method.
+int64_t rows_of(const std::string& description, const std::string& method) {
+  const size_t at = description.find("\"" + method + "\":");
+  if (at == std::string::npos) return 0;
+  const char* rows = std::strstr(description.c_str() + at, "\"rows\":");
+  return rows == nullptr ? 0 : std::atoll(rows + 7);
 }
 
 int64_t number_of(const std::string& description, const std::string& name) {
@@ -32,32 +48,80 @@ int64_t number_of(const std::string& description, const std::string& name) {
 
 struct Program {
   sf_program* handle = nullptr;
+  sf_model* model = nullptr;
   std::string path, description, verify;
   int64_t prefill_rows, width, capacity, vocab_size;
 
   Program(const std::string& path, const std::string& verify) : path(path), verify(verify) {
-    check(sf_open(path.c_str(), 2, &handle));
+    const int code = sf_program_open(path.c_str(), 2, &handle);
+    check(code, sf_program_error(handle));
     const char* text;
-    check(sf_describe(handle, &text));
+    check(sf_program_describe(handle, &text), sf_program_error(handle));
     description = text;
     prefill_rows = rows_of(description, "prefill"), width = rows_of(description, verify);
     capacity = number_of(description, "capacity"), vocab_size = number_of(description, "vocab_size");
     if (prefill_rows == 0 || width < 2 || capacity < 32)
       throw std::runtime_error("not a program for this test: " + description);
+    sf_spec spec;
+    check(sf_program_spec(handle, &spec), sf_program_error(handle));
+    const int opened = sf_open(&spec, nullptr, 0, &model);
+    check(opened, sf_model_error(model));
   }
-  ~Program() { sf_close(handle); }
+  ~Program() {
+    sf_close(model);
+    sf_program_close(handle);
+  }
 };
 
-struct Session {
-  sf_session* handle = nullptr;
-  explicit Session(const Program& program) { check(sf_new_session(program.handle, &handle)); }
-  ~Session() { sf_free_session(handle); }
-  operator sf_session*() const { return handle; }
+struct Engine {
+  sf_engine* handle = nullptr;
+  explicit Engine(const Program& program) { check(sf_engine_new(program.handle, &handle), sf_program_error(program.handle)); }
+  ~Engine() { sf_engine_free(handle); }
+  operator sf_engine*() const { return handle; }
   int64_t length() const {
     int64_t found;
-    check(sf_length(handle, &found));
+    check(sf_engine_length(handle, &found), sf_engine_error(handle));
     return found;
   }
+};
+
+// A pass over a chain of tokens that follow what is committed.
+void run_chain(const Engine& engine, const std::string& method, const std::vector<int64_t>& tokens, bool want_logits = false) {
+  const size_t n = tokens.size();
+  std::vector<int64_t> positions(n);
+  std::vector<uint8_t> ancestors(n * n);
+  for (size_t i = 0; i < n; ++i) {
+    positions[i] = engine.length() + static_cast<int64_t>(i);
+    std::fill_n(&ancestors[i * n], i + 1, 1);
+  }
+  check(sf_engine_run(engine, method.c_str(), static_cast<int>(n), tokens.data(), positions.data(), ancestors.data(), want_logits),
+        sf_engine_error(engine));
+}
+
+void commit_first(const Engine& engine, size_t n) {
+  std::vector<int32_t> rows(n);
+  for (size_t i = 0; i < n; ++i) rows[i] = static_cast<int32_t>(i);
+  check(sf_engine_commit(engine, rows.data(), static_cast<int>(n)), sf_engine_error(engine));
+}
+
+void prefill(const Engine& engine, const std::vector<int64_t>& prompt, size_t rows) {
+  for (size_t start = 0; start + 1 < prompt.size(); start += rows) {
+    const size_t end = std::min(start + rows, prompt.size() - 1);
+    run_chain(engine, "prefill", {prompt.begin() + start, prompt.begin() + end});
+    commit_first(engine, end - start);
+  }
+}
+
+// The core on an engine of this program.
+struct Session {
+  sf_session* handle = nullptr;
+  explicit Session(const Program& program) {
+    sf_backend backend;
+    check(sf_program_backend(program.handle, &backend), sf_program_error(program.handle));
+    const int code = sf_new_session(program.model, &backend, nullptr, &handle);
+    check(code, sf_error(handle));
+  }
+  ~Session() { sf_free_session(handle); }
 };
 
 std::vector<int64_t> prompt_of(const Program& program, int64_t seed, size_t length) {
@@ -66,13 +130,19 @@ std::vector<int64_t> prompt_of(const Program& program, int64_t seed, size_t leng
   return tokens;
 }
 
-std::vector<int64_t> text_of(const Program& program, sf_session* session, int64_t seed, bool speculative) {
+std::vector<int64_t> text_of(const Program& program, const Session& session, int64_t seed, bool speculative) {
   const std::vector<int64_t> prompt = prompt_of(program, seed, 11);
-  check(sf_truncate(session, 0));
-  prefill(session, prompt, static_cast<size_t>(program.prefill_rows));
-  int passes;
-  return speculative ? generate(session, program.verify, static_cast<size_t>(program.width), prompt.back(), 12, &passes)
-                     : generate(session, "decode", 1, prompt.back(), 12, &passes);
+  sf_options options;
+  sf_default_options(&options);
+  options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
+  check(sf_reset(session.handle), sf_error(session.handle));
+  check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options), sf_error(session.handle));
+  std::vector<int64_t> text;
+  sf_token token;
+  int code;
+  while ((code = sf_next(session.handle, &token)) == SF_OK) text.push_back(token.id);
+  if (code != SF_END) throw std::runtime_error(sf_error(session.handle));
+  return text;
 }
 
 void speculation_changes_no_token(const Program& program) {
@@ -106,63 +176,63 @@ void a_session_outlives_its_neighbours(const Program& program) {
 }
 
 void wrong_passes_are_refused(const Program& program) {
-  const Session session(program);
+  const Engine session(program);
   const int64_t id = 1, place = 0, ids[2] = {1, 2}, places[2] = {0, 1};
   const uint8_t self = 1, chain[4] = {1, 0, 1, 1}, above[4] = {1, 1, 1, 1}, blind[4] = {1, 0, 1, 0};
   const auto run = [&](const char* method, int n, const int64_t* i, const int64_t* p, const uint8_t* a) {
-    return sf_run(session, method, n, i, p, a, 0);
+    return sf_engine_run(session, method, n, i, p, a, 0);
   };
   const char* verify = program.verify.c_str();
-  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, "an unknown method");
-  expect_failure(run(nullptr, 1, &id, &place, &self), SF_BAD_ARGUMENT, "no method");
-  expect_failure(run("decode", 0, &id, &place, &self), SF_BAD_ARGUMENT, "no rows");
-  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, "a negative number of rows");
-  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, "more rows than the method has");
-  expect_failure(run("decode", 1, nullptr, &place, &self), SF_BAD_ARGUMENT, "no ids");
-  expect_failure(run("decode", 1, &id, nullptr, &self), SF_BAD_ARGUMENT, "no positions");
-  expect_failure(run("decode", 1, &id, &place, nullptr), SF_BAD_ARGUMENT, "no ancestors");
-  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, "a row that sees a later one");
-  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, "a row that does not see itself");
+  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "an unknown method");
+  expect_failure(run(nullptr, 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no method");
+  expect_failure(run("decode", 0, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no rows");
+  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative number of rows");
+  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, sf_engine_error(session), "more rows than the method has");
+  expect_failure(run("decode", 1, nullptr, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no ids");
+  expect_failure(run("decode", 1, &id, nullptr, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no positions");
+  expect_failure(run("decode", 1, &id, &place, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session), "no ancestors");
+  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, sf_engine_error(session), "a row that sees a later one");
+  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, sf_engine_error(session), "a row that does not see itself");
   for (const int64_t wrong : {int64_t{-1}, program.vocab_size, int64_t{1} << 40})
-    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, "an id outside the vocabulary");
+    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "an id outside the vocabulary");
   for (const int64_t wrong : {int64_t{-1}, program.capacity, int64_t{1} << 40})
-    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, "a position outside the context");
+    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "a position outside the context");
 }
 
 void wrong_commits_and_lengths_are_refused(const Program& program) {
-  const Session session(program);
+  const Engine session(program);
   const int32_t first = 0, far = 99, negative = -1;
   sf_results results;
-  expect_failure(sf_read(session, &results), SF_NOT_KEPT, "results before any pass");
-  expect_failure(sf_commit(session, &first, 1), SF_NOT_KEPT, "a commit before any pass");
+  expect_failure(sf_engine_read(session, &results), SF_NOT_KEPT, sf_engine_error(session), "results before any pass");
+  expect_failure(sf_engine_commit(session, &first, 1), SF_NOT_KEPT, sf_engine_error(session), "a commit before any pass");
   run_chain(session, "decode", {1});
-  expect_failure(sf_commit(session, &far, 1), SF_NOT_KEPT, "a row that was not in the pass");
-  expect_failure(sf_commit(session, &negative, 1), SF_NOT_KEPT, "a negative row");
-  expect_failure(sf_commit(session, nullptr, 1), SF_BAD_ARGUMENT, "no rows");
-  expect_failure(sf_commit(session, &first, -1), SF_BAD_ARGUMENT, "a negative number of rows");
-  expect_failure(sf_truncate(session, -1), SF_BAD_ARGUMENT, "a negative length");
-  expect_failure(sf_truncate(session, 1), SF_BAD_ARGUMENT, "a length beyond what is committed");
+  expect_failure(sf_engine_commit(session, &far, 1), SF_NOT_KEPT, sf_engine_error(session), "a row that was not in the pass");
+  expect_failure(sf_engine_commit(session, &negative, 1), SF_NOT_KEPT, sf_engine_error(session), "a negative row");
+  expect_failure(sf_engine_commit(session, nullptr, 1), SF_BAD_ARGUMENT, sf_engine_error(session), "no rows");
+  expect_failure(sf_engine_commit(session, &first, -1), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative number of rows");
+  expect_failure(sf_engine_truncate(session, -1), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative length");
+  expect_failure(sf_engine_truncate(session, 1), SF_BAD_ARGUMENT, sf_engine_error(session), "a length beyond what is committed");
   expect(session.length() == 0, "a refused call changed the length");
-  check(sf_commit(session, &first, 1));
-  check(sf_truncate(session, 0));
-  expect_failure(sf_read(session, nullptr), SF_BAD_ARGUMENT, "no place for the results");
-  expect_failure(sf_streams(session, 99), SF_BAD_ARGUMENT, "streams of a node that did not survive");
+  check(sf_engine_commit(session, &first, 1), sf_engine_error(session));
+  check(sf_engine_truncate(session, 0), sf_engine_error(session));
+  expect_failure(sf_engine_read(session, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session), "no place for the results");
+  expect_failure(sf_engine_streams(session, 99), SF_BAD_ARGUMENT, sf_engine_error(session), "streams of a node that did not survive");
 }
 
 void a_full_context_is_refused_and_can_be_cut(const Program& program) {
-  const Session session(program);
+  const Engine session(program);
   const int32_t row = 0;
   for (int64_t at = 0; at < program.capacity; ++at) {
     run_chain(session, "decode", {at % program.vocab_size});
-    check(sf_commit(session, &row, 1));
+    check(sf_engine_commit(session, &row, 1), sf_engine_error(session));
   }
   const int64_t id = 1, last = program.capacity - 1;
   const uint8_t self = 1;
-  int code = sf_run(session, "decode", 1, &id, &last, &self, 0);
-  if (code == SF_OK) code = sf_commit(session, &row, 1);
-  expect_failure(code, SF_CONTEXT_FULL, "a row beyond the capacity");
+  int code = sf_engine_run(session, "decode", 1, &id, &last, &self, 0);
+  if (code == SF_OK) code = sf_engine_commit(session, &row, 1);
+  expect_failure(code, SF_CONTEXT_FULL, sf_engine_error(session), "a row beyond the capacity");
   expect(session.length() == program.capacity, "a refused row was counted");
-  check(sf_truncate(session, 7));
+  check(sf_engine_truncate(session, 7), sf_engine_error(session));
   run_chain(session, program.verify, {3, 4});
   commit_first(session, 1);
   expect(session.length() == 8, "truncate and commit do not add up");
@@ -172,20 +242,25 @@ void damaged_files_are_refused(const Program& program) {
   std::ifstream file(program.path, std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const std::string path = program.path + ".damaged";
-  sf_program* opened = nullptr;
-  expect_failure(sf_open((path + ".missing").c_str(), 1, &opened), SF_BAD_PROGRAM, "a missing file");
-  expect_failure(sf_open(nullptr, 1, &opened), SF_BAD_ARGUMENT, "no path");
+  const auto expect_refused = [](const char* name, int expected, const std::string& what) {
+    sf_program* opened = nullptr;
+    const int code = sf_program_open(name, 1, &opened);
+    expect(code != SF_OK && (expected == 0 || code == expected), what + " was opened");
+    expect(std::strlen(sf_program_error(opened)) > 0, what + " says nothing");
+    sf_program_close(opened);
+  };
+  expect_refused((path + ".missing").c_str(), SF_BAD_PROGRAM, "a missing file");
+  expect_refused(nullptr, SF_BAD_ARGUMENT, "no path");
   for (const size_t bytes : {size_t{0}, size_t{3}, size_t{40}, whole.size() / 3, whole.size() - whole.size() / 4}) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << whole.substr(0, bytes);
-    const int code = sf_open(path.c_str(), 1, &opened);
-    expect(code != SF_OK && opened == nullptr, "a file cut to " + std::to_string(bytes) + " bytes was opened");
+    expect_refused(path.c_str(), 0, "a file cut to " + std::to_string(bytes) + " bytes");
   }
   std::remove(path.c_str());
 }
 
 // FNV-1a over the bits of a drafted pass, equal on every machine for graphs of our operators.
 uint64_t digest(const Program& program) {
-  const Session session(program);
+  const Engine session(program);
   const std::vector<int64_t> prompt = prompt_of(program, 9, 13);
   prefill(session, prompt, static_cast<size_t>(program.prefill_rows));
   run_chain(session, program.verify, prompt_of(program, 4, static_cast<size_t>(program.width)), true);
@@ -195,7 +270,8 @@ uint64_t digest(const Program& program) {
     for (size_t i = 0; i < static_cast<size_t>(count) * sizeof *values; ++i)
       hash = (hash ^ bytes[i]) * 1099511628211ull;
   };
-  const sf_results r = read(session);
+  sf_results r;
+  check(sf_engine_read(session, &r), sf_engine_error(session));
   const int64_t candidates = r.carrying * r.num_streams * r.top_k;
   add(r.logits, r.survivors * r.vocab_size), add(r.best, r.survivors), add(r.kept, r.survivors);
   add(r.stream_ids, candidates), add(r.stream_log_probs, candidates);

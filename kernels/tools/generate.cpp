@@ -1,21 +1,19 @@
-// Greedy generation without Python, to try the engine on another machine.
+// A text without Python, to try the engine and the core on another machine.
 //
-//   generate model.pte --tokens 1,504,29 [--count 16] [--method decode] [--threads 0]
+//   generate model.pte --tokens 1,504,29 [--count 16] [--width 0] [--threads 0]
 //
-// prints the new token ids, and to stderr what it took.
+// prints the new token ids, and to stderr what it took. Width 1 decodes plainly, 0 lets the plan choose; drafts come from
+// streams and look-up (the bundle's tables are not read).
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "greedy.h"
+#include "engine/streamfuse_engine.h"
 
 namespace {
-
-using namespace streamfuse::greedy;
 
 std::vector<int64_t> numbers(const char* text) {
   std::vector<int64_t> found;
@@ -27,10 +25,10 @@ std::vector<int64_t> numbers(const char* text) {
 }
 
 struct Options {
-  std::string model, method = "decode";
+  std::string model;
   std::vector<int64_t> tokens;
-  size_t count = 16;
-  int threads = 0;
+  int64_t count = 16;
+  int width = 0, threads = 0;
 };
 
 Options parse(int argc, char** argv) {
@@ -41,43 +39,46 @@ Options parse(int argc, char** argv) {
     if (name == "--tokens")
       options.tokens = numbers(argv[i + 1]);
     else if (name == "--count")
-      options.count = std::strtoull(argv[i + 1], nullptr, 10);
-    else if (name == "--method")
-      options.method = argv[i + 1];
+      options.count = std::atoll(argv[i + 1]);
+    else if (name == "--width")
+      options.width = std::atoi(argv[i + 1]);
     else if (name == "--threads")
       options.threads = std::atoi(argv[i + 1]);
     else
       throw std::runtime_error("there is no option " + name);
   }
   if (options.tokens.empty())
-    throw std::runtime_error("usage: generate model.pte --tokens 1,2,3 [--count 16] [--method decode] [--threads 0]");
+    throw std::runtime_error("usage: generate model.pte --tokens 1,2,3 [--count 16] [--width 0] [--threads 0]");
   return options;
 }
 
 void run(const Options& options) {
   sf_program* program;
+  sf_spec spec;
+  sf_model* model;
+  sf_backend backend;
   sf_session* session;
-  const char* text;
-  check(sf_open(options.model.c_str(), options.threads, &program));
-  check(sf_describe(program, &text));
-  const std::string description = text;
-  const int64_t prefill_rows = rows_of(description, "prefill"), width = rows_of(description, options.method);
-  if (prefill_rows == 0 || width == 0)
-    throw std::runtime_error("the program has no method prefill or " + options.method);
-  check(sf_new_session(program, &session));
-  prefill(session, options.tokens, static_cast<size_t>(prefill_rows));
-
-  int passes;
-  const auto start = std::chrono::steady_clock::now();
-  const std::vector<int64_t> generated =
-      generate(session, options.method, static_cast<size_t>(width), options.tokens.back(), options.count, &passes);
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  for (size_t i = 0; i < generated.size(); ++i) std::printf(i ? " %lld" : "%lld", static_cast<long long>(generated[i]));
-  std::fprintf(stderr, "\n%zu tokens in %d passes of %s, %.1f ms each\n", generated.size(), passes,
-               options.method.c_str(), took.count() / std::max(passes, 1));
+  if (sf_program_open(options.model.c_str(), options.threads, &program) != SF_OK ||
+      sf_program_spec(program, &spec) != SF_OK || sf_program_backend(program, &backend) != SF_OK)
+    throw std::runtime_error(sf_program_error(program));
+  if (sf_open(&spec, nullptr, 0, &model) != SF_OK) throw std::runtime_error(sf_model_error(model));
+  if (sf_new_session(model, &backend, nullptr, &session) != SF_OK) throw std::runtime_error(sf_error(session));
+  sf_options wishes;
+  sf_default_options(&wishes);
+  wishes.max_new_tokens = options.count, wishes.speculative = options.width != 1;
+  wishes.width = options.width == 1 ? 0 : options.width;
+  if (sf_start(session, options.tokens.data(), static_cast<int64_t>(options.tokens.size()), &wishes) != SF_OK)
+    throw std::runtime_error(sf_error(session));
+  sf_token token;
+  int code;
+  for (const char* space = ""; (code = sf_next(session, &token)) == SF_OK; space = " ")
+    std::printf("%s%lld", space, static_cast<long long>(token.id));
+  if (code != SF_END) throw std::runtime_error(sf_error(session));
   std::printf("\n");
+  std::fprintf(stderr, "%s\n", sf_statistics(session));
   sf_free_session(session);
-  sf_close(program);
+  sf_close(model);
+  sf_program_close(program);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 
 namespace streamfuse {
 
-class Session {
+class Sequence {
  public:
-  explicit Session(std::shared_ptr<const Program> program);
+  explicit Sequence(std::shared_ptr<const Program> program);
 
   const Program& program() const { return *program_; }
   int64_t length() const { return length_; }
@@ -27,6 +27,10 @@ class Session {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
+  // The first `length` cache positions as bytes: layer after layer, keys, then values, as the caches hold them.
+  uint64_t bytes_of(int64_t length) const;
+  void save(int64_t length, void* data, uint64_t bytes) const;
+  void load(int64_t length, const void* data, uint64_t bytes);
   void profile(bool on);
   const std::vector<uint8_t>& profile_data();
 

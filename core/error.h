@@ -1,4 +1,4 @@
-// How the engine's parts report failure: an exception inside the library, a code and a sentence at the C interface.
+// How the core's parts report failure: an exception inside the library, a code and a sentence at the C interface.
 #pragma once
 
 #include <stdexcept>

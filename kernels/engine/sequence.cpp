@@ -1,4 +1,4 @@
-#include "session.h"
+#include "sequence.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -50,7 +50,7 @@ void fill_inputs(const GraphMethod& method, int n, const int64_t* ids, const int
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Program> program)
+Sequence::Sequence(std::shared_ptr<const Program> program)
     : program_(std::move(program)), arena_(program_->arena_bytes()) {
   const Shapes& shapes = program_->shapes();
   int64_t most_rows = 0;
@@ -62,7 +62,7 @@ Session::Session(std::shared_ptr<const Program> program)
   load_methods();
 }
 
-void Session::load_methods() {
+void Sequence::load_methods() {
   methods_.clear();
   ran_ = streamed_ = nullptr;
   can_commit_ = false;
@@ -71,10 +71,10 @@ void Session::load_methods() {
         *program_, signature, signature.is_streams() ? streams_arena_ : arena_, caches_, tracer_.get());
 }
 
-void Session::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
+void Sequence::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
                   const uint8_t* ancestors, bool want_logits) {
   const Signature& signature = program_->signature(method);
-  if (signature.is_streams()) bad_argument("method streams is called by sf_streams");
+  if (signature.is_streams()) bad_argument("method streams is called by sf_engine_streams");
   GraphMethod& target = *methods_.at(method);
   check_rows(program_->shapes(), signature, n, ids, positions, ancestors);
   can_commit_ = false;
@@ -94,7 +94,7 @@ void Session::run(const std::string& method, int n, const int64_t* ids, const in
   can_commit_ = true;
 }
 
-void Session::read_survivors(const GraphMethod& method, int n) {
+void Sequence::read_survivors(const GraphMethod& method, int n) {
   const Signature& signature = method.signature();
   kept_.clear();
   if (!signature.kept) {
@@ -107,7 +107,7 @@ void Session::read_survivors(const GraphMethod& method, int n) {
     throw Failure(SF_EXECUTION, "method " + signature.name + " did not keep its root");
 }
 
-void Session::streams(int index) {
+void Sequence::streams(int index) {
   const auto found = methods_.find(kStreams);
   if (found == methods_.end()) bad_argument("this program has no method streams");
   if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "there is no run whose node could have streams");
@@ -129,7 +129,7 @@ void Session::streams(int index) {
   streamed_ = &method;
 }
 
-sf_results Session::results() const {
+sf_results Sequence::results() const {
   if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "there is no run to read from");
   const int64_t real = static_cast<int64_t>(kept_.size());
   const auto of = [](const GraphMethod& method, const std::optional<size_t>& index, auto* type) -> decltype(type) {
@@ -155,7 +155,7 @@ sf_results Session::results() const {
 }
 
 // The last run's new keys or values of one cache; `by_place` tells whether its rows stand in the order of `kept`.
-const float* Session::new_rows(size_t cache, bool& by_place) const {
+const float* Sequence::new_rows(size_t cache, bool& by_place) const {
   const Signature& s = ran_->signature();
   const int64_t from_top = program_->shapes().layers - static_cast<int64_t>(cache / 2),
                 msa = program_->num_msa_layers();
@@ -167,7 +167,7 @@ const float* Session::new_rows(size_t cache, bool& by_place) const {
   return ran_->output<float>(s.new_rows + cache);
 }
 
-void Session::commit(const int32_t* rows, int n) {
+void Sequence::commit(const int32_t* rows, int n) {
   if (!can_commit_) throw Failure(SF_NOT_KEPT, "there is no run to commit from");
   const Shapes& shapes = program_->shapes();
   if (n < 0 || (n > 0 && rows == nullptr)) bad_argument("commit takes a list of rows");
@@ -194,7 +194,7 @@ void Session::commit(const int32_t* rows, int n) {
   length_ += n;
 }
 
-void Session::truncate(int64_t length) {
+void Sequence::truncate(int64_t length) {
   if (length < 0 || length > length_)
     bad_argument("cannot truncate to " + std::to_string(length) + ": the cache holds " + std::to_string(length_) +
                  " positions");
@@ -202,14 +202,36 @@ void Session::truncate(int64_t length) {
   if (length < ran_at_length_) can_commit_ = false;
 }
 
-void Session::profile(bool on) {
+uint64_t Sequence::bytes_of(int64_t length) const {
+  const Shapes& shapes = program_->shapes();
+  if (length < 0 || length > shapes.capacity)
+    bad_argument("the cache holds " + std::to_string(shapes.capacity) + " positions, not " + std::to_string(length));
+  return caches_.size() * static_cast<uint64_t>(length * shapes.cache_row()) * sizeof(float);
+}
+
+void Sequence::save(int64_t length, void* data, uint64_t bytes) const {
+  if (length > length_ || data == nullptr || bytes != bytes_of(length)) bad_argument("these cache rows cannot be saved");
+  const size_t each = static_cast<size_t>(bytes) / caches_.size();
+  for (size_t c = 0; c < caches_.size(); ++c) std::memcpy(static_cast<char*>(data) + c * each, caches_[c].data(), each);
+}
+
+void Sequence::load(int64_t length, const void* data, uint64_t bytes) {
+  if (length_ != 0 || data == nullptr || bytes != bytes_of(length)) bad_argument("these cache rows do not fit this engine");
+  const size_t each = static_cast<size_t>(bytes) / caches_.size();
+  for (size_t c = 0; c < caches_.size(); ++c)
+    std::memcpy(caches_[c].data(), static_cast<const char*>(data) + c * each, each);
+  length_ = length;
+  can_commit_ = false;
+}
+
+void Sequence::profile(bool on) {
   if (on == (tracer_ != nullptr)) return;
   methods_.clear();
   tracer_ = on ? std::make_unique<executorch::etdump::ETDumpGen>() : nullptr;
   load_methods();
 }
 
-const std::vector<uint8_t>& Session::profile_data() {
+const std::vector<uint8_t>& Sequence::profile_data() {
   if (tracer_ == nullptr) bad_argument("no profile is being taken");
   const executorch::etdump::ETDumpResult dump = tracer_->get_etdump_data();
   const auto* bytes = static_cast<const uint8_t*>(dump.buf);

@@ -1,0 +1,154 @@
+#include "costs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iomanip>
+#include <locale>
+
+#include "error.h"
+
+namespace streamfuse {
+namespace {
+
+constexpr int kRounds = 5, kChecks = 3;
+constexpr double kSame = 1.25;    // a ratio of costs that differs by less has not changed
+constexpr double kFollow = 0.05;  // how much of a difference one pass teaches about its method, and about the device
+constexpr double kClip = 1.5;     // a pass that took longer than this many times the expected was interrupted
+constexpr int64_t kMaxAgeSeconds = 30 * 86400;
+constexpr const char* kFormat = "streamfuse costs 1";
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+Costs::Costs(const Spec& spec) : spec_(spec) {
+  pairs_.push_back({0, 0, 1});
+  for (const Method& method : spec.verify) pairs_.push_back({0, 0, std::max<int64_t>(1, method.rows - 1)});
+  if (spec.deferred) pairs_.push_back({0, 0, 1});
+}
+
+size_t Costs::place(int64_t method) const {
+  return method == kStreams ? pairs_.size() - 1 : static_cast<size_t>(method + 1);
+}
+
+int64_t Costs::method_at(size_t place) const {
+  return spec_.deferred && place + 1 == pairs_.size() ? kStreams : static_cast<int64_t>(place) - 1;
+}
+
+double Costs::of(int64_t method, int64_t nodes) const {
+  const Pair& pair = pairs_[place(method)];
+  const double more = nodes > 1 ? (pair.last - pair.first) * static_cast<double>(nodes - 1) / static_cast<double>(pair.span) : 0.0;
+  return speed_ * (pair.first + more);
+}
+
+double Costs::per_node(int64_t method) const {
+  const Pair& pair = pairs_[place(method)];
+  return speed_ * std::max(0.0, (pair.last - pair.first) / static_cast<double>(pair.span));
+}
+
+void Costs::set(const double* first, const double* last, int64_t count, bool frozen) {
+  if (count != this->count() || first == nullptr || last == nullptr)
+    throw Failure(SF_BAD_ARGUMENT, "costs are asked for " + std::to_string(this->count()) + " methods, not " + std::to_string(count));
+  for (int64_t i = 0; i < count; ++i)
+    if (!(first[i] > 0 && last[i] > 0 && std::isfinite(first[i]) && std::isfinite(last[i])))
+      throw Failure(SF_BAD_ARGUMENT, "the cost of a pass must be a positive time");
+  for (int64_t i = 0; i < count; ++i) {
+    pairs_[static_cast<size_t>(i)].first = first[i];
+    pairs_[static_cast<size_t>(i)].last = last[i];
+  }
+  speed_ = 1.0, known_ = true, frozen_ = frozen;
+}
+
+void Costs::observe(int64_t method, int64_t nodes, double ms) {
+  if (frozen_ || !(ms > 0)) return;
+  const double ratio = std::pow(std::clamp(ms / of(method, nodes), 1 / kClip, kClip), kFollow);
+  Pair& pair = pairs_[place(method)];
+  pair.first *= ratio, pair.last *= ratio, speed_ *= ratio;
+}
+
+// Rounds take turns, so that a change of speed meets all methods alike. The second best of each counts: other work on the
+// device only ever adds time, and the best may be luck.
+void Costs::measure(const Run& run) {
+  std::vector<std::vector<double>> first(pairs_.size()), last(pairs_.size());
+  for (int round = 0; round <= kRounds; ++round) {  // the first one warms up
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+      const int64_t method = method_at(i), rows = method >= 0 ? spec_.verify[static_cast<size_t>(method)].rows : 1;
+      if (rows > spec_.capacity) continue;
+      const double one = run(method, 1), all = rows > 1 ? run(method, rows) : one;
+      if (round > 0) first[i].push_back(one), last[i].push_back(all);
+    }
+  }
+  const auto good = [](std::vector<double>& ms) {
+    std::sort(ms.begin(), ms.end());
+    return std::max(ms.empty() ? HUGE_VAL : ms[std::min<size_t>(1, ms.size() - 1)], 1e-6);
+  };
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    pairs_[i].first = std::min(good(first[i]), 1e9);
+    pairs_[i].last = std::min(good(last[i]), 1e9);
+  }
+  speed_ = 1.0, known_ = true, frozen_ = false;
+}
+
+bool Costs::agrees(const Run& run) const {
+  std::vector<double> best(pairs_.size(), HUGE_VAL);
+  const auto rows_of = [&](size_t i) { return i == 0 ? 1 : spec_.verify[i - 1].rows; };
+  const size_t methods = 1 + spec_.verify.size();
+  for (int check = 0; check < kChecks; ++check)
+    for (size_t i = 0; i < methods; ++i)
+      if (rows_of(i) <= spec_.capacity) best[i] = std::min(best[i], run(method_at(i), rows_of(i)));
+  for (size_t i = 1; i < methods; ++i) {
+    if (rows_of(i) > spec_.capacity) continue;
+    const double now = best[i] / std::max(best[0], 1e-6), then = of(method_at(i), rows_of(i)) / of(kDecode);
+    if (!(now / then > 1 / kSame && now / then < kSame)) return false;
+  }
+  return true;
+}
+
+bool Costs::load(const std::string& path, const std::string& identity, const std::string& device) {
+  std::ifstream file(path);
+  file.imbue(std::locale::classic());
+  std::string format, bundle, machine;
+  int64_t measured = 0;
+  if (!std::getline(file, format) || !std::getline(file, bundle) || !std::getline(file, machine) || !(file >> measured))
+    return false;
+  const int64_t now = static_cast<int64_t>(std::time(nullptr));
+  if (format != kFormat || bundle != one_line(identity) || machine != one_line(device) || measured > now ||
+      measured < now - kMaxAgeSeconds)
+    return false;
+  std::vector<Pair> found = pairs_;
+  for (Pair& pair : found)
+    if (!(file >> pair.first >> pair.last) || !(pair.first > 0 && pair.first < 1e9 && pair.last > 0 && pair.last < 1e9))
+      return false;
+  pairs_ = found;
+  speed_ = 1.0, known_ = true, frozen_ = false;
+  return true;
+}
+
+// In one piece, under another name first. A folder that cannot be written costs a measurement next time, nothing more.
+void Costs::store(const std::string& path, const std::string& identity, const std::string& device) const {
+  const auto now = std::chrono::high_resolution_clock::now().time_since_epoch().count();
+  const std::string draft = path + "." + std::to_string(now ^ reinterpret_cast<intptr_t>(this)) + ".tmp";
+  {
+    std::ofstream file(draft);
+    file.imbue(std::locale::classic());
+    file << kFormat << '\n' << one_line(identity) << '\n' << one_line(device) << '\n';
+    file << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
+    for (const Pair& pair : pairs_) file << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
+    if (!file.flush()) {
+      file.close();
+      std::remove(draft.c_str());
+      return;
+    }
+  }
+  if (std::rename(draft.c_str(), path.c_str()) != 0) std::remove(draft.c_str());
+}
+
+}  // namespace streamfuse

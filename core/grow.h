@@ -1,0 +1,65 @@
+// Drafting: the most probable tree under the streams of one node, sharpened by the parent term, and the same from the
+// n-gram table (docs/contracts.md). runtime/reference/draft.py and ngram_table.py are the same in numpy, to the bit.
+#pragma once
+
+#include "model.h"
+#include "tree.h"
+
+namespace streamfuse {
+
+constexpr int64_t kTableDepth = 6;  // levels of a tree of the n-gram table
+
+class StreamGrower {
+ public:
+  explicit StreamGrower(const Model& model);
+
+  // ids, log_probs: [num_streams, top_k] of the node that was accepted last. At most `width` nodes and min(depth,
+  // num_streams) levels below the root; rows in order of log-probability, equal ones by depth, by the parent's row, by
+  // the candidate's rank, so that a narrower tree is a prefix of a wider one. Throws Failure(SF_EXECUTION) for a token
+  // outside the stream vocabulary.
+  void grow(int64_t root, const int64_t* ids, const float* log_probs, int64_t width, int64_t depth, Tree& out);
+
+ private:
+  struct Candidate {
+    double log_prob;
+    int64_t depth, parent, rank, token;
+  };
+  static bool before(const Candidate& a, const Candidate& b);
+  void find_slots(const int64_t* ids, int64_t count);
+  void offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t room);
+  void score(int64_t level, int64_t parent, const float* own);
+
+  const Model& model_;
+  std::vector<double> gated_, scores_;
+  std::vector<int32_t> slots_;  // of each candidate of each stream
+  std::vector<Candidate> open_;
+};
+
+class TableGrower {
+ public:
+  explicit TableGrower(const Model& model);
+  bool exists() const { return model_.tables.contexts > 0; }
+
+  // `before` is the token before the root, -1 where there is none. At most `width` nodes and min(depth, kTableDepth)
+  // levels; equal paths in the order in which they were found; paths below a probability of 0.02 are left out.
+  void grow(int64_t before, int64_t root, int64_t width, int64_t depth, Tree& out);
+
+ private:
+  struct Span {
+    int32_t begin, end;
+  };
+  struct Open {
+    double log_prob;
+    int64_t order, parent, rank;
+  };
+  static bool after(const Open& a, const Open& b);
+  void offer(const Tree& tree, int64_t parent, int64_t rank);
+  Span entries(int64_t before, int64_t token) const;
+
+  const Model& model_;
+  std::vector<Span> children_;
+  std::vector<Open> open_;  // a heap: every row stands in it with its best child that was not taken yet
+  int64_t order_ = 0;
+};
+
+}  // namespace streamfuse

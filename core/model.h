@@ -1,0 +1,65 @@
+// The facts of a bundle and its drafting tables, checked: what sessions share and nothing changes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "streamfuse.h"
+
+namespace streamfuse {
+
+struct Method {
+  std::string name;
+  int64_t rows = 1, keep = 1, carrying = 0;
+};
+
+struct Spec {
+  explicit Spec(const sf_spec& given);  // throws Failure(SF_BAD_ARGUMENT)
+  int64_t capacity, vocab_size, num_streams, top_k, prefill_rows, default_width;
+  bool deferred;
+  std::vector<Method> verify;  // narrowest first
+  std::vector<int64_t> stop_ids;
+  std::string identity;
+  std::vector<int32_t> given_places;  // of `verify`, as the caller numbered them
+
+  int64_t widest() const { return verify.empty() ? 1 : verify.back().rows; }
+};
+
+// The parent term, the n-gram table, and what was measured when the bundle was made. Pointers go to the caller's memory.
+// Throws Failure(SF_BAD_TABLES) unless every shape, range and order is right: nothing is read outside afterwards.
+class Tables {
+ public:
+  Tables(const Spec& spec, const sf_tensor* tensors, int32_t count);
+
+  int64_t rank = 0;                        // of the parent term; 0: off
+  const uint16_t* parent_left = nullptr;   // float16 [vocab_size, rank]
+  const uint16_t* parent_right = nullptr;  // float16 [slots, rank]
+  const float* gate = nullptr;             // [num_streams, rank]
+  std::vector<int32_t> slot_of;            // [vocab_size]: row of parent_right; -1 outside the stream vocabulary
+  std::vector<double> calibration;         // [num_streams] hits per predicted hit at each depth, or empty
+
+  int64_t contexts = 0;                      // of the n-gram table; 0: there is none
+  const int64_t* ngram_keys = nullptr;       // [contexts], ascending: token * (vocab_size + 1) + before + 1
+  const int32_t* ngram_starts = nullptr;     // [contexts + 1]
+  const int32_t* ngram_ids = nullptr;        // most probable first
+  const uint16_t* ngram_log_probs = nullptr; // float16, natural logarithm
+  std::vector<int32_t> ngram_first;          // [vocab_size + 1]: where the contexts of each last token begin
+
+ private:
+  void read_parent_term(const Spec& spec);
+  void read_ngrams(const Spec& spec);
+  const sf_tensor* find(const char* name) const;
+  const sf_tensor& need(const char* name, int dtype, int rank) const;
+
+  const sf_tensor* tensors_;
+  int32_t count_;
+};
+
+struct Model {
+  Model(const sf_spec& spec, const sf_tensor* tensors, int32_t count) : spec(spec), tables(this->spec, tensors, count) {}
+  Spec spec;
+  Tables tables;
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,219 @@
+#include "plan.h"
+
+#include <algorithm>
+
+#include "numbers.h"
+
+namespace streamfuse {
+namespace {
+
+constexpr const char* kCosts = "verifying costs more here than drafts bring";
+constexpr const char* kRejected = "too few drafts were accepted";
+
+constexpr double kForget = 0.96;      // of what was seen of a source, per step: about the last 25 count
+constexpr double kPriorWeight = 3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
+constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.01;  // plain passes: at first, at most, per plain pass
+constexpr int64_t kTries = 4;                                         // steps with streams in one trial
+constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
+constexpr double kFollow = 0.07;       // how much one step teaches about what streams are worth: about the last ten count
+constexpr double kRecent = 0.98;      // likewise of the rate: the last fifty
+
+}  // namespace
+
+Calibration::Calibration(std::span<const double> priors, int64_t depths) {
+  for (int64_t d = 0; d < depths; ++d) {
+    const double prior = static_cast<size_t>(d) < priors.size() ? priors[static_cast<size_t>(d)] : 1.0;
+    seen_.push_back({kPriorWeight * prior, kPriorWeight});
+  }
+  update();
+}
+
+void Calibration::learn(const Tree& tree, std::span<const int64_t> chosen) {
+  int64_t row = 0;
+  for (size_t d = 0; d < std::min(chosen.size(), seen_.size()); ++d) {
+    double predicted = 0.0;
+    for (int64_t other = row + 1; other < tree.size(); ++other)
+      if (tree[other].parent == row) predicted += exponential(tree[other].log_prob - tree[row].log_prob);
+    if (predicted <= 0.0) break;
+    row = tree.child(row, chosen[d]);
+    seen_[d].hits = kForget * seen_[d].hits + (row > 0);
+    seen_[d].predicted = kForget * seen_[d].predicted + std::min(predicted, 1.0);
+    if (row == 0) break;
+  }
+  update();
+}
+
+void Calibration::doubt() {
+  for (Seen& seen : seen_) {
+    const double factor = std::min(1.0, kPriorWeight / seen.predicted);
+    seen.hits *= factor, seen.predicted *= factor;
+  }
+}
+
+void Calibration::update() {
+  ratios_.assign(1, 1.0);
+  for (const Seen& seen : seen_) ratios_.push_back(ratios_.back() * (seen.hits / seen.predicted));
+}
+
+Plan::Plan(const Model& model, Costs& costs)
+    : model_(model),
+      costs_(costs),
+      from_streams_(model),
+      from_table_(model),
+      look_up_(model.spec.capacity),
+      of_streams_(model.tables.calibration, model.spec.num_streams),
+      of_table_({}, kTableDepth),
+      budget_(kBudget),
+      back_off_(kBackOff),
+      reason_(kCosts) {
+  const size_t widest = static_cast<size_t>(model.spec.widest()) + LookUp::kMostTokens + 1;
+  for (Tree* tree : {&draft_.tree, &draft_.own, &next_.tree, &next_.own}) tree->nodes.reserve(widest);
+  hits_.reserve(widest);
+  ids_.resize(static_cast<size_t>(model.spec.num_streams * model.spec.top_k));
+  log_probs_.resize(ids_.size());
+}
+
+void Plan::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+  streams_ready_ = looked_ = false;
+  look_up_.follow(tokens, kept);
+}
+
+double Plan::rate() const { return std::max(1.0 / plain_ms(), ms_ > 0.0 ? tokens_ / ms_ : 0.0); }
+
+double Plan::price() const {
+  return model_.spec.deferred ? costs_.of(kStreams) : std::max(0.0, costs_.of(0) - plain_ms());
+}
+
+void Plan::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
+  const int64_t widest = model_.spec.widest();
+  out.of_streams = streams_ready_;
+  if (streams_ready_)
+    from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), widest, depth, out.own);
+  else
+    from_table_.grow(tokens.size() > 1 ? tokens[tokens.size() - 2] : -1, tokens.back(), widest, depth, out.own);
+  out.tree.nodes = out.own.nodes;
+  out.looked_up = look_up_.join(tokens, widest, depth, out.tree);
+}
+
+Plan::Choice Plan::best(const Draft& draft) {
+  const Calibration& calibration = draft.of_streams ? of_streams_ : of_table_;
+  const double now = rate();
+  // With the fused schedule a verify pass leaves streams behind, which a plain one would have to be followed by buying.
+  const double left = model_.spec.deferred ? 0.0 : wanted(0.0) ? now * price() : 0.0;
+  hits_.clear();
+  for (const Tree::Node& node : draft.tree.nodes)
+    hits_.push_back(exponential(node.log_prob) * (node.exact ? 1.0 : calibration.ratio(node.depth)));
+  Choice found;
+  for (size_t m = 0; m < model_.spec.verify.size(); ++m) {
+    const int64_t method = static_cast<int64_t>(m);
+    const double least = now * costs_.per_node(method);
+    int64_t nodes = std::min(draft.tree.size(), model_.spec.verify[m].rows);
+    while (nodes > 1 && std::min(1.0, hits_[static_cast<size_t>(nodes) - 1]) < least) --nodes;
+    double gain = left - now * (costs_.of(method, nodes) - plain_ms());
+    for (int64_t row = 1; row < nodes; ++row) gain += std::min(1.0, hits_[static_cast<size_t>(row)]);
+    if (nodes > 1 && gain > found.gain) found = {method, nodes, gain};
+    if (nodes == draft.tree.size()) break;  // the whole tree: wider methods have nothing to add
+  }
+  return found;
+}
+
+// Whether streams for the next step are worth their price where the free draft at hand gains so much.
+bool Plan::wanted(double free_gain) const {
+  if (model_.spec.num_streams == 0) return false;
+  return tries_ < kTries || worth_ - free_gain > rate() * price();
+}
+
+Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+  Step plain;
+  if (width > 0) {  // one width always
+    draft_.tree.set_root(tokens.back());
+    if (width < 2 || room < 2) return plain;  // the last token's successor is of no use
+    if (streams_ready_)
+      from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
+    int64_t method = 0;
+    while (model_.spec.verify[static_cast<size_t>(method)].rows < draft_.tree.size()) ++method;
+    return {method, draft_.tree.size(), nullptr};
+  }
+  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  if (looked_ && !streams_ready_) {
+    std::swap(draft_, next_);
+  } else if (room > 1) {
+    draft(tokens, room - 1, draft_);
+  }
+  looked_ = false;
+  if (room < 2) {
+    draft_.tree.set_root(tokens.back());
+    draft_.of_streams = draft_.looked_up = false;
+    draft_.own.set_root(tokens.back());
+    return plain;
+  }
+  const Choice choice = best(draft_);
+  if (choice.method != kDecode && affords(costs_.of(choice.method, choice.nodes) - plain_ms()))
+    return {choice.method, choice.nodes, nullptr};
+  const bool buys = wanted(0.0) && affords(price() + std::max(0.0, costs_.of(0) - plain_ms()));
+  if (buys && !model_.spec.deferred && !streams_ready_) return {0, 1, nullptr};
+  if (!buys) plain.reason = reason_;
+  return plain;
+}
+
+bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, double ms,
+                 const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+  take_streams(ids, log_probs);
+  if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_;
+  costs_.observe(step.method, step.nodes, ms);
+  const double cost = costs_.of(step.method, step.nodes), brought = static_cast<double>(chosen.size());
+  const double gained = brought - cost / plain_ms();
+  budget_ = std::min(kMostBudget, budget_ + (step.method == kDecode ? kTrickle : gained));
+  tokens_ = kRecent * tokens_ + brought;
+  ms_ = kRecent * ms_ + cost;
+  position_ += static_cast<int64_t>(chosen.size());
+  if (draft_.of_streams) {
+    of_streams_.learn(draft_.own, chosen);
+    if (room >= 8) judge(brought - 1 - rate() * (cost - plain_ms()));  // the end of a text says nothing of its middle
+  } else if (draft_.own.size() > 1) {
+    of_table_.learn(draft_.own, chosen);
+  }
+  if (draft_.looked_up) look_up_.learn(chosen);
+  if (model_.spec.num_streams > 0 && !wanted(0.0) && position_ >= retry_) {
+    tries_ = 0;
+    of_streams_.doubt();
+  }
+  if (!model_.spec.deferred || streams_ready_ || room < 2) return false;
+  if (!wanted(0.0) || !affords(price() + std::max(0.0, costs_.of(0) - plain_ms()))) return false;
+  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  draft(tokens, room - 1, next_);
+  looked_ = true;
+  return wanted(best(next_).gain);
+}
+
+// What a step with streams gained. Streams that do not pay are left alone for a while.
+void Plan::judge(double gain) {
+  ++tries_;
+  worth_ += std::max(kFollow, 1.0 / static_cast<double>(tries_)) * (gain - worth_);
+  if (tries_ < kTries) return;
+  if (worth_ > rate() * price()) {
+    back_off_ = kBackOff;
+  } else if (position_ >= retry_) {
+    reason_ = of_streams_.ratio(1) > 0.7 ? kCosts : kRejected;
+    retry_ = position_ + back_off_;
+    back_off_ = std::min(2 * back_off_, kMostBackOff);
+  }
+}
+
+void Plan::learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width) {
+  take_streams(ids, log_probs);
+  if (width > 0) return;
+  costs_.observe(kStreams, 1, ms);
+  const double spent = costs_.of(kStreams);
+  budget_ -= spent / plain_ms();
+  ms_ += spent;
+}
+
+void Plan::take_streams(const int64_t* ids, const float* log_probs) {
+  streams_ready_ = ids != nullptr && log_probs != nullptr;
+  if (!streams_ready_) return;
+  std::copy_n(ids, ids_.size(), ids_.begin());
+  std::copy_n(log_probs, log_probs_.size(), log_probs_.begin());
+}
+
+}  // namespace streamfuse

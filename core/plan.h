@@ -1,0 +1,108 @@
+// Which pass comes next, and whether the streams are worth theirs. A plan changes speed and nothing else.
+//
+// A step is a pass of the model: plain (`decode`), or the verification of a drafted tree. Drafts are free (look-up, the
+// n-gram table) or come from streams, which have a price: a pass of their own (the deferred schedule), or a verify pass
+// in the place of a plain one (the fused schedule). All is counted in tokens, time being worth what it brings at the
+// best known rate:
+//   1. A tree is cut where one more row earns less than it costs, and verified where what is left gains over a plain
+//      pass. How much it earns is its paths' probabilities, corrected per depth by how such predictions came true.
+//   2. Streams are bought where what steps with streams gain, less what the free draft at hand would, exceeds the price.
+//   3. Where they do not pay they are left alone for a while, twice as long each time, then tried for a few steps.
+//   4. What being wrong may cost is bounded by a budget: earned by gains and a trickle from plain passes.
+// docs/runtime.md explains; tests/plan_simulation.py shows what it gains on devices and texts that are made up.
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "costs.h"
+#include "grow.h"
+#include "lookup.h"
+
+namespace streamfuse {
+
+// How drafts of one source came true: hits per predicted hit among the children of nodes of each depth.
+class Calibration {
+ public:
+  Calibration(std::span<const double> priors, int64_t depths);
+  // What to multiply the probability of a path of this depth with.
+  double ratio(int64_t depth) const { return ratios_[std::min(static_cast<size_t>(depth), ratios_.size() - 1)]; }
+  // The model chose these tokens after the root, whether the tree was verified or not.
+  void learn(const Tree& tree, std::span<const int64_t> chosen);
+  // The text may have changed: what was seen before counts no more than the next few steps.
+  void doubt();
+
+ private:
+  struct Seen {
+    double hits, predicted;
+  };
+  void update();
+  std::vector<Seen> seen_;
+  std::vector<double> ratios_;  // [d]: product of the ratios above depth d
+};
+
+struct Step {
+  int64_t method = kDecode;
+  int64_t nodes = 1;
+  const char* reason = nullptr;  // why a plain pass is plain; NULL where it is no fall-back
+};
+
+class Plan {
+ public:
+  Plan(const Model& model, Costs& costs);
+
+  // A text begins with these tokens, of which the first `kept` are as they were: nothing is known of its last pass.
+  void begin(const std::vector<int64_t>& tokens, int64_t kept);
+  // The next pass after `tokens`, of which at most `room` more are wanted. `width` above 0 drafts from streams at one
+  // width always; 1 is plain decoding. The tree is `tree()`, its first `nodes` rows.
+  Step step(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
+  const Tree& tree() const { return draft_.tree; }
+  // What came of it: the tokens chosen, the streams of the last accepted node (NULL: it has none), milliseconds. True:
+  // ask for deferred streams now. `tokens` and `room` are as they are after the pass.
+  bool learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, double ms,
+             const std::vector<int64_t>& tokens, int64_t room, int64_t width);
+  void learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width);
+
+ private:
+  struct Draft {
+    Tree tree, own;  // with look-ups, and as the streams or the table proposed it
+    bool of_streams = false, looked_up = false;
+  };
+  struct Choice {
+    int64_t method = kDecode, nodes = 1;
+    double gain = 0.0;  // over a plain pass, in tokens
+  };
+  void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
+  Choice best(const Draft& draft);
+  void take_streams(const int64_t* ids, const float* log_probs);
+  double plain_ms() const { return costs_.of(kDecode); }
+  double rate() const;   // tokens per millisecond of the best known way
+  double price() const;  // of streams for the next step, in milliseconds
+  bool wanted(double free_gain) const;
+  bool affords(double ms) const { return budget_ >= ms / plain_ms(); }
+  void judge(double gain);
+
+  const Model& model_;
+  Costs& costs_;
+  StreamGrower from_streams_;
+  TableGrower from_table_;
+  LookUp look_up_;
+  Calibration of_streams_, of_table_;
+
+  bool streams_ready_ = false;
+  std::vector<int64_t> ids_;      // streams of the last accepted node
+  std::vector<float> log_probs_;
+  Draft draft_, next_;            // of this step; of the next one, where it was looked at before streams were bought
+  bool looked_ = false;           // whether next_ is that of the next step
+  std::vector<double> hits_;
+
+  double budget_;                      // plain passes that may be lost
+  double tokens_ = 0.0, ms_ = 0.0;     // of recent steps
+  double worth_ = 0.0;                 // what a step with streams gains over a plain pass, in tokens
+  int64_t tries_ = 0;                  // steps with streams since they were last tried anew
+  int64_t position_ = 0, retry_ = 0;   // tokens so far; where streams that failed are tried again ...
+  int64_t back_off_;                   // ... and after how many tokens the next time
+  const char* reason_;
+};
+
+}  // namespace streamfuse

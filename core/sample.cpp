@@ -1,0 +1,201 @@
+#include "sample.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "error.h"
+#include "numbers.h"
+#include "score_loops.h"
+#include "streamfuse.h"
+
+namespace streamfuse {
+namespace {
+
+constexpr double kNearLogit = 1e-3, kNearProbability = 1e-5;
+constexpr size_t kFirstSorted = 64;  // tokens sorted first for top-p; four times as many whenever they do not reach it
+
+using Lanes = std::array<double, kLanes>;
+
+template <class Number>
+const Loops<Number>& loops() {
+  static const Loops<Number> found = best_loops<Number>();
+  return found;
+}
+
+double total_of(const double* lanes, int64_t count) {
+  double total = 0.0;
+  for (int64_t lane = 0; lane < std::min(kLanes, count); ++lane) total += lanes[lane];
+  return total;
+}
+
+}  // namespace
+
+Sampler::Sampler(int64_t vocab_size) : vocab_size_(vocab_size) {}
+
+// Best first, equal ones by the smaller id.
+bool Sampler::before(const Token& a, const Token& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
+
+int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history,
+                        int64_t position) {
+  const bool changed = sampling.penalty != 1.0 && !history.empty();
+  if (changed) penalise(sampling, logits, history);
+  if (sampling.temperature == 0.0) return changed ? greedy(penalised_.data()) : greedy(logits);
+  const double number = uniform(sampling.seed, static_cast<uint64_t>(position));
+  return changed ? draw(sampling, penalised_.data(), number) : draw(sampling, logits, number);
+}
+
+// The rule of CTRL (Keskar et al., 2019) as Hugging Face applies it.
+void Sampler::penalise(const Sampling& sampling, const float* logits, std::span<const int64_t> history) {
+  penalised_.assign(logits, logits + vocab_size_);
+  seen_.resize(static_cast<size_t>(vocab_size_), 0);
+  for (const int64_t token : history) {
+    const size_t id = static_cast<size_t>(token);
+    if (seen_[id]) continue;
+    seen_[id] = 1;
+    double& score = penalised_[id];
+    score = score < 0 ? score * sampling.penalty : score / sampling.penalty;
+  }
+  for (const int64_t token : history) seen_[static_cast<size_t>(token)] = 0;
+}
+
+template <class Number>
+int64_t Sampler::greedy(const Number* scores) {
+  const Summit summit = loops<Number>().summit(scores, vocab_size_);
+  if (summit.unordered || !std::isfinite(summit.score))
+    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
+  int64_t best = -1;
+  double second = -std::numeric_limits<double>::infinity();
+  for (int64_t id = 0; id < vocab_size_; ++id) {
+    const double score = static_cast<double>(scores[id]);
+    if (best < 0 && score == summit.score) best = id;
+    else if (score > second) second = score;
+  }
+  distance = summit.score - second;
+  near_tie = distance <= kNearLogit;
+  return best;
+}
+
+template <class Number>
+int64_t Sampler::draw(const Sampling& sampling, const Number* scores, double number) {
+  const Summit summit = loops<Number>().summit(scores, vocab_size_);
+  const double top = summit.score;
+  if (summit.unordered || !std::isfinite(top))
+    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
+  const bool few = sampling.top_k > 0 && sampling.top_k < vocab_size_;
+  Lanes lanes{};
+  if (!few && sampling.top_p == 1.0 && sampling.min_p == 0.0) {
+    loops<Number>().weigh(scores, vocab_size_, top, sampling.temperature, lanes.data());
+    return fall(lanes.data(), vocab_size_, number, [&](int64_t id) {
+      return exponential((static_cast<double>(scores[id]) - top) / sampling.temperature);
+    });
+  }
+  double total = 0.0, least = sampling.min_p;
+  if (few) {
+    keep_from(sampling, scores, top, -std::numeric_limits<double>::infinity());
+    std::nth_element(kept_.begin(), kept_.begin() + (sampling.top_k - 1), kept_.end(), before);
+    kept_.resize(static_cast<size_t>(sampling.top_k));
+    std::sort(kept_.begin(), kept_.end(), [](const Token& a, const Token& b) { return a.id < b.id; });
+  } else {
+    if (sampling.top_p < 1.0) {
+      loops<Number>().weigh(scores, vocab_size_, top, sampling.temperature, lanes.data());
+      total = total_of(lanes.data(), vocab_size_);
+      // Those below, all together, weigh half of what top-p leaves out, so they are hardly ever needed.
+      least = 0.5 * (1 - sampling.top_p) * total / static_cast<double>(vocab_size_);
+    }
+    keep_from(sampling, scores, top, top + sampling.temperature * (std::log(least) - 1e-6));
+  }
+  for (Token& token : kept_) token.weight = exponential(token.score);
+  if (sampling.top_p < 1.0) {
+    if (few) {
+      lanes.fill(0.0);
+      for (size_t m = 0; m < kept_.size(); ++m) lanes[m % kLanes] += kept_[m].weight;
+      total = total_of(lanes.data(), static_cast<int64_t>(kept_.size()));
+    }
+    if (!narrow_to(sampling.top_p * total) && !few) {  // rounding: the light ones are needed after all
+      keep_from(sampling, scores, top, -std::numeric_limits<double>::infinity());
+      for (Token& token : kept_) token.weight = exponential(token.score);
+      narrow_to(sampling.top_p * total);
+    }
+  }
+  if (sampling.min_p > 0.0)
+    std::erase_if(kept_, [&](const Token& token) { return token.weight < sampling.min_p; });
+  lanes.fill(0.0);
+  for (size_t m = 0; m < kept_.size(); ++m) lanes[m % kLanes] += kept_[m].weight;
+  const int64_t place = fall(lanes.data(), static_cast<int64_t>(kept_.size()), number,
+                             [&](int64_t m) { return kept_[static_cast<size_t>(m)].weight; });
+  return kept_[static_cast<size_t>(place)].id;
+}
+
+// All tokens whose score before temperature is at least `floor`, ascending, without weights.
+template <class Number>
+void Sampler::keep_from(const Sampling& sampling, const Number* scores, double top, double floor) {
+  kept_.clear();
+  for (int64_t id = 0; id < vocab_size_; ++id) {
+    const double score = static_cast<double>(scores[id]);
+    if (score >= floor) kept_.push_back({id, (score - top) / sampling.temperature, 0.0});
+  }
+}
+
+// Top-p: the shortest best-first prefix that weighs at least `goal`, in the order of ids. False, and all kept, where all
+// weigh less.
+bool Sampler::narrow_to(double goal) {
+  const auto by_id = [](const Token& a, const Token& b) { return a.id < b.id; };
+  double sum = 0.0;
+  size_t sorted = 0, upto = kFirstSorted;
+  while (sorted < kept_.size()) {
+    upto = std::min(upto, kept_.size());
+    std::partial_sort(kept_.begin() + static_cast<ptrdiff_t>(sorted), kept_.begin() + static_cast<ptrdiff_t>(upto),
+                      kept_.end(), before);
+    for (; sorted < upto; ++sorted) {
+      sum += kept_[sorted].weight;
+      if (sum >= goal) {
+        kept_.resize(sorted + 1);
+        std::sort(kept_.begin(), kept_.end(), by_id);
+        return true;
+      }
+    }
+    upto *= 4;
+  }
+  std::sort(kept_.begin(), kept_.end(), by_id);
+  return false;
+}
+
+// Which of `count` weights, laid out lane after lane, the number in [0, 1) falls on.
+template <class WeightAt>
+int64_t Sampler::fall(const double* lanes, int64_t count, double number, WeightAt weight_at) {
+  const int64_t used = std::min(kLanes, count);
+  const double total = total_of(lanes, count), target = number * total;
+  double start = 0.0;  // where the lane begins
+  int64_t lane = 0, last_full = 0;
+  double before_full = 0.0;
+  for (; lane < used; ++lane) {
+    const double end = start + lanes[lane];
+    if (end > target) break;
+    if (end > start) last_full = lane, before_full = start;
+    start = end;
+  }
+  if (lane == used) lane = last_full, start = before_full;  // the product was rounded up to the total
+  int64_t found = -1, last_weighing = lane;
+  double below = start, end = start, before_last = start;
+  for (int64_t index = lane; index < count; index += kLanes) {
+    const double weight = weight_at(index);
+    below = end;
+    end += weight;
+    if (end > target) {
+      found = index;
+      break;
+    }
+    if (weight != 0.0) last_weighing = index, before_last = below;
+  }
+  if (found < 0) found = last_weighing, below = before_last;
+  const bool first = found == 0, last = lane == used - 1 && found + kLanes >= count;
+  const double to_lower = first ? HUGE_VAL : target - below, to_upper = last ? HUGE_VAL : end - target;
+  distance = std::min(to_lower, to_upper) / total;
+  near_tie = distance < kNearProbability;
+  return found;
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,54 @@
+// From a row of logits to a token: greedy, or the inverse of the cumulative distribution at uniform(seed, position).
+// docs/random.md defines every bit; runtime/reference/sampling.py is the same in numpy.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace streamfuse {
+
+struct Sampling {
+  double temperature = 0.0;  // 0: greedy
+  int64_t top_k = 0;
+  double top_p = 1.0, min_p = 0.0, penalty = 1.0;
+  uint64_t seed = 0;
+  // Greedy without a penalty is the engine's own best token; everything else needs the distribution.
+  bool needs_logits() const { return temperature > 0 || penalty != 1.0; }
+};
+
+class Sampler {
+ public:
+  explicit Sampler(int64_t vocab_size);
+
+  // The token at `position` from logits [vocab_size] and all tokens before it. Throws Failure(SF_EXECUTION) where the
+  // best logit is not a finite number.
+  int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position);
+
+  double distance = 0.0;  // of the last choice: how near it was to another token (greedy: in logits; else of the total)
+  bool near_tie = false;  // whether another engine's rounding might turn it
+
+ private:
+  struct Token {
+    int64_t id;
+    double score, weight;
+  };
+  static bool before(const Token& a, const Token& b);
+  void penalise(const Sampling& sampling, const float* logits, std::span<const int64_t> history);
+  template <class Number>
+  int64_t greedy(const Number* scores);
+  template <class Number>
+  int64_t draw(const Sampling& sampling, const Number* scores, double number);
+  template <class Number>
+  void keep_from(const Sampling& sampling, const Number* scores, double top, double floor);
+  bool narrow_to(double goal);
+  template <class WeightAt>
+  int64_t fall(const double* lanes, int64_t count, double number, WeightAt weight_at);
+
+  int64_t vocab_size_;
+  std::vector<double> penalised_;
+  std::vector<uint8_t> seen_;  // tokens of the history, while their scores are changed
+  std::vector<Token> kept_;
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,292 @@
+#include "streamfuse_low.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "error.h"
+#include "numbers.h"
+#include "session.h"
+
+using streamfuse::Failure;
+
+struct sf_model {
+  std::shared_ptr<const streamfuse::Model> model;  // null where opening failed
+  std::string error;
+};
+
+struct sf_session {
+  std::unique_ptr<streamfuse::Session> session;  // null where making it failed
+  std::string error, statistics;
+};
+
+namespace {
+
+[[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
+
+// Sets an error's sentence; even that may find no memory.
+void keep(std::string& place, const char* sentence) noexcept {
+  try {
+    place = sentence;
+  } catch (...) {
+    place.clear();
+  }
+}
+
+// Runs `body`, which gives a code, and turns whatever it throws into one, with the sentence in `error`.
+template <typename Body>
+int guarded(std::string& error, Body body) noexcept {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    keep(error, failure.what());
+    return failure.code;
+  } catch (const std::bad_alloc&) {
+    keep(error, "out of memory");
+    return SF_OUT_OF_MEMORY;
+  } catch (const std::exception& other) {
+    keep(error, other.what());
+    return SF_BROKEN;
+  } catch (...) {
+    keep(error, "an error of an unknown kind");
+    return SF_BROKEN;
+  }
+}
+
+template <typename Body>
+int on(sf_session* handle, Body body) noexcept {
+  if (handle == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(handle->error, [&] {
+    if (handle->session == nullptr) throw Failure(SF_BROKEN, "this session could not be made; free it");
+    return body(*handle->session);
+  });
+}
+
+// What a caller of another version knows of a structure: the first `size` bytes, the rest as the defaults say.
+template <typename Struct>
+Struct known_part(const Struct* given, const Struct& defaults) {
+  Struct result = defaults;
+  if (given == nullptr) return result;
+  if (given->size < sizeof(size_t) || given->size > 4096) bad("a structure does not say its size");
+  std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof(Struct)), reinterpret_cast<char*>(&result));
+  return result;
+}
+
+sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0}; }
+
+streamfuse::Sampling sampling_of(const sf_options& o) {
+  if (!(o.temperature >= 0 && o.temperature < 1e30)) bad("temperature must be a number of at least 0");
+  if (o.top_k < 0) bad("top_k must be at least 0 (0 = off)");
+  if (!(o.top_p > 0 && o.top_p <= 1)) bad("top_p must be above 0 and at most 1 (1 = off)");
+  if (!(o.min_p >= 0 && o.min_p <= 1)) bad("min_p must be from 0 (off) to 1");
+  if (!(o.repetition_penalty > 0 && o.repetition_penalty < 1e30)) bad("repetition_penalty must be a number above 0 (1 = off)");
+  return {o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed};
+}
+
+streamfuse::Generation generation_of(const sf_options* given, const streamfuse::Spec& spec) {
+  const sf_options o = known_part(given, defaults());
+  streamfuse::Generation generation;
+  generation.sampling = sampling_of(o);
+  if (o.max_new_tokens < 1) bad("max_new_tokens must be at least 1, not " + std::to_string(o.max_new_tokens));
+  if (o.stop_count < 0 || (o.stop_count > 0 && o.stop_ids == nullptr)) bad("stop_ids is a null pointer");
+  if (o.width < 0) bad("width must be at least 0 (0 = chosen pass by pass)");
+  generation.max_new_tokens = o.max_new_tokens;
+  if (o.ignore_eos == 0) generation.stop_ids = spec.stop_ids;
+  generation.stop_ids.insert(generation.stop_ids.end(), o.stop_ids, o.stop_ids + o.stop_count);
+  generation.speculative = o.speculative != 0;
+  generation.width = o.width;
+  return generation;
+}
+
+int64_t copy_tree(const streamfuse::Tree& tree, int64_t* tokens, int64_t* parents, double* log_probs) {
+  for (int64_t row = 0; row < tree.size(); ++row) {
+    tokens[row] = tree[row].token;
+    parents[row] = tree[row].parent;
+    log_probs[row] = tree[row].log_prob;
+  }
+  return tree.size();
+}
+
+}  // namespace
+
+extern "C" {
+
+int sf_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_model** out) {
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  *out = new (std::nothrow) sf_model;
+  if (*out == nullptr) return SF_OUT_OF_MEMORY;
+  return guarded((*out)->error, [&] {
+    if (spec == nullptr) bad("open needs a spec");
+    const sf_spec given = known_part(spec, sf_spec{});
+    (*out)->model = std::make_shared<const streamfuse::Model>(given, tensors, count);
+    return SF_OK;
+  });
+}
+
+void sf_close(sf_model* model) { delete model; }
+
+const char* sf_model_error(const sf_model* model) { return model == nullptr ? "out of memory" : model->error.c_str(); }
+
+int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_options* options, sf_session** out) {
+  sf_backend given = {};
+  if (backend != nullptr) std::copy_n(reinterpret_cast<const char*>(backend), std::min(backend->size, sizeof given), reinterpret_cast<char*>(&given));
+  const auto give_back = [&given] {
+    if (given.release != nullptr) given.release(given.context);
+  };
+  if (out != nullptr) *out = new (std::nothrow) sf_session;
+  if (out == nullptr || *out == nullptr) {
+    give_back();
+    return out == nullptr ? SF_BAD_ARGUMENT : SF_OUT_OF_MEMORY;
+  }
+  const int code = guarded((*out)->error, [&] {
+    if (model == nullptr || model->model == nullptr) bad("a session needs a model that was opened");
+    if (given.run == nullptr || given.commit == nullptr || given.truncate == nullptr)
+      bad("an engine needs run, commit and truncate");
+    if (model->model->spec.deferred && given.streams == nullptr) bad("the bundle is deferred, but the engine has no streams");
+    const sf_session_options known = known_part(options, sf_session_options{sizeof(sf_session_options), nullptr, nullptr, nullptr, nullptr, 0.0});
+    (*out)->session = std::make_unique<streamfuse::Session>(model->model, given, known);
+    return SF_OK;
+  });
+  if (code != SF_OK && (*out)->session == nullptr) give_back();
+  return code;
+}
+
+void sf_free_session(sf_session* session) { delete session; }
+
+const char* sf_error(const sf_session* session) { return session == nullptr ? "out of memory" : session->error.c_str(); }
+
+void sf_default_options(sf_options* out) {
+  if (out != nullptr) *out = defaults();
+}
+
+int sf_prepare(sf_session* handle) {
+  return on(handle, [](streamfuse::Session& session) { return session.prepare(), SF_OK; });
+}
+
+int sf_start(sf_session* handle, const int64_t* ids, int64_t n, const sf_options* options) {
+  return on(handle, [&](streamfuse::Session& session) {
+    session.start(ids, n, generation_of(options, session.spec()));
+    return SF_OK;
+  });
+}
+
+int sf_next(sf_session* handle, sf_token* out) {
+  return on(handle, [&](streamfuse::Session& session) -> int {
+    if (out == nullptr) bad("next needs a place for the token");
+    return session.next(*out) ? SF_OK : SF_END;
+  });
+}
+
+int sf_finish(sf_session* handle, const char* reason) {
+  return on(handle, [&](streamfuse::Session& session) { return session.finish(reason), SF_OK; });
+}
+
+void sf_stop(sf_session* handle) {
+  if (handle != nullptr && handle->session != nullptr) handle->session->stop();
+}
+
+int sf_reset(sf_session* handle) {
+  return on(handle, [](streamfuse::Session& session) { return session.reset(), SF_OK; });
+}
+
+int sf_tokens(sf_session* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
+  return on(handle, [&](streamfuse::Session& session) {
+    if (ids != nullptr) *ids = session.tokens().data();
+    if (n != nullptr) *n = static_cast<int64_t>(session.tokens().size());
+    if (cached != nullptr) *cached = session.cached();
+    return SF_OK;
+  });
+}
+
+const char* sf_statistics(sf_session* handle) {
+  const int code = on(handle, [&](streamfuse::Session& session) {
+    handle->statistics = session.statistics();
+    return SF_OK;
+  });
+  return code == SF_OK ? handle->statistics.c_str() : nullptr;
+}
+
+int sf_save(sf_session* handle, const char* path) {
+  return on(handle, [&](streamfuse::Session& session) {
+    if (path == nullptr) bad("save needs a path");
+    return session.save(path), SF_OK;
+  });
+}
+
+int sf_restore(sf_session* handle, const char* path) {
+  return on(handle, [&](streamfuse::Session& session) {
+    if (path == nullptr) bad("restore needs a path");
+    return session.restore(path), SF_OK;
+  });
+}
+
+// ---- low level ----
+
+void sf_observe(sf_session* handle, void (*observer)(void*, const sf_pass*), void* context) {
+  if (handle != nullptr && handle->session != nullptr) handle->session->observe(observer, context);
+}
+
+void sf_plan_by(sf_session* handle, void (*planner)(void*, const int64_t*, int64_t, int64_t, sf_step*), void* context) {
+  if (handle != nullptr && handle->session != nullptr) handle->session->plan_by(planner, context);
+}
+
+int sf_set_costs(sf_session* handle, const double* first, const double* last, int32_t count, int32_t frozen) {
+  return on(handle, [&](streamfuse::Session& session) { return session.set_costs(first, last, count, frozen != 0), SF_OK; });
+}
+
+int64_t sf_grow_streams(sf_model* handle, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
+                        int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs) {
+  if (handle == nullptr || handle->model == nullptr) return -SF_BAD_ARGUMENT;
+  int64_t rows = 0;
+  const int code = guarded(handle->error, [&] {
+    if (root < 0 || root >= handle->model->spec.vocab_size) bad("the root lies outside the vocabulary");
+    streamfuse::StreamGrower grower(*handle->model);
+    streamfuse::Tree tree;
+    grower.grow(root, stream_ids, stream_log_probs, width, depth, tree);
+    rows = copy_tree(tree, tokens, parents, log_probs);
+    return SF_OK;
+  });
+  return code == SF_OK ? rows : -code;
+}
+
+int64_t sf_grow_table(sf_model* handle, int64_t before, int64_t root, int64_t width, int64_t depth, int64_t* tokens,
+                      int64_t* parents, double* log_probs) {
+  if (handle == nullptr || handle->model == nullptr) return -SF_BAD_ARGUMENT;
+  int64_t rows = 0;
+  const int code = guarded(handle->error, [&] {
+    const int64_t vocabulary = handle->model->spec.vocab_size;
+    if (root < 0 || root >= vocabulary || before < -1 || before >= vocabulary) bad("a token lies outside the vocabulary");
+    streamfuse::TableGrower grower(*handle->model);
+    streamfuse::Tree tree;
+    grower.grow(before, root, width, depth, tree);
+    rows = copy_tree(tree, tokens, parents, log_probs);
+    return SF_OK;
+  });
+  return code == SF_OK ? rows : -code;
+}
+
+int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n, int64_t position,
+                  const sf_options* options, double* distance) {
+  std::string error;
+  int64_t token = 0;
+  const int code = guarded(error, [&] {
+    streamfuse::Sampler sampler(vocab_size);
+    token = sampler.choose(sampling_of(known_part(options, defaults())), logits, {history, static_cast<size_t>(n)}, position);
+    if (distance != nullptr) *distance = sampler.distance;
+    return SF_OK;
+  });
+  return code == SF_OK ? token : -code;
+}
+
+double sf_uniform(uint64_t seed, uint64_t position) { return streamfuse::uniform(seed, position); }
+
+void sf_exp(const double* x, double* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = streamfuse::exponential(x[i]);
+}
+
+void sf_log(const double* x, double* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = streamfuse::logarithm(x[i]);
+}
+
+}  // extern "C"

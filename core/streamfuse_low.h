@@ -1,0 +1,76 @@
+/* Low-level verbs of the core: for tests, benches and the laboratory, not for apps. They may change between versions. */
+#ifndef STREAMFUSE_LOW_H
+#define STREAMFUSE_LOW_H
+
+#include "streamfuse.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A tree of n nodes: row 0 is the root, parents come before children, rows are best first. */
+typedef struct sf_tree {
+  int64_t n;
+  const int64_t* tokens;    /* [n] */
+  const int64_t* parents;   /* [n], rows; -1 for the root */
+  const double* log_probs;  /* [n], of the path from the root; 0 for the root */
+  const uint8_t* sources;   /* [n], SF_STREAMS, SF_LOOKUP or SF_TABLE; SF_MODEL for the root */
+} sf_tree;
+
+/* All that one pass did. Pointers are valid during the call. */
+typedef struct sf_pass {
+  const char* method;
+  const char* reason; /* why a plain pass is plain; NULL where it is no fall-back */
+  sf_tree tree;
+  const sf_results* results;
+  const int64_t* walk_rows;   /* [walk_n] the accepted path, the root first */
+  const int64_t* walk_tokens; /* [walk_n] what was chosen after each of them */
+  int64_t walk_n;
+  int64_t delivered; /* tokens of the walk that were delivered */
+  int64_t cached;    /* cache rows afterwards */
+} sf_pass;
+
+/* Sees every pass after its commit; NULL ends it. */
+SF_EXPORT void sf_observe(sf_session*, void (*observer)(void* context, const sf_pass* pass), void* context);
+
+/* What a planner of the caller's own wants next: a method (its place among the spec's verify methods, -1: decode) and a
+ * tree, whose first row is replaced by the last token. */
+typedef struct sf_step {
+  int32_t method;
+  int32_t n;
+  int64_t* tokens;  /* room for as many rows as the widest method has */
+  int64_t* parents;
+  int32_t streams;  /* 1: ask for deferred streams after the pass */
+} sf_step;
+
+/* Takes the plan's place: called before every pass, with all tokens so far. NULL gives the plan back. */
+SF_EXPORT void sf_plan_by(sf_session*, void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room,
+                                                       sf_step* step), void* context);
+
+/* Costs in milliseconds per method, decode first, then the spec's verify methods in their order, then streams where the
+ * bundle is deferred: [count] with one real row, [count] with all. Frozen ones are not corrected by what passes take. */
+SF_EXPORT int sf_set_costs(sf_session*, const double* first, const double* last, int32_t count, int32_t frozen);
+
+/* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables. The
+ * arrays have room for `width` rows. Returns the number of rows, or minus an error code. */
+SF_EXPORT int64_t sf_grow_streams(sf_model*, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
+                                  int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
+
+/* The same from the n-gram table; `before` is the token before the root, -1 where there is none. */
+SF_EXPORT int64_t sf_grow_table(sf_model*, int64_t before, int64_t root, int64_t width, int64_t depth, int64_t* tokens,
+                                int64_t* parents, double* log_probs);
+
+/* The token that docs/random.md chooses from a row of logits; minus an error code where the best is not finite.
+ * `distance`: how near the choice was to another token, as a share of the total. */
+SF_EXPORT int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n,
+                            int64_t position, const sf_options* options, double* distance);
+
+/* The functions of docs/random.md. */
+SF_EXPORT double sf_uniform(uint64_t seed, uint64_t position);
+SF_EXPORT void sf_exp(const double* x, double* y, int64_t n);
+SF_EXPORT void sf_log(const double* x, double* y, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,41 @@
+// A tree of drafted tokens: rows with a token, a parent and a depth. Row 0 is the root, the last accepted token; a
+// parent has a smaller row than its children. The readable loop has the same in runtime/reference/tree.py.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "streamfuse.h"
+
+namespace streamfuse {
+
+struct Tree {
+  struct Node {
+    int64_t token, parent, depth;
+    double log_prob;  // of the path from the root, natural logarithm
+    uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE; SF_MODEL for the root
+    bool exact;       // its probability was seen as it is, and needs no correction by depth
+  };
+  std::vector<Node> nodes;
+
+  int64_t size() const { return static_cast<int64_t>(nodes.size()); }
+  const Node& operator[](int64_t row) const { return nodes[static_cast<size_t>(row)]; }
+  void set_root(int64_t token) { nodes.assign(1, {token, -1, 0, 0.0, SF_MODEL, false}); }
+  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source) {
+    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, false});
+    return size() - 1;
+  }
+  // The row of the child of `row` that carries the token; 0 where nobody drafted it there.
+  int64_t child(int64_t row, int64_t token) const {
+    for (int64_t other = row + 1; other < size(); ++other)
+      if ((*this)[other].parent == row && (*this)[other].token == token) return other;
+    return 0;
+  }
+  int64_t depth() const {
+    int64_t deepest = 0;
+    for (const Node& node : nodes) deepest = node.depth > deepest ? node.depth : deepest;
+    return deepest;
+  }
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,123 @@
+"""An engine written in Python as the core's table of functions: runs and results cross by address, nothing is copied.
+
+An exception of the engine does not cross C: the function returns an error, and the session raises the exception again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamfuse.runtime.backend import Backend, PassOutput
+from streamfuse.runtime.core import (
+    BYTES_OF,
+    COMMIT,
+    ERROR,
+    RELEASE,
+    ROWS,
+    RUN,
+    STREAMS_OF,
+    TRUNCATE,
+    EngineTable,
+    view,
+)
+
+_OK, _EXECUTION = 0, 6
+
+
+@dataclass
+class Table:
+    """A filled sf_backend, what it points to, and the exceptions that its functions raised."""
+
+    struct: EngineTable
+    failure: list[BaseException] = field(default_factory=list)
+    held: list[Any] = field(default_factory=list)
+
+
+def table_of(engine: Backend) -> Table:
+    """The engine's own table, if it has one, else one of callbacks."""
+    own = getattr(engine, "engine_table", None)
+    return own() if own is not None else _Callbacks(engine).table
+
+
+class _Callbacks:
+    def __init__(self, engine: Backend) -> None:
+        self._engine, self._spec = engine, engine.spec
+        self._held: list[Any] = []  # arrays of the last results
+        self.table = Table(EngineTable())
+        functions = {
+            "run": RUN(self._guarded(self._run)),
+            "streams": STREAMS_OF(self._guarded(self._streams)),
+            "commit": COMMIT(self._guarded(lambda rows, n: self._engine.commit(rows[:n]))),
+            "truncate": TRUNCATE(self._guarded(lambda length: self._engine.truncate(length))),
+            "error": ERROR(lambda _: None),
+            "release": RELEASE(lambda _: self._engine.close()),
+        }
+        if hasattr(engine, "cache_bytes"):
+            functions["bytes_of"] = BYTES_OF(self._guarded(self._bytes_of))
+            functions["save"] = ROWS(self._guarded(self._save))
+            functions["load"] = ROWS(self._guarded(self._load))
+        for name, function in functions.items():
+            setattr(self.table.struct, name, function)
+        self.table.held.append(functions)
+
+    def _guarded(self, body: Callable[..., None]) -> Callable[..., int]:
+        failure = self.table.failure
+
+        def call(_: Any, *arguments: Any) -> int:
+            try:
+                body(*arguments)
+            except BaseException as error:  # nothing may cross C
+                failure.append(error)
+                return _EXECUTION
+            return _OK
+
+        return call
+
+    def _run(
+        self, method: bytes, n: int, ids: int, positions: int, ancestors: int, want_logits: int, out: Any
+    ) -> None:
+        output = self._engine.run(
+            method.decode(),
+            view(ids, np.int64, n),
+            view(positions, np.int64, n),
+            view(ancestors, np.uint8, n, n).view(np.bool_),
+            bool(want_logits),
+        )
+        self._fill(out.contents, output)
+
+    def _streams(self, survivor: int, out: Any) -> None:
+        self._fill(out.contents, self._engine.streams(survivor))
+
+    def _fill(self, results: Any, output: PassOutput) -> None:
+        self._held.clear()
+        results.survivors, results.carrying = len(output.best), 0
+        results.vocab_size, results.num_streams, results.top_k = self._spec.vocab_size, 0, 0
+        results.best = self._address(output.best, np.int64)
+        results.kept = self._address(output.kept, np.int64)
+        results.logits = None if output.logits is None else self._address(output.logits, np.float32)
+        if output.logits is not None:
+            results.vocab_size = output.logits.shape[1]
+        if output.stream_ids.shape[0] and output.stream_ids.shape[1]:
+            results.carrying, results.num_streams, results.top_k = output.stream_ids.shape
+            results.stream_ids = self._address(output.stream_ids, np.int64)
+            results.stream_log_probs = self._address(output.stream_log_probs, np.float32)
+
+    def _address(self, array: Any, dtype: Any) -> int:
+        whole = np.ascontiguousarray(array, dtype)
+        self._held.append(whole)
+        return int(whole.ctypes.data)
+
+    def _bytes_of(self, length: int, out: Any) -> None:
+        out[0] = self._engine.cache_bytes(length)  # type: ignore[attr-defined]  # asked for above
+
+    def _save(self, length: int, data: int, count: int) -> None:
+        saved = self._engine.save_cache(length)  # type: ignore[attr-defined]  # likewise
+        ctypes.memmove(data, saved, count)
+
+    def _load(self, length: int, data: int, count: int) -> None:
+        self._engine.load_cache(length, ctypes.string_at(data, count))  # type: ignore[attr-defined]  # likewise

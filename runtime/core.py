@@ -1,0 +1,481 @@
+"""The core by ctypes (core/streamfuse.h): a model's facts and tables, and sessions on any engine. Needs numpy only."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.kernels.library import find_core
+from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
+from streamfuse.runtime.config import GenerationConfig, PromptError
+
+Clock = Callable[[], float]  # monotonic seconds
+
+SOURCES = ("model", "streams", "lookup", "table")  # who drafted a token; the model itself where nobody did
+_OK, _BAD_ARGUMENT, _EXECUTION, _END = 0, 1, 6, 100
+_DTYPES = {np.dtype(np.float16): 1, np.dtype(np.float32): 2, np.dtype(np.int32): 3, np.dtype(np.int64): 4}
+
+
+class CoreError(BackendError):
+    """What the core refuses or an engine failed at, in one sentence."""
+
+
+class _Struct(ctypes.Structure):
+    """A structure whose first field is its size."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.size = ctypes.sizeof(self)
+
+
+class Results(ctypes.Structure):
+    """sf_results."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("survivors", "carrying", "vocab_size", "num_streams", "top_k")),
+        *((name, c_void_p) for name in ("logits", "best", "kept", "stream_ids", "stream_log_probs")),
+    ]
+
+
+RUN = ctypes.CFUNCTYPE(
+    ctypes.c_int, c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(Results)
+)
+STREAMS_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int32, POINTER(Results))
+COMMIT = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, POINTER(c_int32), c_int32)
+TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64)
+ERROR = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
+BYTES_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64, POINTER(c_uint64))
+ROWS = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64, c_void_p, c_uint64)
+CLOCK = ctypes.CFUNCTYPE(c_double, c_void_p)
+
+
+class EngineTable(_Struct):
+    """sf_backend: the functions of one engine, which a session takes over."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("context", c_void_p),
+        ("run", RUN),
+        ("streams", STREAMS_OF),
+        ("commit", COMMIT),
+        ("truncate", TRUNCATE),
+        ("error", ERROR),
+        ("release", RELEASE),
+        ("bytes_of", BYTES_OF),
+        ("save", ROWS),
+        ("load", ROWS),
+    ]
+
+
+class _Method(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("rows", c_int32), ("keep", c_int32), ("carrying", c_int32)]
+
+
+class _Spec(_Struct):
+    _fields_ = [
+        ("size", c_size_t),
+        *((n, c_int64) for n in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows", "default_width")),
+        ("verify", POINTER(_Method)),
+        *((n, c_int32) for n in ("verify_count", "deferred")),
+        ("stop_ids", c_void_p),
+        *((n, c_int32) for n in ("stop_count", "reserved")),
+        ("identity", c_char_p),
+    ]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
+
+
+class _SessionOptions(_Struct):
+    _fields_ = [
+        ("size", c_size_t),
+        ("clock", CLOCK),
+        ("clock_context", c_void_p),
+        *((n, c_char_p) for n in ("cost_file", "device")),
+        ("model_load_ms", c_double),
+    ]
+
+
+class _Options(_Struct):
+    _fields_ = [
+        ("size", c_size_t),
+        ("max_new_tokens", c_int64),
+        ("temperature", c_double),
+        ("top_k", c_int64),
+        *((n, c_double) for n in ("top_p", "min_p", "repetition_penalty")),
+        ("seed", c_uint64),
+        ("stop_ids", c_void_p),
+        *((n, c_int32) for n in ("stop_count", "ignore_eos", "speculative", "width")),
+    ]
+
+
+class _Token(ctypes.Structure):
+    _fields_ = [("id", c_int64), ("source", c_int32), ("reserved", c_int32)]
+
+
+class _Tree(ctypes.Structure):
+    _fields_ = [("n", c_int64), *((n, c_void_p) for n in ("tokens", "parents", "log_probs", "sources"))]
+
+
+class _Pass(ctypes.Structure):
+    _fields_ = [
+        ("method", c_char_p),
+        ("reason", c_char_p),
+        ("tree", _Tree),
+        ("results", POINTER(Results)),
+        *((n, c_void_p) for n in ("walk_rows", "walk_tokens")),
+        *((n, c_int64) for n in ("walk_n", "delivered", "cached")),
+    ]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [("method", c_int32), ("n", c_int32), ("tokens", c_void_p), ("parents", c_void_p), ("streams", c_int32)]
+
+
+OBSERVER = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Pass))
+PLANNER = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64, POINTER(_Step))
+
+
+def view(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
+    """The array that lies at an address; valid as long as its owner says."""
+    if not address or 0 in shape:
+        return np.zeros(shape if 0 in shape else (0,), dtype)
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = (ctypes.c_char * count).from_address(address)
+    found: npt.NDArray[Any] = np.frombuffer(memory, dtype).reshape(shape)  # type: ignore[call-overload]  # a buffer
+    return found
+
+
+class CoreModel:
+    """A bundle's facts and drafting tables, for any number of sessions. CoreError says what is wrong with them.
+
+    `tensors` are the arrays of draft.safetensors (runtime/tensors.py); `identity` tells the bundle from others.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]] | None = None, identity: str = ""
+    ) -> None:
+        self._handle: c_void_p | None = None
+        self.spec, self.library = spec, load_core()
+        names = list(spec.widths)
+        methods = (_Method * len(names))(
+            *(_Method(name.encode(), *spec.widths[name], spec.streams_of(name)) for name in names)
+        )
+        stops = np.asarray(spec.eos_token_ids, np.int64)
+        given = _Spec(
+            capacity=spec.capacity, vocab_size=spec.vocab_size, num_streams=spec.num_streams, top_k=spec.top_k,
+            prefill_rows=spec.prefill_rows, default_width=spec.default_width or 0, verify=methods,
+            verify_count=len(names), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
+            identity=identity.encode(),
+        )  # fmt: skip
+        self._arrays = {name: np.ascontiguousarray(array) for name, array in (tensors or {}).items()}
+        tables = (_Tensor * len(self._arrays))()
+        for table, (name, array) in zip(tables, self._arrays.items(), strict=True):
+            table.name, table.dtype, table.rank = name.encode(), _DTYPES.get(array.dtype, 0), array.ndim
+            table.shape[:] = [*array.shape[:2], 1, 1][:2]
+            table.data = array.ctypes.data
+        handle = c_void_p()
+        code = self.library.sf_open(byref(given), tables, len(self._arrays), byref(handle))
+        self._handle = handle
+        if code != _OK:
+            sentence = self.library.sf_model_error(handle).decode(errors="replace")
+            self.close()
+            raise CoreError(sentence)
+
+    @property
+    def handle(self) -> c_void_p:
+        """CoreError where the model is closed."""
+        if self._handle is None:
+            raise CoreError("this model is closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Sessions that were made from it go on."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.library.sf_close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+
+class Token(NamedTuple):
+    """A delivered token and who drafted it (SOURCES)."""
+
+    id: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All that one pass did, copied: the drafted tree (rows, the root first) and the accepted path."""
+
+    method: str
+    reason: str | None
+    tokens: list[int]
+    parents: list[int]
+    log_probs: list[float]
+    sources: list[str]
+    kept: list[int]
+    walk_rows: list[int]
+    walk_tokens: list[int]
+    delivered: int
+    cached: int
+
+    @classmethod
+    def of(cls, one: _Pass) -> Pass:
+        n, walk, results = one.tree.n, one.walk_n, one.results.contents
+        kept = view(results.kept, np.int64, results.survivors).tolist() if results.kept else [0]
+        return cls(
+            one.method.decode(),
+            one.reason.decode() if one.reason else None,
+            view(one.tree.tokens, np.int64, n).tolist(),
+            view(one.tree.parents, np.int64, n).tolist(),
+            view(one.tree.log_probs, np.float64, n).tolist(),
+            [SOURCES[source] for source in view(one.tree.sources, np.uint8, n).tolist()],
+            kept,
+            view(one.walk_rows, np.int64, walk).tolist(),
+            view(one.walk_tokens, np.int64, walk).tolist(),
+            one.delivered,
+            one.cached,
+        )
+
+
+class CoreSession:
+    """One sequence on one engine; the names are the header's. One thread at a time, but for `stop`.
+
+    `engine` is a runtime.backend.Backend, or one that has a table of its own (`engine_table`). It is closed with the
+    session.
+    """
+
+    def __init__(
+        self,
+        model: CoreModel,
+        engine: Backend,
+        *,
+        clock: Clock | None = None,
+        cost_file: str | None = None,
+        device: str = "",
+        model_load_ms: float = 0.0,
+    ) -> None:
+        from streamfuse.runtime.callbacks import table_of
+
+        self._handle: c_void_p | None = None
+        self._library, self._lock = model.library, threading.Lock()
+        self._kept: dict[str, Any] = {"model": model, "engine": engine}  # what C points to
+        self._methods = list(model.spec.widths)
+        options = _SessionOptions(device=device.encode(), model_load_ms=model_load_ms)
+        if cost_file is not None:
+            options.cost_file = str(cost_file).encode()
+        if clock is not None:
+            self._kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
+        self._table = table_of(engine)
+        self._failure = self._table.failure
+        handle = c_void_p()
+        code = self._library.sf_new_session(model.handle, byref(self._table.struct), byref(options), byref(handle))
+        self._handle = handle
+        if code != _OK:
+            sentence = self._sentence()
+            self.close()
+            raise CoreError(sentence)
+        self._token = _Token()
+        self._token_address = ctypes.addressof(self._token)
+        self._next = self._library.sf_next
+
+    def prepare(self) -> None:
+        """Measure what passes cost, unless that is known; about 100 ms. Empties the cache."""
+        self._check(self._library.sf_prepare(self._open()))
+
+    def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:
+        """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
+        ids = np.ascontiguousarray(token_ids, np.int64)
+        stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
+        options = _Options(
+            max_new_tokens=config.max_new_tokens, temperature=sampling.temperature, top_k=min(sampling.top_k, 1 << 62),
+            top_p=sampling.top_p, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
+            seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
+            speculative=config.speculative, width=config.width or 0,
+        )  # fmt: skip
+        code = self._library.sf_start(self._open(), ids.ctypes.data, len(ids), byref(options))
+        if code == _BAD_ARGUMENT:
+            sentence = self._sentence()
+            raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
+        self._check(code)
+
+    def next(self) -> Token | None:
+        """The next token; None where the text has ended."""
+        code = self._next(self._open(), self._token_address)
+        if code == _OK:
+            return Token(self._token.id, SOURCES[self._token.source])
+        if code != _END:
+            self._check(code)
+        return None
+
+    def finish(self, reason: str | None = None) -> None:
+        """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""
+        self._check(self._library.sf_finish(self._open(), reason.encode() if reason else None))
+
+    def stop(self) -> None:
+        """End the text at its next token. Any thread may call it."""
+        with self._lock:
+            if self._handle is not None:
+                self._library.sf_stop(self._handle)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._check(self._library.sf_reset(self._open()))
+
+    def save(self, path: str) -> None:
+        """Tokens and cache to a file, in one piece or not at all."""
+        self._check(self._library.sf_save(self._open(), path.encode()))
+
+    def restore(self, path: str) -> None:
+        """Read them back. CoreError for a file of another bundle, or a damaged one; then nothing has changed."""
+        self._check(self._library.sf_restore(self._open(), path.encode()))
+
+    @property
+    def tokens(self) -> list[int]:
+        """The context and all tokens delivered after it."""
+        ids, n = c_void_p(), c_int64()
+        self._check(self._library.sf_tokens(self._open(), byref(ids), byref(n), None))
+        found: list[int] = view(ids.value, np.int64, n.value).tolist()
+        return found
+
+    @property
+    def cached(self) -> int:
+        """How many of them the cache holds."""
+        cached = c_int64()
+        self._check(self._library.sf_tokens(self._open(), None, None, byref(cached)))
+        return cached.value
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Of the last text, keys as in docs/runtime.md."""
+        text = self._library.sf_statistics(self._open())
+        found: dict[str, Any] = json.loads(text or b"{}")
+        return found
+
+    def set_costs(self, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> None:
+        """Milliseconds per method, of a pass with one real row and with all; for tests and simulations."""
+        names = ["decode", *self._methods, *(["streams"] if "streams" in ms else [])]
+        pairs = np.array([np.broadcast_to(ms[name], 2) for name in names], np.float64).T.copy()
+        self._check(
+            self._library.sf_set_costs(self._open(), *(row.ctypes.data for row in pairs), len(names), frozen)
+        )
+
+    def observe(self, observer: Callable[[Pass], None] | None) -> None:
+        """Sees every pass after its commit."""
+        function = OBSERVER() if observer is None else OBSERVER(lambda _, one: self._guard(observer, one))
+        self._library.sf_observe(self._open(), function, None)
+        self._kept["observer"] = function
+
+    def _guard(self, observer: Callable[[Pass], None], one: Any) -> None:
+        try:
+            observer(Pass.of(one.contents))
+        except BaseException as error:  # nothing may cross C; it is raised when the call returns
+            self._failure.append(error)
+
+    def plan_by(self, planner: Callable[[list[int], int], tuple[str, list[int], list[int], bool]] | None) -> None:
+        """(tokens, room) -> (method, tree's tokens, parents, ask for streams) in the plan's place, before every pass."""
+
+        def plan(_: Any, tokens: int, n: int, room: int, step: Any) -> None:
+            try:
+                assert planner is not None
+                method, drafted, parents, streams = planner(view(tokens, np.int64, n).tolist(), room)
+                one = step.contents
+                one.method = self._methods.index(method) if method in self._methods else -1
+                one.n, one.streams = len(drafted), streams
+                view(one.tokens, np.int64, len(drafted))[:] = drafted
+                view(one.parents, np.int64, len(drafted))[:] = parents
+            except BaseException as error:  # likewise
+                self._failure.append(error)
+
+        function = PLANNER() if planner is None else PLANNER(plan)
+        self._library.sf_plan_by(self._open(), function, None)
+        self._kept["planner"] = function
+
+    def close(self) -> None:
+        """Give everything back, the engine too."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._library.sf_free_session(handle)
+
+    def __enter__(self) -> CoreSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def _open(self) -> c_void_p:
+        if self._handle is None:
+            raise CoreError("this session is closed")
+        return self._handle
+
+    def _sentence(self) -> str:
+        return str(self._library.sf_error(self._handle).decode(errors="replace"))
+
+    def _check(self, code: int) -> None:
+        if self._failure:  # what a Python engine, observer or planner raised
+            error = self._failure[0]
+            self._failure.clear()
+            raise error
+        if code not in (_OK, _END):
+            raise CoreError(self._sentence())
+
+
+@lru_cache(maxsize=1)
+def load_core() -> ctypes.CDLL:
+    """The core's library with the types of core/streamfuse.h and streamfuse_low.h. CoreError where it is not built."""
+    try:
+        library = ctypes.CDLL(str(find_core()))
+    except OSError as error:
+        raise CoreError(str(error)) from error
+    handle, text, number = c_void_p, c_char_p, c_int64
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "sf_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
+        "sf_close": (None, [handle]),
+        "sf_model_error": (text, [handle]),
+        "sf_new_session": (ctypes.c_int, [handle, c_void_p, c_void_p, POINTER(c_void_p)]),
+        "sf_free_session": (None, [handle]),
+        "sf_error": (text, [handle]),
+        "sf_prepare": (ctypes.c_int, [handle]),
+        "sf_start": (ctypes.c_int, [handle, c_void_p, number, c_void_p]),
+        "sf_next": (ctypes.c_int, [handle, c_void_p]),
+        "sf_finish": (ctypes.c_int, [handle, text]),
+        "sf_stop": (None, [handle]),
+        "sf_reset": (ctypes.c_int, [handle]),
+        "sf_tokens": (ctypes.c_int, [handle, c_void_p, c_void_p, c_void_p]),
+        "sf_statistics": (text, [handle]),
+        "sf_save": (ctypes.c_int, [handle, text]),
+        "sf_restore": (ctypes.c_int, [handle, text]),
+        "sf_observe": (None, [handle, OBSERVER, c_void_p]),
+        "sf_plan_by": (None, [handle, PLANNER, c_void_p]),
+        "sf_set_costs": (ctypes.c_int, [handle, c_void_p, c_void_p, c_int32, c_int32]),
+        "sf_grow_streams": (number, [handle, number, c_void_p, c_void_p, number, number, *[c_void_p] * 3]),
+        "sf_grow_table": (number, [handle, *[number] * 4, *[c_void_p] * 3]),
+        "sf_choose": (number, [c_void_p, number, c_void_p, number, number, c_void_p, c_void_p]),
+        "sf_uniform": (c_double, [c_uint64, c_uint64]),
+        "sf_exp": (None, [c_void_p, c_void_p, number]),
+        "sf_log": (None, [c_void_p, c_void_p, number]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
