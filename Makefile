@@ -110,10 +110,10 @@ $(BIN)/python:
 		{ echo "error: $(PYTHON) is missing or not Python 3.10 to 3.13; name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(STEP) "Python environment in $(VENV)" $(PYTHON) -m venv $(VENV)
 
-# What the demo needs: the package, cmake and ninja.
+# What the demo needs: the package with its exporter, cmake and ninja.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@$(STEP) "Python packages$(if $(filter Linux,$(UNAME)),: PyTorch with CUDA$(COMMA) 3 GB to download and 6 GB of disk$(COMMA) minutes)" \
-		$(PIP_INSTALL) -e ".[native]"
+		$(PIP_INSTALL) -e ".[export,native]"
 	@touch $@
 
 # What tests and checks need on top.

@@ -3,9 +3,11 @@
 An editable install builds nothing here: it uses build/native (`python -m streamfuse.kernels.build`).
 """
 
+import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.metadata import Distribution as Installed
 from pathlib import Path
 
 from setuptools import Command, Distribution, setup
@@ -15,11 +17,15 @@ from setuptools.command.build import build
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "src"))  # a build backend runs without the project's own folder on its path
 
-from streamfuse.kernels import build as native  # noqa: E402  it needs the standard library only
+from streamfuse.kernels import build as native  # noqa: E402  these need the standard library only
+from streamfuse.kernels import library as engine  # noqa: E402
 
 
 class BuildEngine(Command):
-    """Compile the engine and lay it beside kernels/library.py, where that looks for it."""
+    """Compile the engine and lay it beside kernels/library.py, with the libraries of executorch that it needs.
+
+    So the wheel runs bundles without the executorch package, which would bring PyTorch.
+    """
 
     description = "compile the native engine"
     user_options = ()
@@ -36,7 +42,7 @@ class BuildEngine(Command):
         installed = Path(sysconfig.get_path("platlib"), "executorch")
         if (installed / native.CMAKE_CONFIG).is_file():
             return installed
-        requirement = next(line for line in self.distribution.install_requires if line.startswith("executorch"))
+        requirement = next(line for line in self.distribution.extras_require["export"] if line.startswith("executorch"))
         return native.fetch_executorch(requirement, Path(self.build_temp).resolve() / "executorch")
 
     def run(self) -> None:
@@ -44,12 +50,22 @@ class BuildEngine(Command):
             return
         build_dir = Path(self.build_temp).resolve() / "engine"
         try:
-            native.build(build_dir, executorch=self.executorch(), targets=["streamfuse_engine"])
+            executorch = self.executorch()
+            native.build(build_dir, executorch=executorch, targets=["streamfuse_engine"])
         except native.BuildError as error:
             sys.exit(f"error: the native engine is not built: {error}")
         target = Path(self.build_lib).resolve() / "streamfuse" / "kernels" / "lib"
         install = [native.cmake_program(), "--install", str(build_dir), "--prefix", str(target), "--strip"]
         subprocess.run(install, check=True)
+        self.copy_executorch(executorch, target)
+
+    def copy_executorch(self, package: Path, target: Path) -> None:
+        """The libraries, their licence, and their version, by which kernels/library.py knows an equal package."""
+        for stem in (*engine.RUNTIME_LIBRARIES, engine.QUANTIZED_KERNELS):
+            shutil.copy(package / "lib" / engine.file_name(stem), target)
+        (facts,) = package.parent.glob("executorch-*.dist-info")
+        shutil.copy(facts / "licenses" / "LICENSE", target / "LICENSE-executorch")
+        (target / engine.VERSION_FILE).write_text(f"{Installed.at(facts).version}\n", encoding="utf-8")
 
     def get_source_files(self) -> list[str]:
         return []  # package data of streamfuse.kernels

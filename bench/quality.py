@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,12 @@ def quality(samples: Sequence[Sample], texts: Sequence[str]) -> dict[str, float]
             **execution_match(answers, [first for first, *_ in references], schemas),
         }
     return rouge(answers, references)
+
+
+def needs_rouge(samples: Iterable[Sample]) -> bool:
+    """Whether `quality` of these samples is ROUGE."""
+    judged = [sample for sample in samples if sample.references]
+    return not all(sample.schema for sample in judged)
 
 
 def rouge(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -10,25 +11,30 @@ from functools import lru_cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_RUNTIME_LIBRARIES = (
+RUNTIME_LIBRARIES = (  # what the engine links; each needs only those before it
     "executorch",
     "executorch_threadpool",
     "executorch_kernels_optimized",
     "executorch_backend_xnnpack",
     "executorch_etdump",
 )
+QUANTIZED_KERNELS = (
+    "executorch_kernels_quantized"  # the engine loads it from the folder of libexecutorch when a graph asks
+)
+VERSION_FILE = "executorch-version.txt"  # beside packaged copies: the executorch that engine and copies are from
 
 
 class LibraryError(OSError):
     """The native library is missing or cannot be loaded, said in one sentence."""
 
 
-def _file_name(stem: str) -> str:
+def file_name(stem: str) -> str:
+    """A library's name on this system."""
     return f"lib{stem}.dylib" if sys.platform == "darwin" else f"lib{stem}.so"
 
 
 def library_name() -> str:
-    return _file_name("streamfuse_engine")
+    return file_name("streamfuse_engine")
 
 
 def find_core() -> Path:
@@ -52,14 +58,51 @@ def find_library() -> Path:
     raise LibraryError("the native engine is not built; build it with: python -m streamfuse.kernels.build")
 
 
-def _load_executorch() -> None:
-    """Load the installed wheel's libraries first, so that a packaged engine needs no search path of its own."""
+def _load_executorch(engine: Path) -> None:
+    """Load the installed executorch package's libraries before the engine, where those are the ones to use.
+
+    One process must not hold two copies: the second one's operators would be registered once more with the first, which
+    ends the process. The package's Python bindings load the package's files. So those are taken where they are of the
+    version that the engine was built against, or loaded already, or the engine has no copies of its own (a build in the
+    source tree). Otherwise the engine's search path leads to the copies beside it, and bindings that are imported later
+    share these, since Linux knows them by soname.
+    """
+    place = _installed_executorch()
+    if place is None:
+        return
+    files = [place / file_name(stem) for stem in RUNTIME_LIBRARIES]
+    if not all(file.is_file() for file in files):
+        return
+    record = engine.parent / VERSION_FILE
+    if record.is_file() and not _is_installed(record.read_text(encoding="utf-8").strip()) and not _is_loaded(files[0]):
+        return
+    for file in files:
+        ctypes.CDLL(str(file))
+
+
+def _installed_executorch() -> Path | None:
+    """The package's folder of libraries, found without importing it."""
     spec = importlib.util.find_spec("executorch")
     for place in (spec.submodule_search_locations if spec else None) or ():
-        for stem in _RUNTIME_LIBRARIES:
-            path = Path(place) / "lib" / _file_name(stem)
-            if path.is_file():
-                ctypes.CDLL(str(path))
+        if (Path(place) / "lib").is_dir():
+            return Path(place) / "lib"
+    return None
+
+
+def _is_installed(version: str) -> bool:
+    """Whether the executorch package is of this version; `1.5.1+cpu` names another build of the same sources."""
+    try:
+        return importlib.metadata.version("executorch").partition("+")[0] == version.partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _is_loaded(library: Path) -> bool:
+    try:
+        ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +110,7 @@ def load_library() -> ctypes.CDLL:
     """The engine with the signatures of kernels/engine/streamfuse_engine.h."""
     path = find_library()
     try:
-        _load_executorch()
+        _load_executorch(path)
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise LibraryError(

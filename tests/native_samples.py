@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,10 +16,10 @@ from streamfuse.export.bundle import export_bundle
 WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 
 
-def tiny_bundle(folder: Path) -> Path:
-    """Export a small model with random weights, all methods; returns the bundle."""
+def tiny_bundle(folder: Path, **changes: Any) -> Path:
+    """Export a small model with random weights, all methods; returns the bundle. `changes` are of the plan."""
     torch.manual_seed(1)
-    plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle")
+    plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
     export_bundle(plan, lambda word: None)
     return plan.output_dir
 

@@ -66,7 +66,7 @@ class OnnxProgram:
         try:
             import onnxruntime
         except ImportError as error:
-            raise BackendError("this bundle needs the package onnxruntime (pip install streamfuse[onnx])") from error
+            raise BackendError("this bundle needs the package onnxruntime (pip install 'streamfuse[onnx]')") from error
         file = self._folder / f"{method}.onnx"
         if not file.is_file():
             raise BackendError(f"{self._folder} has no {file.name}")

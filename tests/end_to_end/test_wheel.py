@@ -1,27 +1,31 @@
-"""The wheel, built from the source distribution: it carries the engine, and that runs from where it is installed.
+"""The wheel, built from the source distribution: it carries the engine and what that needs, and runs bundles by itself.
 
 Run: pytest tests/end_to_end/test_wheel.py
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from export_samples import TEXT
 from native_samples import said_by, tiny_bundle
+from streamfuse.kernels.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 GENERATE = """
 import json, sys
+from collections import Counter
 from pathlib import Path
 import streamfuse
 from streamfuse.kernels.library import find_library
@@ -29,14 +33,28 @@ assert Path(streamfuse.__file__).is_relative_to(sys.argv[1]), streamfuse.__file_
 assert find_library().is_relative_to(sys.argv[1]), find_library()
 import numpy as np
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
-with ExecuTorchBackend(Path(sys.argv[2])) as backend:
-    tokens = json.loads(sys.argv[3])
-    for at in range(12):
-        out = backend.run("decode", np.array([tokens[at]]), np.array([at]), np.ones((1, 1), bool))
-        backend.commit([0])
-        if at + 1 == len(tokens):
-            tokens.append(int(out.best[0]))
-print(*tokens)
+
+def engine():
+    with ExecuTorchBackend(Path(sys.argv[2])) as backend:
+        tokens = json.loads(sys.argv[3])
+        for at in range(12):
+            out = backend.run("decode", np.array([tokens[at]]), np.array([at]), np.ones((1, 1), bool))
+            backend.commit([0])
+            if at + 1 == len(tokens):
+                tokens.append(int(out.best[0]))
+    print(*tokens)
+
+def bindings():
+    import executorch.extension.pybindings.portable_lib
+    import executorch.kernels.quantized
+
+for part in sys.argv[4:]:
+    {"engine": engine, "bindings": bindings}[part]()
+maps = Path("/proc/self/maps")  # Linux
+lines = maps.read_text().splitlines() if maps.exists() else []
+mapped = {Path(line.split()[-1]) for line in lines if "libexecutorch" in line}
+assert set(Counter(path.name for path in mapped).values()) <= {1}, mapped
+print(*{path.parent for path in mapped if path.stem == "libexecutorch"})
 """
 
 
@@ -58,7 +76,9 @@ def test_the_wheel_is_of_this_platform_and_holds_every_package(wheel: Path) -> N
     names = set(zipfile.ZipFile(wheel).namelist())
     packages = {str(path.parent.relative_to(ROOT / "src")) for path in source_packages()}
     assert {f"{package}/__init__.py" for package in packages} <= names
-    assert any(name.startswith("streamfuse/kernels/lib/libstreamfuse_engine.") for name in names)
+    stems = ("streamfuse_engine", *RUNTIME_LIBRARIES, QUANTIZED_KERNELS)
+    beside = {*map(file_name, stems), VERSION_FILE, "LICENSE-executorch"}
+    assert {f"streamfuse/kernels/lib/{name}" for name in beside} <= names
     assert "streamfuse/adapters/chat-lossless.safetensors" in names
 
 
@@ -70,13 +90,62 @@ def source_packages() -> list[Path]:
     return found
 
 
-def test_an_installed_wheel_runs_its_own_engine(wheel: Path, tmp_path: Path) -> None:
-    place = tmp_path / "site"
-    said_by([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place, wheel])
-    graph = tiny_bundle(tmp_path / "tiny") / "model.pte"
+@pytest.fixture(scope="module")
+def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel alone, to be put before this environment, which has executorch."""
+    folder = tmp_path_factory.mktemp("site")
+    said_by([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too."""
+    folder = tmp_path_factory.mktemp("bundles")
+    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": None}  # sooner exported
+    return [tiny_bundle(folder / backend, backend=backend, **one_width) for backend in ("kernels", "xnnpack")]
+
+
+@pytest.mark.parametrize("built_against", ["the installed executorch", "another one"])
+@pytest.mark.parametrize("order", ["engine", "engine bindings", "bindings engine"])
+def test_engine_and_python_bindings_share_one_copy_of_executorch(
+    place: Path, bundles: list[Path], built_against: str, order: str
+) -> None:
+    equal = built_against == "the installed executorch"
+    own = place / "streamfuse" / "kernels" / "lib"
+    (own / VERSION_FILE).write_text(f"{version('executorch') if equal else '1.4.0'}\n", encoding="utf-8")
     environment = {"PYTHONPATH": str(place), "STREAMFUSE_ENGINE": ""}
-    command = (
-        [sys.executable, "-P", "-c", GENERATE] if sys.version_info >= (3, 11) else [sys.executable, "-c", GENERATE]
-    )
-    said = said_by([*command, str(place), str(graph), str(TEXT[:6])], **environment)
-    assert len(said.split()) == 13
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    graph = bundles[1] / "model.pte"
+    command = [sys.executable, *safe, "-c", GENERATE, place, graph, str(TEXT[:6]), *order.split()]
+    tokens, used = said_by(command, **environment).splitlines()
+    assert len(tokens.split()) == 13
+    if sys.platform == "linux":
+        assert (used == str(own)) == (not equal and order.startswith("engine"))
+
+
+@pytest.mark.network
+def test_a_fresh_environment_runs_bundles_and_says_what_it_lacks(
+    wheel: Path, bundles: list[Path], tmp_path: Path
+) -> None:
+    said_by([sys.executable, "-m", "venv", tmp_path / "fresh"])
+    fresh = tmp_path / "fresh" / "bin"
+    environment = {"PYTHONPATH": "", "STREAMFUSE_ENGINE": "", "STREAMFUSE_HOME": str(tmp_path / "home")}
+    said_by([fresh / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], **environment)
+    heavy = ["torch", "executorch", "coremltools", "gguf", "safetensors"]
+    find = f"from importlib.util import find_spec; print([name for name in {heavy} if find_spec(name)])"
+    assert said_by([fresh / "python", "-c", find], **environment) == "[]\n"
+
+    for bundle in bundles:
+        here = [sys.executable, "-c", "from streamfuse.cli import main; main()"]
+        texts = []
+        for streamfuse, more in (([fresh / "streamfuse"], environment), (here, {})):
+            command = [*streamfuse, "run", bundle, "the keeper", "--raw", "--max-new-tokens", "24", "--json"]
+            texts.append(json.loads(said_by(command, **more))["text"])
+        assert texts[0] == texts[1]
+
+    command = [str(fresh / "streamfuse"), "export", "-o", str(tmp_path / "bundle")]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: exporting needs torch, executorch, ")
+    assert done.stderr.endswith(": pip install 'streamfuse[export]'\n")

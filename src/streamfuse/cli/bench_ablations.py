@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from streamfuse.parts import need
+
 from .console import say
 from .errors import EXIT_INTERRUPTED
 from .pull import DEFAULT_MODEL
@@ -43,6 +45,7 @@ def ablations(
 
     streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations --document docs/ablations.md
     """
+    need("bench-ablations")
     from dataclasses import replace
 
     from streamfuse.bench.ablation_variants import Plan, Size, default_plan

@@ -14,6 +14,8 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from streamfuse.parts import need
+
 from . import options
 from .console import err, out
 from .engine import open_for_text
@@ -75,14 +77,19 @@ def acceptance(
     streamfuse bench acceptance --adapter build/train/e2e/adapter.safetensors --data valid.jsonl
     """
     from streamfuse.bench.acceptance import AcceptanceSettings
+    from streamfuse.bench.quality import needs_rouge
     from streamfuse.train.readers import merged, read_samples, spread
 
     if (bundle is None) == (adapter is None):
         raise typer.BadParameter("give a BUNDLE, or --adapter")
     if adapter and temperature:
         raise typer.BadParameter("--adapter replays greedy text, so --temperature does not go with it")
+    if adapter is not None:
+        need("bench-adapter")
     source = options.data_template(template, completion)
     samples = spread(merged(read_samples(data, format_, source, split=split)), limit)
+    if needs_rouge(samples):
+        need("rouge")
     settings = AcceptanceSettings(width or _REPLAY_WIDTH, max_new_tokens, temperature, seed, not no_plain)
     if bundle is not None:
         result, settings = _run(bundle, samples, settings, width, threads)

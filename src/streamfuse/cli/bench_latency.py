@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfuse.parts import need
+
 from . import options, tables
 from .console import err, out
 from .engine import open_for_text
@@ -41,6 +43,9 @@ def latency(
 
     streamfuse bench latency build/demo --threads 2 --context 512 --report build/latency.html --json
     """
+    need("bench-latency")
+    if report is not None:
+        need("report")
     from streamfuse.bench.latency import LatencySettings, measure
     from streamfuse.bench.latency_report import latency_report
     from streamfuse.bench.loop_cost import loop_costs

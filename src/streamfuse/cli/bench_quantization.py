@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfuse.adapters import DEFAULT, find
+from streamfuse.parts import need
 
 from . import options, tables
 from .console import err, out
@@ -88,6 +89,7 @@ def quantization(
 
     streamfuse bench quantization --data own.jsonl --choice "mlp=int4:64" --choice "mlp=int4:64:symmetric"
     """
+    need("bench-quantization")
     from streamfuse.bench.quantization import Bench, parse_choice
     from streamfuse.export.schemes import PlanError
     from streamfuse.model.checkpoint import load_base, load_stream_fused

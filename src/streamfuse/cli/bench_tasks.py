@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfuse.parts import MissingPart, need
+
 from . import options, tables
 from .console import err, out, say
 from .engine import Opened, open_for_text
@@ -73,6 +75,8 @@ def tasks(
 
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
+    if report is not None:
+        need("report")
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.prompts import (
         ADVERSARIAL_PROMPTS,
@@ -148,7 +152,7 @@ def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Ope
         return None
     try:
         return _gguf(gguf, adapter, opened)
-    except (RivalError, CheckpointError, FileNotFoundError) as error:
+    except (RivalError, CheckpointError, FileNotFoundError, MissingPart) as error:
         if asked_for:
             raise
         say(f"Without llama.cpp: {error}", "yellow")
@@ -163,6 +167,7 @@ def _gguf(gguf: Path | None, adapter: str | None, opened: Opened) -> Path:
     from streamfuse.model.pull import cache_root, resolve_model
 
     library()
+    need("rival")
     if gguf is not None:
         return gguf
     manifest = opened.bundle.manifest

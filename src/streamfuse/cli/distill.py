@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfuse.parts import need
+
 from . import options
 from .console import err, say
 from .pull import DEFAULT_MODEL
@@ -62,6 +64,7 @@ def distill(
 
     streamfuse distill openai/gsm8k:main math.jsonl --template "{question}"
     """
+    need("distill")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from streamfuse.model.pull import resolve_model

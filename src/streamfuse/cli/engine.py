@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.parts import need
 from streamfuse.text_io import TextIO
 
 if TYPE_CHECKING:
@@ -106,8 +108,12 @@ def _engine_stamp(bundle: Bundle) -> str:
 
 
 def open_for_text(path: str) -> Opened:
-    """Check a bundle and read its tokenizer and chat template."""
+    """Check a bundle and read its tokenizer and chat template. MissingPart where its engine is not installed."""
     bundle = open_bundle(path)
+    if bundle.manifest.target == "onnx":
+        need("run-onnx")
+    if bundle.manifest.target == "coreml" and sys.platform == "darwin":
+        need("run-coreml")
     model = bundle.manifest.model
     return Opened(bundle, TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids))
 

@@ -11,6 +11,7 @@ import typer
 
 from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
+from streamfuse.parts import need
 
 from . import export_plan
 from .console import err, out, say
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Put the file's values in the place of the flags' defaults, so that flags win."""
     if path is not None:
+        need("export")
         from streamfuse.export.config import read_config
         from streamfuse.export.plan import PlanError
 
@@ -210,6 +212,7 @@ def export(
 
     streamfuse export -o build/mine --config mine.yaml --overwrite
     """
+    need("export-onnx" if target == "onnx" else "export-coreml" if "coreml" in (target, backend) else "export")
     from streamfuse.export.choices import BACKENDS, Quantize
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from streamfuse.parts import need
+
 from .console import err
 from .pull import DEFAULT_MODEL
 
@@ -46,6 +48,7 @@ def invent(
 
     streamfuse invent stories.jsonl --count 500 --begin "Write a story about"
     """
+    need("invent")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from streamfuse.model.pull import resolve_model

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from streamfuse.parts import need
+
 from .console import err, say
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -51,6 +53,7 @@ def pull(
 
     streamfuse pull ~/models/mine.gguf --offline
     """
+    need("pull")
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from streamfuse.model import pull as puller

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamfuse.parts import need
+
 from . import options
 from .console import err, say
 from .errors import EXIT_INTERRUPTED
@@ -229,11 +231,10 @@ def _config(model: str, offline: bool, settings: dict[str, Any], streams: dict[s
 
 
 def import_main() -> Any:
-    """The training code; an error in one sentence where its libraries are missing."""
-    try:
-        from streamfuse.train import main
-    except ModuleNotFoundError as error:
-        raise ImportError(f"training needs {error.name}: pip install 'streamfuse[train]'") from None
+    """The training code; MissingPart where its libraries are not installed."""
+    need("train")
+    from streamfuse.train import main
+
     return main
 
 

@@ -1,0 +1,70 @@
+"""What `pip install streamfuse` leaves out: which packages a piece of work needs, and the extra that brings them.
+
+Commands ask before they begin, so that nobody waits for a download to read that something is not installed. Nothing is
+imported to find out.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+
+class MissingPart(ImportError):
+    """Packages that are not installed, said in one sentence with the line that installs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`work` as the sentence names it, the modules that it cannot do without, and the extras that bring them."""
+
+    work: str
+    modules: tuple[str, ...]
+    extras: str
+
+
+_CHECKPOINT = ("filelock", "gguf", "huggingface_hub", "safetensors")
+_MODEL = ("torch", *_CHECKPOINT)
+_EXPORT = ("torch", "executorch", "yaml", *_CHECKPOINT)
+
+PARTS = {
+    "pull": Part("pulling", _CHECKPOINT, "export"),
+    "export": Part("exporting", _EXPORT, "export"),
+    "export-coreml": Part("exporting for Core ML", (*_EXPORT, "coremltools"), "export,coreml"),
+    "export-onnx": Part("exporting to ONNX", (*_EXPORT, "onnx", "onnx_ir", "onnxruntime"), "export,onnx"),
+    "run-coreml": Part("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
+    "run-onnx": Part("running an ONNX bundle", ("onnxruntime",), "onnx"),
+    "invent": Part("inventing prompts", _MODEL, "export"),
+    "distill": Part("distilling", _MODEL, "export"),
+    "train": Part("training", (*_MODEL, "accelerate", "transformers"), "train"),
+    "report": Part("a report", ("matplotlib",), "bench"),
+    "rouge": Part("comparing texts with their references", ("rouge_score",), "bench"),
+    "bench-adapter": Part("measuring an adapter", _MODEL, "export"),
+    "bench-ablations": Part("bench ablations", (*_MODEL, "accelerate", "transformers", "matplotlib"), "train"),
+    "bench-latency": Part("bench latency", ("torch", "executorch"), "export"),
+    "bench-quantization": Part("bench quantization", _MODEL, "export"),
+    "rival": Part("making the weights for llama.cpp", _MODEL, "rivals"),
+}
+_OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash
+
+
+def package_of(module: str) -> str:
+    """The name that pip knows."""
+    return _OTHER_NAMES.get(module, module.replace("_", "-"))
+
+
+def need(name: str) -> None:
+    """Nothing where every package of a part is installed.
+
+    Raises:
+        MissingPart: for example "pulling needs gguf, safetensors: pip install 'streamfuse[export]'".
+    """
+    part = PARTS[name]
+    missing = [package_of(module) for module in part.modules if not _is_installed(module)]
+    if missing:
+        raise MissingPart(f"{part.work} needs {', '.join(missing)}: pip install 'streamfuse[{part.extras}]'")
+
+
+def _is_installed(module: str) -> bool:
+    return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None
