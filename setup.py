@@ -51,7 +51,7 @@ class BuildEngine(Command):
         build_dir = Path(self.build_temp).resolve() / "engine"
         try:
             executorch = self.executorch()
-            native.build(build_dir, executorch=executorch, targets=["streamfuse_engine"])
+            native.build(build_dir, executorch=executorch, targets=["streamfuse_engine", "streamfuse_core"])
         except native.BuildError as error:
             sys.exit(f"error: the native engine is not built: {error}")
         target = Path(self.build_lib).resolve() / "streamfuse" / "kernels" / "lib"

@@ -39,7 +39,7 @@ def library_name() -> str:
 
 def find_core() -> Path:
     """The core's library (core/streamfuse.h), which lies beside the engine's. LibraryError where there is none."""
-    core = find_library().with_name(_file_name("streamfuse_core"))
+    core = find_library().with_name(file_name("streamfuse_core"))
     if not core.is_file():
         raise LibraryError(f"{core} is missing; build it with: python -m streamfuse.kernels.build")
     return core
@@ -116,34 +116,31 @@ def load_library() -> ctypes.CDLL:
         raise LibraryError(
             f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.kernels.build"
         ) from error
-    program = session = ctypes.c_void_p
+    program = engine = ctypes.c_void_p
     text, pointer = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
-    int64_p = ctypes.POINTER(ctypes.c_int64)
-    rows = ctypes.c_void_p
-    signatures: dict[str, list[object]] = {
-        "sf_open": [text, ctypes.c_int, pointer],
-        "sf_describe": [program, ctypes.POINTER(text)],
-        "sf_new_session": [program, pointer],
-        "sf_run": [session, text, ctypes.c_int, rows, rows, rows, ctypes.c_int],
-        "sf_streams": [session, ctypes.c_int],
-        "sf_read": [session, rows],
-        "sf_commit": [session, rows, ctypes.c_int],
-        "sf_truncate": [session, ctypes.c_int64],
-        "sf_length": [session, int64_p],
-        "sf_profile": [session, ctypes.c_int],
-        "sf_profile_data": [session, pointer, ctypes.POINTER(ctypes.c_size_t)],
-        "sf_waited": [ctypes.POINTER(ctypes.c_double)],
-        "sf_read_bandwidth": [ctypes.c_int, ctypes.POINTER(ctypes.c_double)],
-        "sf_core_distance": [ctypes.POINTER(ctypes.c_double)],
-        "sf_last_error": [],
-        "sf_close": [program],
-        "sf_free_session": [session],
+    code, rows, number = ctypes.c_int, ctypes.c_void_p, ctypes.c_double
+    signatures: dict[str, tuple[object, list[object]]] = {
+        "sf_program_open": (code, [text, code, pointer]),
+        "sf_program_close": (None, [program]),
+        "sf_program_error": (text, [program]),
+        "sf_program_describe": (code, [program, ctypes.POINTER(text)]),
+        "sf_engine_new": (code, [program, pointer]),
+        "sf_engine_free": (None, [engine]),
+        "sf_engine_error": (text, [engine]),
+        "sf_engine_backend": (code, [engine, rows]),
+        "sf_engine_run": (code, [engine, text, code, rows, rows, rows, code]),
+        "sf_engine_streams": (code, [engine, code]),
+        "sf_engine_read": (code, [engine, rows]),
+        "sf_engine_commit": (code, [engine, rows, code]),
+        "sf_engine_truncate": (code, [engine, ctypes.c_int64]),
+        "sf_engine_length": (code, [engine, ctypes.POINTER(ctypes.c_int64)]),
+        "sf_engine_profile": (code, [engine, code]),
+        "sf_engine_profile_data": (code, [engine, pointer, ctypes.POINTER(ctypes.c_size_t)]),
+        "sf_waited_ms": (number, []),
+        "sf_read_bandwidth": (number, [code]),
+        "sf_core_distance_ns": (number, []),
     }
-    for name, arguments in signatures.items():
+    for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
-        function.argtypes = arguments
-        function.restype = ctypes.c_int
-    library.sf_last_error.restype = text
-    library.sf_close.restype = library.sf_free_session.restype = None
+        function.restype, function.argtypes = result, arguments
     return library
-

@@ -174,15 +174,6 @@ int sf_program_spec(sf_program* handle, sf_spec* out) {
   });
 }
 
-int sf_program_backend(sf_program* handle, sf_backend* out) {
-  if (out == nullptr) return SF_BAD_ARGUMENT;
-  sf_engine* engine = nullptr;
-  const int code = sf_engine_new(handle, &engine);
-  if (code == SF_OK)
-    *out = {sizeof *out, engine, run, streams, commit, truncate, error_of, release, bytes_of, save, load};
-  return code;
-}
-
 int sf_engine_new(sf_program* handle, sf_engine** out) {
   if (out == nullptr) return SF_BAD_ARGUMENT;
   *out = nullptr;
@@ -201,6 +192,12 @@ void sf_engine_free(sf_engine* handle) {
 }
 
 const char* sf_engine_error(const sf_engine* handle) { return handle == nullptr ? "out of memory" : handle->error.c_str(); }
+
+int sf_engine_backend(sf_engine* handle, sf_backend* out) {
+  if (handle == nullptr || out == nullptr) return SF_BAD_ARGUMENT;
+  *out = {sizeof *out, handle, run, streams, commit, truncate, error_of, release, bytes_of, save, load};
+  return SF_OK;
+}
 
 int sf_engine_run(sf_engine* handle, const char* method, int n, const int64_t* input_ids, const int64_t* position_ids,
                   const uint8_t* ancestors, int want_logits) {

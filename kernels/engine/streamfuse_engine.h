@@ -43,12 +43,12 @@ SF_EXPORT int sf_program_describe(sf_program*, const char** json);
  * program. */
 SF_EXPORT int sf_program_spec(sf_program*, sf_spec* out);
 
-/* An engine as a table of functions for sf_new_session, which gives it back with `release`. */
-SF_EXPORT int sf_program_backend(sf_program*, sf_backend* out);
-
 SF_EXPORT int sf_engine_new(sf_program*, sf_engine** out);
 SF_EXPORT void sf_engine_free(sf_engine*);
 SF_EXPORT const char* sf_engine_error(const sf_engine*);
+
+/* The engine as a table of functions for sf_new_session; its `release` is sf_engine_free. */
+SF_EXPORT int sf_engine_backend(sf_engine*, sf_backend* out);
 
 /* One pass over n real rows, 1 <= n <= rows of the method; the engine pads. ancestors is n*n bytes, row-major, 0 or 1:
  * its diagonal is 1 and nothing lies above it. Changes no cache row. */

@@ -116,8 +116,10 @@ void prefill(const Engine& engine, const std::vector<int64_t>& prompt, size_t ro
 struct Session {
   sf_session* handle = nullptr;
   explicit Session(const Program& program) {
+    sf_engine* engine = nullptr;
     sf_backend backend;
-    check(sf_program_backend(program.handle, &backend), sf_program_error(program.handle));
+    check(sf_engine_new(program.handle, &engine), sf_program_error(program.handle));
+    check(sf_engine_backend(engine, &backend), sf_engine_error(engine));
     const int code = sf_new_session(program.model, &backend, nullptr, &handle);
     check(code, sf_error(handle));
   }

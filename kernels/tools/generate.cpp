@@ -56,11 +56,13 @@ void run(const Options& options) {
   sf_program* program;
   sf_spec spec;
   sf_model* model;
+  sf_engine* engine;
   sf_backend backend;
   sf_session* session;
   if (sf_program_open(options.model.c_str(), options.threads, &program) != SF_OK ||
-      sf_program_spec(program, &spec) != SF_OK || sf_program_backend(program, &backend) != SF_OK)
+      sf_program_spec(program, &spec) != SF_OK || sf_engine_new(program, &engine) != SF_OK)
     throw std::runtime_error(sf_program_error(program));
+  sf_engine_backend(engine, &backend);
   if (sf_open(&spec, nullptr, 0, &model) != SF_OK) throw std::runtime_error(sf_model_error(model));
   if (sf_new_session(model, &backend, nullptr, &session) != SF_OK) throw std::runtime_error(sf_error(session));
   sf_options wishes;

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,18 +27,11 @@ from streamfuse.runtime.backend import (
     ModelSpec,
     PassOutput,
 )
+from streamfuse.runtime.callbacks import Table
+from streamfuse.runtime.core import RELEASE, EngineTable, Results, view
 
 MODEL_FILE = "model.pte"
 _NOBODY: IntArray = np.zeros(0, np.int64)
-
-
-class _Results(ctypes.Structure):
-    """sf_results."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("survivors", "carrying", "vocab_size", "num_streams", "top_k")),
-        *((name, ctypes.c_void_p) for name in ("logits", "best", "kept", "stream_ids", "stream_log_probs")),
-    ]
 
 
 def _library() -> ctypes.CDLL:
@@ -49,29 +41,23 @@ def _library() -> ctypes.CDLL:
         raise BackendError(str(error)) from error
 
 
-def _check(library: ctypes.CDLL, code: int) -> None:
-    if code != 0:
-        raise BackendError(library.sf_last_error().decode(errors="replace"))
-
-
 def read_bandwidth(num_threads: int | None = None) -> float:
     """GB/s at which this machine's memory gives bytes to so many of the engine's threads (None: its own choice).
 
-    Takes about 100 ms. Raises BackendError.
+    Takes about 100 ms. Raises BackendError for a number of threads that the engine does not take.
     """
-    library, result = _library(), ctypes.c_double()
-    _check(library, library.sf_read_bandwidth(num_threads or 0, ctypes.byref(result)))
-    return result.value
+    found = float(_library().sf_read_bandwidth(num_threads or 0))
+    if not found:
+        raise BackendError(f"num_threads must lie between 0 and 64, not {num_threads}")
+    return found
 
 
 def core_distance_ns() -> float:
     """Nanoseconds that a value takes from one core's cache to another's now; 0 where that cannot be found out.
 
-    Takes a few milliseconds. Raises BackendError.
+    Takes a few milliseconds.
     """
-    library, result = _library(), ctypes.c_double()
-    _check(library, library.sf_core_distance(ctypes.byref(result)))
-    return result.value
+    return float(_library().sf_core_distance_ns())
 
 
 class ExecuTorchProgram:
@@ -85,25 +71,28 @@ class ExecuTorchProgram:
         self._handle: ctypes.c_void_p | None = None
         self.library = _library()
         pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
-        handle = ctypes.c_void_p()
-        _check(self.library, self.library.sf_open(str(pte).encode(), num_threads or 0, ctypes.byref(handle)))
-        self._handle = handle
+        self._handle = ctypes.c_void_p()
+        self._check(self.library.sf_program_open(str(pte).encode(), num_threads or 0, ctypes.byref(self._handle)))
         text = ctypes.c_char_p()
-        _check(self.library, self.library.sf_describe(handle, ctypes.byref(text)))
+        self._check(self.library.sf_program_describe(self._handle, ctypes.byref(text)))
         self.description: dict[str, Any] = json.loads(text.value or b"{}")
 
-    def new_session(self) -> ctypes.c_void_p:
-        """The engine's handle of a new session, which its caller gives back."""
+    def new_engine(self) -> ctypes.c_void_p:
+        """The handle of a new engine, which its caller frees."""
         if self._handle is None:
             raise BackendError("this program is closed")
-        session = ctypes.c_void_p()
-        _check(self.library, self.library.sf_new_session(self._handle, ctypes.byref(session)))
-        return session
+        engine = ctypes.c_void_p()
+        self._check(self.library.sf_engine_new(self._handle, ctypes.byref(engine)))
+        return engine
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            raise BackendError(self.library.sf_program_error(self._handle).decode(errors="replace"))
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
-            self.library.sf_close(handle)
+            self.library.sf_program_close(handle)
 
     def __enter__(self) -> ExecuTorchProgram:
         return self
@@ -131,18 +120,17 @@ class ExecuTorchBackend:
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._seen: dict[tuple[Any, ...], PassOutput] = {}  # results of one kind always lie at the same place
-        self._results = _Results()
+        self._results = Results()
         self._results_address = ctypes.addressof(self._results)
         self._lock = threading.Lock()
         program = source if isinstance(source, ExecuTorchProgram) else ExecuTorchProgram(source, num_threads)
         self._library, self.description = program.library, program.description
         try:
             self._spec = _checked(spec, self.description) if spec else _spec_of(self.description)
-            self._handle = program.new_session()
+            self._handle = program.new_engine()
         finally:
             if program is not source:
                 program.close()
-        self._length = 0
         self._inputs = _Inputs(max(facts["rows"] for facts in self.description["methods"].values()))
 
     @property
@@ -151,7 +139,9 @@ class ExecuTorchBackend:
 
     @property
     def length(self) -> int:
-        return self._length
+        length = ctypes.c_int64()
+        self._check(self._library.sf_engine_length(self._open(), ctypes.byref(length)))
+        return length.value
 
     def run(
         self,
@@ -163,51 +153,47 @@ class ExecuTorchBackend:
     ) -> PassOutput:
         inputs = self._inputs.filled(input_ids, position_ids, ancestors)
         handle, results = self._open(), self._results
-        self._check(self._library.sf_run(handle, method.encode(), *inputs, want_logits))
-        self._check(self._library.sf_read(handle, self._results_address))
+        self._check(self._library.sf_engine_run(handle, method.encode(), *inputs, want_logits))
+        self._check(self._library.sf_engine_read(handle, self._results_address))
         key = (method, want_logits, results.survivors, results.carrying)
         if key not in self._seen:
             self._seen[key] = self._output(method, want_logits)
         return self._seen[key]
 
     def streams(self, index: int) -> PassOutput:
-        self._check(self._library.sf_streams(self._open(), index))
-        self._check(self._library.sf_read(self._open(), self._results_address))
+        self._check(self._library.sf_engine_streams(self._open(), index))
+        self._check(self._library.sf_engine_read(self._open(), self._results_address))
         if (STREAMS,) not in self._seen:
             self._seen[STREAMS,] = PassOutput(None, _NOBODY, _NOBODY, *self._stream_views())
         return self._seen[STREAMS,]
 
     def commit(self, rows: Sequence[int]) -> None:
         wanted = np.asarray(rows, np.int32).reshape(-1)
-        self._check(self._library.sf_commit(self._open(), wanted.ctypes.data, wanted.shape[0]))
-        self._length += wanted.shape[0]
+        self._check(self._library.sf_engine_commit(self._open(), wanted.ctypes.data, wanted.shape[0]))
 
     def truncate(self, length: int) -> None:
-        self._check(self._library.sf_truncate(self._open(), length))
-        self._length = length
+        self._check(self._library.sf_engine_truncate(self._open(), length))
 
     def profile(self, on: bool) -> None:
         """Start or end a profile of every operator. Forgets the last run; the caches stay."""
         self._seen.clear()
-        self._check(self._library.sf_profile(self._open(), on))
+        self._check(self._library.sf_engine_profile(self._open(), on))
 
     def profile_data(self) -> bytes:
         """What was recorded since it was last asked, as an ETDump for ExecuTorch's Inspector."""
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
-        self._check(self._library.sf_profile_data(self._open(), ctypes.byref(data), ctypes.byref(size)))
+        self._check(self._library.sf_engine_profile_data(self._open(), ctypes.byref(data), ctypes.byref(size)))
         return ctypes.string_at(data, size.value)
 
     def waited_ms(self) -> float:
         """How long this thread's passes have waited for the engine's other threads since it was last asked."""
-        waited = ctypes.c_double()
-        self._check(self._library.sf_waited(ctypes.byref(waited)))
-        return waited.value
+        return float(self._library.sf_waited_ms())
 
     def close(self) -> None:
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:
-            self._library.sf_free_session(handle)
+            self._library.sf_engine_free(handle)
 
     def __enter__(self) -> ExecuTorchBackend:
         return self
@@ -225,32 +211,34 @@ class ExecuTorchBackend:
         return self._handle
 
     def _check(self, code: int) -> None:
-        _check(self._library, code)
+        if code != 0:
+            raise BackendError(self._library.sf_engine_error(self._handle).decode(errors="replace"))
+
+    def engine_table(self) -> Table:
+        """The engine's own functions for a session of the core, which closes this backend at its end."""
+        table = Table(EngineTable())
+        self._check(self._library.sf_engine_backend(self._open(), ctypes.byref(table.struct)))
+        table.struct.size = ctypes.sizeof(EngineTable)
+        table.struct.release = release = RELEASE(lambda _: self.close())
+        table.held = [release, self]
+        return table
 
     def _output(self, method: str, want_logits: bool) -> PassOutput:
         """Views of the engine's memory, where the results of the last run lie."""
         r, facts = self._results, self.description["methods"][method]
         if not facts["logits"]:
             return PassOutput.of_prefill()
-        logits = _view(r.logits, np.float32, r.survivors, r.vocab_size) if want_logits else None
-        best = _view(r.best, np.int64, r.survivors)
+        logits = view(r.logits, np.float32, r.survivors, r.vocab_size) if want_logits else None
+        best = view(r.best, np.int64, r.survivors)
         if method == DECODE:
             return PassOutput.of_decode(logits, best)
-        kept = _view(r.kept, np.int64, r.survivors)
+        kept = view(r.kept, np.int64, r.survivors)
         return PassOutput(logits, best, kept, *(self._stream_views() if facts["streams"] else ()))
 
     def _stream_views(self) -> tuple[IntArray, FloatArray]:
         r = self._results
         shape = (r.carrying, r.num_streams, r.top_k)
-        return _view(r.stream_ids, np.int64, *shape), _view(r.stream_log_probs, np.float32, *shape)
-
-
-def _view(address: int, dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
-    if 0 in shape:
-        return np.zeros(shape, dtype)
-    memory = (ctypes.c_char * (math.prod(shape) * np.dtype(dtype).itemsize)).from_address(address)
-    view: npt.NDArray[Any] = np.frombuffer(memory, dtype)  # type: ignore[call-overload]  # ctypes arrays are buffers
-    return view.reshape(shape)
+        return view(r.stream_ids, np.int64, *shape), view(r.stream_log_probs, np.float32, *shape)
 
 
 class _Inputs:
