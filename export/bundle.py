@@ -218,18 +218,16 @@ def _peak_memory() -> int:
 def _write_draft(model: StreamFused, path: Path) -> None:
     """The host's drafting data, docs/contracts.md section 4."""
     vocab, rank = model.stream_vocab, model.streams_config.parent_rank
-    left, path_arrays = torch.zeros(model.base.config.vocab_size, 0), {}
+    left = torch.zeros(model.base.config.vocab_size, 0)
     right, gate = torch.zeros(len(vocab), 0), torch.zeros(model.streams_config.num_streams, 0)
     if rank:
         left = model.parent.left_rows(model.base.embed_tokens.weight)
         right, gate = model.parent.right_rows(model.head_rows()), model.parent.gate
-        path_arrays = model.parent.path_arrays()
     arrays: dict[str, Any] = {
         "parent_left": left.to(torch.float16).numpy(),
         "parent_right": right.to(torch.float16).numpy(),
         "gate": gate.to(torch.float32).numpy(),
         "stream_vocab": vocab.to(torch.int32).numpy(),
-        **path_arrays,
         **{f"ngram_{name}": array.numpy() for name, array in model.ngrams.items()},
     }
     np.savez(path, **arrays)
