@@ -6,7 +6,7 @@ The arithmetic is that of docs/contracts.md, section 4. It decides what is tried
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import Any, Protocol, TypeAlias
@@ -105,12 +105,11 @@ class DraftTables:
                 it; names the file and the array.
         """
         try:
-            arrays = map_tensors(path)
+            arrays: dict[str, Any] = map_tensors(path)
             _check_kinds(arrays)
-            ngrams = None
-            if "ngram_keys" in arrays:
-                ngrams = NgramTable.of(len(arrays["parent_left"]), *(arrays.pop(name) for name in _NGRAMS))
-            return cls.of(**arrays, ngrams=ngrams)
+            ngrams = [arrays.pop(name) for name in _NGRAMS if name in arrays]
+            tables = cls.of(**arrays)
+            return replace(tables, ngrams=NgramTable.of(len(tables.slot_of), *ngrams)) if ngrams else tables
         except (OSError, ValueError) as error:
             raise ValueError(f"cannot read the drafting data {path}: {error}") from error
 

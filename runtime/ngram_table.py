@@ -48,7 +48,10 @@ class NgramTable:
         """From the arrays of draft.safetensors. ValueError, naming the array, where a shape or a value cannot be."""
         probs = np.asarray(log_probs, np.float32)
         if any(array.ndim != 1 for array in (keys, starts, ids, probs)) or len(ids) != len(probs):
-            raise ValueError(f"ngram_ids {ids.shape} and ngram_log_probs {probs.shape} do not belong together")
+            raise ValueError(
+                f"ngram_keys {keys.shape}, ngram_starts {starts.shape}, ngram_ids {ids.shape} and ngram_log_probs "
+                f"{probs.shape} do not belong together"
+            )
         places = starts.astype(np.int64)  # the difference of two int32 may be none
         if len(places) != len(keys) + 1 or places[0] != 0 or places[-1] != len(ids) or (np.diff(places) < 0).any():
             raise ValueError(f"ngram_starts does not divide {len(ids)} entries among {len(keys)} contexts")
