@@ -31,7 +31,6 @@ _PARTS = {
     "gated_mlp": MLP,
     "head": HEAD,
     "stream_top_k": TOP_K,
-    "top_k_log_prob": TOP_K,
 }
 WAIT = "wait"  # no operator: what the calling thread waited for others inside of operators
 _BANDWIDTH_TIMES = 5  # in one run

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 
 from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
+from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base, load_stream_fused
-from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.draft import DraftTables
 from streamfuse.text_io import TextIO
@@ -27,6 +27,7 @@ from streamfuse.text_io import TextIO
 from . import facts, reference, selftest
 from .calibrate import calibrate, held_out_prompts, questions
 from .config import to_config
+from .draft import draft_arrays, write_tensors
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
 from .preview import Preview, check_fit
@@ -152,25 +153,25 @@ class _Export:
     def write(self) -> None:
         self.progress("writing the bundle")
         folder = self.writer.folder
-        np.savez(folder / "selftest.npz", **self.script.to_arrays(self.expected))
-        _write_draft(self.model, folder / "draft.npz")
+        np.savez(folder / SELFTEST_FILE, **self.script.to_arrays(self.expected))
+        write_tensors(folder / DRAFT_FILE, draft_arrays(self.model))
         (folder / "tokenizer.json").write_bytes((self.plan.model / "tokenizer.json").read_bytes())
         if self.facts.kernels:
-            self.report.calibration = self._calibrate(folder / "draft.npz")
+            self.report.calibration = self._calibrate(folder / DRAFT_FILE)
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         self.report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
         self.report.target = self.facts.report
 
     def _calibrate(self, draft: Path) -> dict[str, list[Any]]:
-        """Adds `calibration` and `acceptance` to draft.npz, by a few answers of the bundle itself."""
+        """Adds `calibration` and `acceptance` to draft.safetensors, by a few answers of the bundle itself."""
         model = facts.model_facts(self.plan, self.model)
         marks = model["bos_token_id"], model["eos_token_ids"]
         text = TextIO(draft.parent / "tokenizer.json", model["chat_template"], *marks)
         prompts = held_out_prompts(self.plan.adapter, self.model.base.config.vocab_size) or questions(text)
         with closing(self.target.open()) as backend:
             measured = asdict(calibrate(backend, DraftTables.load(draft), prompts))
-        with np.load(draft) as arrays:
-            np.savez(draft, **{**arrays, **{name: np.array(found, np.float32) for name, found in measured.items()}})
+        found = {name: np.array(values, np.float32) for name, values in measured.items() if values}
+        write_tensors(draft, draft_arrays(self.model) | found)
         return measured
 
     def _prove(
@@ -213,23 +214,3 @@ def _peak_memory() -> int:
     """Largest resident size of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _write_draft(model: StreamFused, path: Path) -> None:
-    """The host's drafting data, docs/contracts.md section 4."""
-    vocab, rank = model.stream_vocab, model.streams_config.parent_rank
-    left, path_arrays = torch.zeros(model.base.config.vocab_size, 0), {}
-    right, gate = torch.zeros(len(vocab), 0), torch.zeros(model.streams_config.num_streams, 0)
-    if rank:
-        left = model.parent.left_rows(model.base.embed_tokens.weight)
-        right, gate = model.parent.right_rows(model.head_rows()), model.parent.gate
-        path_arrays = model.parent.path_arrays()
-    arrays: dict[str, Any] = {
-        "parent_left": left.to(torch.float16).numpy(),
-        "parent_right": right.to(torch.float16).numpy(),
-        "gate": gate.to(torch.float32).numpy(),
-        "stream_vocab": vocab.to(torch.int32).numpy(),
-        **path_arrays,
-        **{f"ngram_{name}": array.numpy() for name, array in model.ngrams.items()},
-    }
-    np.savez(path, **arrays)

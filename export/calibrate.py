@@ -30,7 +30,7 @@ _QUESTIONS = (
     "A train leaves at 9:40 and takes 95 minutes. When does it arrive?",
 )
 _NEW_TOKENS = 48
-_MOST_RATIO = 10.0  # what draft.npz may hold
+_MOST_RATIO = 10.0  # what draft.safetensors may hold
 
 
 def held_out_prompts(adapter: Path, vocab_size: int) -> list[list[int]]:
@@ -57,7 +57,7 @@ def questions(text: TextIO) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What draft.npz holds of it, G streams; empty where no prompt fits or none drafts.
+    """What draft.safetensors holds of it, G streams; empty where no prompt fits or none drafts.
 
     Attributes:
         calibration: [G] hits per promised hit at each depth.

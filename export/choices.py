@@ -46,7 +46,6 @@ BACKENDS: dict[str, dict[str, Choices]] = {
         "xnnpack": Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
         "coreml": _DELEGATE,
         "vulkan": _DELEGATE,
-        "qnn": _DELEGATE,
     },
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
     "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},

@@ -102,7 +102,7 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK and Vulkan it is a copy in
     another form. What tunes the base and is not merged is read in every pass, so it counts with the matrices that it
     sits beside. `streams` counts the stream head and the rest of the adapter, without the parent term, which is the
-    host's (draft.npz).
+    host's (draft.safetensors).
     """
     h, inner, layers, vocab = config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim

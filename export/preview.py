@@ -48,7 +48,7 @@ class Preview:
     @property
     def run_bytes(self) -> int:
         """Memory of a process that runs the bundle, its own code left out: weights, caches, drafting data."""
-        return self.weight_bytes + self.cache_bytes + self.files["draft.npz"]
+        return self.weight_bytes + self.cache_bytes + self.files["draft.safetensors"]
 
     def to_dict(self) -> dict[str, Any]:
         """For `--dry-run --json`."""
@@ -191,7 +191,9 @@ def _files(plan: ExportPlan, model: StreamFused, streams: StreamConfig, weight_b
     return {
         graph: weight_bytes,
         "tokenizer.json": (plan.model / "tokenizer.json").stat().st_size,
-        "draft.npz": 2 * rank * (vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams) + ngrams,
+        "draft.safetensors": 2 * rank * (vocab_size + stream_vocab)
+        + 4 * (stream_vocab + rank * streams.num_streams)
+        + ngrams,
         "selftest.npz": 4 * rows * vocab_size,
     }
 

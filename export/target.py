@@ -32,7 +32,6 @@ _PLACES = {  # module and class below this package, by backend
     "xnnpack": "executorch:ExecuTorchTarget",
     "coreml": _DELEGATES,
     "vulkan": _DELEGATES,
-    "qnn": _DELEGATES,
     "mlprogram": "coreml.target:CoreMLTarget",
     "onnxruntime": "onnx.target:OnnxTarget",
 }

@@ -25,7 +25,6 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Tensor cache_length, Tensor visible, float scale",
         ("out",),
     ),
-    "top_k_log_prob": ("Tensor logits, Tensor ids, int k", ("out_ids", "out_log_probs")),
     "embedding_q8": ("Tensor weight, Tensor ids", ("out",)),
     "linear": (
         f"Tensor x, Tensor? norm, float eps, Tensor weight, int out_features, Tensor? residual, {_ADAPTER}",

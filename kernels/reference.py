@@ -48,17 +48,6 @@ def tree_attention(
     return torch.einsum("rhgt,thd->rhgd", weights, values).reshape(rows, heads * dim)
 
 
-def top_k_log_prob(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row, best first, equal values by smaller column: their ids and their log-softmax values.
-
-    logits float32 [R, S], ids int64 [S] -> int64 [R, k], float32 [R, k].
-    """
-    if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"k must lie between 1 and {logits.shape[1]}, not {k}")
-    columns = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :k]
-    return ids[columns], torch.log_softmax(logits, dim=1).gather(1, columns)
-
-
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
     """Rows `ids` int64 [R] of a packed Q8_0 matrix, dequantized: float32 [R, K]."""
     tiles = unpack(weight[ids // TILE])
@@ -152,6 +141,17 @@ def stream_top_k(x: Tensor, norm: Tensor, eps: float, weight: Tensor, ids: Tenso
 
 
 # --- arithmetic ---
+
+
+def top_k_log_prob(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row, best first, equal values by smaller column: their ids and their log-softmax values.
+
+    logits float32 [R, S], ids int64 [S] -> int64 [R, k], float32 [R, k].
+    """
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"k must lie between 1 and {logits.shape[1]}, not {k}")
+    columns = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :k]
+    return ids[columns], torch.log_softmax(logits, dim=1).gather(1, columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,6 @@ def tree_attention(
     return query.new_empty(rows, heads * dim)
 
 
-def top_k_log_prob(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    check = _Checks("top_k_log_prob")
-    check(logits.dim() == 2 and ids.shape == logits.shape[1:], "logits [rows, columns] and ids [columns]")
-    check(1 <= k <= logits.shape[1], f"k must lie between 1 and {logits.shape[1]}, not {k}")
-    return ids.new_empty(logits.shape[0], k), logits.new_empty(logits.shape[0], k)
-
-
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
     check = _Checks("embedding_q8")
     check(weight.dim() == 3 and weight.shape[2] == Q8_0_BYTES, f"weight must be uint8 [tiles, groups, {Q8_0_BYTES}]")

@@ -101,6 +101,8 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
     found = metadata.get("format")
     if found != _FORMAT:
         raise CheckpointError(f"{path}: not an adapter of this version (metadata field 'format' is {found!r})")
+    if "parent.mix" in state:
+        raise CheckpointError(f"{path}: tensor 'parent.mix', a parent term over the path, is no longer supported")
     try:
         return StreamConfig.from_json(metadata["streams"]), state, metadata
     except (KeyError, TypeError, ValueError) as error:

@@ -19,7 +19,6 @@ WIDENS = (
     "adapter_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
-PARENT_PATHS = ("parent", "grandparent", "cell")
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SCALING_FIELDS = {  # RoPE scaling and what its formula needs
     "default": (),
@@ -136,8 +135,6 @@ class StreamConfig:
         base_layers: how many top layers have them.
         base_alpha: their scale is base_alpha / base_rank.
         parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
-        parent_path: what the parent term knows of the path from the root: "parent", its last token; "grandparent", its
-            last two; "cell", all of it, through a small recurrent cell.
         pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
     """
@@ -154,7 +151,6 @@ class StreamConfig:
     base_rank: int = 0
     base_layers: int = 0
     base_alpha: float = 48.0
-    parent_path: str = "parent"
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_streams <= 8:
@@ -164,8 +160,6 @@ class StreamConfig:
         for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size", "base_rank"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, it is {getattr(self, name)}")
-        if self.parent_path not in PARENT_PATHS:
-            raise ValueError(f"parent_path must be one of {', '.join(PARENT_PATHS)}, not {self.parent_path!r}")
         if bool(self.base_rank) != bool(self.base_layers) or self.base_layers < 0:
             raise ValueError(
                 f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "
@@ -177,5 +171,11 @@ class StreamConfig:
 
     @classmethod
     def from_json(cls, text: str) -> StreamConfig:
-        """The settings of `to_json`. ValueError where a value is out of range, TypeError for an unknown field."""
-        return cls(**json.loads(text))
+        """The settings of `to_json`. ValueError where a value is out of range, TypeError for an unknown field.
+
+        Adapters of earlier versions say how much of the path their parent term knows: its last token, or more.
+        """
+        settings = dict(json.loads(text))
+        if (path := settings.pop("parent_path", "parent")) != "parent":
+            raise ValueError(f"a parent term over the path, parent_path {path!r}, is no longer supported")
+        return cls(**settings)

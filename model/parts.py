@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -83,18 +82,10 @@ class ParentTerm(nn.Module):
 
     A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a
     particular parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
-
-    A deeper `path` puts the path's state in the place of Ê_u U: with the grandparent w, Ê_u U + Ê_w U W; or that of a
-    recurrent cell, tanh(Ê_u U + state_w W), where nothing comes before the root. W [r, r] is zero at the start.
     """
 
-    mix: nn.Parameter  # W; absent where only the parent counts
-
-    def __init__(self, hidden_size: int, num_streams: int, rank: int, path: str = "parent") -> None:
+    def __init__(self, hidden_size: int, num_streams: int, rank: int) -> None:
         super().__init__()
-        self.path = path
-        if path != "parent":
-            self.mix = nn.Parameter(torch.zeros(rank, rank))
         self.left = nn.Parameter(torch.randn(hidden_size, rank))  # U
         self.right = nn.Parameter(torch.zeros(rank, hidden_size))  # V
         self.gate = nn.Parameter(torch.ones(num_streams, rank))  # g
@@ -102,23 +93,6 @@ class ParentTerm(nn.Module):
     def left_rows(self, embedding: Tensor) -> Tensor:
         """[n, hidden_size] embedding rows of parents -> [n, rank]."""
         return F.normalize(embedding.float(), dim=-1) @ self.left
-
-    def states(self, rows: Tensor) -> Tensor:
-        """`left_rows` of the tokens of paths, [..., depth, rank] from the root on -> the path's state at each."""
-        if self.path == "parent":
-            return rows
-        if self.path == "grandparent":
-            return rows + F.pad(rows[..., :-1, :], (0, 0, 1, 0)) @ self.mix
-        states = [torch.tanh(rows[..., 0, :])]
-        for row in rows.unbind(-2)[1:]:
-            states.append(torch.tanh(row + states[-1] @ self.mix))
-        return torch.stack(states, -2)
-
-    def path_arrays(self) -> dict[str, Any]:
-        """What draft.npz holds of a deeper path; nothing where only the parent counts."""
-        if self.path == "parent":
-            return {}
-        return {"path_mix": self.mix.detach().float().cpu().numpy(), "path_cell": np.array(self.path == "cell")}
 
     def right_rows(self, head: Tensor) -> Tensor:
         """[S, hidden_size] head rows of candidates -> [S, rank]."""

@@ -112,7 +112,7 @@ class StreamFused(nn.Module):
                 StreamAdapters.of(block, config.adapter_rank, config.adapter_alpha) for block in self.top_blocks
             )
         if config.parent_rank:
-            self.parent = ParentTerm(h, config.num_streams, config.parent_rank, config.parent_path)
+            self.parent = ParentTerm(h, config.num_streams, config.parent_rank)
         if config.pruner_rank:
             self.pruner = Pruner(h, config.pruner_rank)
         if stream_vocab is None:

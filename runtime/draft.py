@@ -5,23 +5,28 @@ The arithmetic is that of docs/contracts.md, section 4. It decides what is tried
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
 from streamfuse.runtime.ngram_table import NgramTable
+from streamfuse.runtime.tensors import map_tensors
 from streamfuse.runtime.tree import Tree
 
 Float64Array = npt.NDArray[np.float64]
 # (root token, stream_ids [G, k], stream_log_probs [G, k], width, depth) -> tree
 Grower: TypeAlias = Callable[[int, IntArray, FloatArray, int, int], Tree]
+
+_MOST_RATIO, _MOST_RANKS = 10, 8
+_NEEDED = {"parent_left": "<f2", "parent_right": "<f2", "gate": "<f4", "stream_vocab": "<i4"}
+_MEASURED = {"calibration": "<f4", "acceptance": "<f4"}  # each may be missing
+_NGRAMS = {"ngram_keys": "<i8", "ngram_starts": "<i4", "ngram_ids": "<i4", "ngram_log_probs": "<f2"}  # all or none
 
 
 class NgramGrower(Protocol):
@@ -56,69 +61,64 @@ class DraftTables:
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
     calibration: tuple[float, ...] = ()  # [G] hits per promised hit at each depth; empty where nobody measured
     acceptance: tuple[tuple[float, ...], ...] = ()  # [G, ranks] measured likewise: shares per depth and rank
-    mix: FloatArray | None = None  # [r, r]: what comes before the parent on its path counts through it; None: nothing
-    cell: bool = False  # with mix: a recurrent cell over the whole path, else the grandparent
     ngrams: NgramTable | None = None  # what follows the last two tokens by rule; None where nobody counted
 
     @classmethod
     def of(
         cls,
         parent_left: npt.NDArray[np.float16],
-        parent_right: npt.NDArray[np.float16],
+        parent_right: npt.NDArray[np.floating],
         gate: FloatArray,
         stream_vocab: npt.NDArray[np.int32],
-        calibration: Sequence[float] = (),
-        mix: FloatArray | None = None,
-        cell: bool = False,
-        acceptance: Sequence[Sequence[float]] = (),
+        calibration: npt.ArrayLike | None = None,
+        acceptance: npt.ArrayLike | None = None,
         ngrams: NgramTable | None = None,
     ) -> DraftTables:
-        """From the arrays of draft.npz. ValueError where the shapes contradict one another."""
-        vocab_size, rank = parent_left.shape
-        if parent_right.shape != (len(stream_vocab), rank) or gate.ndim != 2 or gate.shape[1] != rank:
-            raise ValueError(
-                f"parent_left {parent_left.shape}, parent_right {parent_right.shape}, gate {gate.shape} and "
-                f"stream_vocab {stream_vocab.shape} do not belong together"
-            )
-        if mix is not None and mix.shape != (rank, rank):
-            raise ValueError(f"path_mix {mix.shape} does not belong to a parent term of rank {rank}")
+        """From the arrays of draft.safetensors. ValueError, naming the array, where a shape or a value cannot be."""
+        shapes = f"parent_left {parent_left.shape}, parent_right {parent_right.shape}, gate {gate.shape}"
+        if {parent_left.ndim, parent_right.ndim, gate.ndim} != {2} or stream_vocab.ndim != 1:
+            raise ValueError(f"{shapes} and stream_vocab {stream_vocab.shape} have not 2, 2, 2 and 1 dimensions")
+        (vocab_size, rank), streams = parent_left.shape, len(gate)
+        if parent_right.shape != (len(stream_vocab), rank) or gate.shape[1] != rank:
+            raise ValueError(f"{shapes} and stream_vocab {stream_vocab.shape} do not belong together")
+        for name, array in (("parent_left", parent_left), ("parent_right", parent_right), ("gate", gate)):
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} holds what is no finite number")
         if len(stream_vocab) and not 0 <= int(stream_vocab.min()) <= int(stream_vocab.max()) < vocab_size:
             raise ValueError(f"stream_vocab names a token outside the vocabulary of {vocab_size}")
-        slot_of = np.full(vocab_size, -1, np.int32)
-        slot_of[stream_vocab] = np.arange(len(stream_vocab), dtype=np.int32)
-        if not all(0 <= ratio <= 10 for ratio in calibration):
-            raise ValueError(f"calibration holds {list(calibration)}, which are not ratios from 0 to 10")
-        ratios = tuple(float(ratio) for ratio in calibration)
-        shares = tuple(tuple(float(share) for share in level) for level in acceptance)
-        if not all(share >= 0 and sum(level) <= 1.001 for level in shares for share in level):
-            raise ValueError("acceptance holds a depth whose shares are not from 0 to 1 together")
+        if (stream_vocab[1:] <= stream_vocab[:-1]).any():
+            raise ValueError("stream_vocab is not ascending")
         if ngrams is not None and ngrams.vocab_size != vocab_size:
             raise ValueError(f"the n-gram table is of {ngrams.vocab_size} tokens, the vocabulary has {vocab_size}")
-        mix = None if mix is None else mix.astype(np.float32)
+        slot_of = np.full(vocab_size, -1, np.int32)
+        slot_of[stream_vocab] = np.arange(len(stream_vocab), dtype=np.int32)
         right, gate = parent_right.astype(np.float32), gate.astype(np.float32)
-        return cls(parent_left, right, gate, slot_of, ratios, shares, mix, cell, ngrams)
+        ratios, shares = _ratios(calibration, streams), _shares(acceptance, streams)
+        return cls(parent_left, right, gate, slot_of, ratios, shares, ngrams)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> DraftTables:
-        """Read a bundle's draft.npz. ValueError, naming file and array, where it is damaged."""
-        names = ("parent_left", "parent_right", "gate", "stream_vocab")
+        """Read a bundle's draft.safetensors; parent_left stays in the mapped file.
+
+        Raises:
+            ValueError: it cannot be read, or an array is missing, unknown, or not as docs/contracts.md, section 4, has
+                it; names the file and the array.
+        """
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                missing = [name for name in names if name not in arrays]
-                if missing:
-                    raise ValueError(f"it lacks {', '.join(missing)}")
-                calibration = arrays["calibration"].tolist() if "calibration" in arrays else ()
-                left, right, gate, stream_vocab = (arrays[name] for name in names)
-                acceptance = arrays["acceptance"].tolist() if "acceptance" in arrays else ()
-                mix = arrays.get("path_mix")
-                cell = "path_cell" in arrays and bool(arrays["path_cell"])
-                ngrams = None
-                if "ngram_keys" in arrays:
-                    parts = (arrays[f"ngram_{part}"] for part in ("keys", "starts", "ids", "log_probs"))
-                    ngrams = NgramTable.of(len(left), *parts)
-                return cls.of(left, right, gate, stream_vocab, calibration, mix, cell, acceptance, ngrams)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            arrays: dict[str, Any] = map_tensors(path)
+            _check_kinds(arrays)
+            ngrams = [arrays.pop(name) for name in _NGRAMS if name in arrays]
+            tables = cls.of(**arrays)
+            return replace(tables, ngrams=NgramTable.of(len(tables.slot_of), *ngrams)) if ngrams else tables
+        except (OSError, ValueError) as error:
             raise ValueError(f"cannot read the drafting data {path}: {error}") from error
+
+    def check(self, num_streams: int, vocab_size: int) -> None:
+        """ValueError where these are not the tables of a model with so many streams and tokens."""
+        if self.rank and len(self.gate) != num_streams:
+            raise ValueError(f"draft.safetensors is of {len(self.gate)} streams, the model has {num_streams}")
+        if len(self.slot_of) != vocab_size:
+            raise ValueError(f"draft.safetensors is of {len(self.slot_of)} tokens, the model has {vocab_size}")
 
     @property
     def rank(self) -> int:
@@ -128,8 +128,43 @@ class DraftTables:
         """float32 [..., r] for candidate ids [...]. ValueError for a token outside the stream vocabulary."""
         slots = self.slot_of[candidates]
         if slots.size and int(slots.min()) < 0:
-            raise ValueError("a stream proposed a token outside the stream vocabulary of draft.npz")
+            raise ValueError("a stream proposed a token outside the stream vocabulary of draft.safetensors")
         return self.parent_right[slots]
+
+
+def _ratios(calibration: npt.ArrayLike | None, streams: int) -> tuple[float, ...]:
+    """Checked; empty for None."""
+    if calibration is None:
+        return ()
+    found = np.asarray(calibration, np.float64)
+    if found.shape != (streams,) or not ((found >= 0) & (found <= _MOST_RATIO)).all():
+        raise ValueError(f"calibration {found.shape} is not {streams} ratios from 0 to {_MOST_RATIO}")
+    return tuple(found.tolist())
+
+
+def _shares(acceptance: npt.ArrayLike | None, streams: int) -> tuple[tuple[float, ...], ...]:
+    """Checked; empty for None."""
+    if acceptance is None:
+        return ()
+    found = np.asarray(acceptance, np.float64)
+    if found.ndim != 2 or len(found) != streams or not 1 <= found.shape[1] <= _MOST_RANKS:
+        raise ValueError(f"acceptance {found.shape} is not of {streams} depths and 1 to {_MOST_RANKS} ranks")
+    if not ((found >= 0).all() and (found.sum(axis=1) <= 1.001).all()):
+        raise ValueError("acceptance holds a depth whose shares are not from 0 to 1 together")
+    return tuple(tuple(level) for level in found.tolist())
+
+
+def _check_kinds(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """ValueError, naming the array, where one is missing, unknown or of another dtype."""
+    dtypes = {**_NEEDED, **_MEASURED, **_NGRAMS}
+    needed = [*_NEEDED, *(_NGRAMS if arrays.keys() & _NGRAMS.keys() else ())]
+    if missing := [name for name in needed if name not in arrays]:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    for name, array in arrays.items():
+        if name not in dtypes:
+            raise ValueError(f"it holds {name!r:.80}, which this version does not know")
+        if array.dtype != np.dtype(dtypes[name]):
+            raise ValueError(f"{name} is {array.dtype}, not {np.dtype(dtypes[name])}")
 
 
 def grow(
@@ -148,9 +183,9 @@ def grow(
         return Tree.root(root)
     conditional = _Conditional(stream_ids[:levels], stream_log_probs[:levels], tables)
     tokens, probs, parents = [np.array([root])], [np.zeros(1)], [np.array([-1])]
-    first_row, floor, parent = 0, -np.inf, np.zeros(1, np.int64)
+    first_row, floor = 0, -np.inf
     for level in range(levels):
-        flat = (probs[level][:, None] + conditional(level, tokens[level], parent)).ravel()
+        flat = (probs[level][:, None] + conditional(level, tokens[level])).ravel()
         best = _best(flat, budget, floor)
         if not len(best):
             break
@@ -164,7 +199,7 @@ def grow(
 
 
 class _Conditional:
-    """Log-probability of each candidate of a stream under each given parent; to be called level by level."""
+    """Log-probability of each candidate of a stream under each given parent."""
 
     def __init__(self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None) -> None:
         self.log_probs = log_probs.astype(np.float64)
@@ -172,29 +207,17 @@ class _Conditional:
         if self.tables is not None:
             self.right = self.tables.right_of(ids)
             self.tails = np.maximum(0.0, 1.0 - np.exp(self.log_probs).sum(axis=1))
-            self.before = np.zeros((1, self.tables.rank), np.float32)  # of the level above: states, or rows of tokens
 
-    def __call__(self, level: int, parent_tokens: IntArray, grandparents: IntArray) -> Float64Array:
-        """float64 [parents, k], at most 0; without a parent term [1, k], the same for all parents.
-
-        `grandparents` [parents] are places among the parents of the call before; 0 in the first.
-        """
+    def __call__(self, level: int, parent_tokens: IntArray) -> Float64Array:
+        """float64 [parents, k], at most 0; without a parent term [1, k], the same for all parents."""
         if self.tables is None:
             marginal: Float64Array = np.minimum(self.log_probs[level], 0.0)[None]
             return marginal
         left = self.tables.parent_left[parent_tokens].astype(np.float32)
-        if self.tables.mix is not None:
-            left = self._along_path(left, self.before[grandparents] @ self.tables.mix, self.tables.cell)
         scores: Float64Array = self.log_probs[level] + (left * self.tables.gate[level]) @ self.right[level].T
         mass = np.exp(scores).sum(axis=1) + self.tails[level]
         conditional: Float64Array = np.minimum(scores - np.log(mass)[:, None], 0.0)
         return conditional
-
-    def _along_path(self, left: FloatArray, mixed: FloatArray, cell: bool) -> FloatArray:
-        """States float32 [parents, r] of the paths that end at the parents; as model/parts.py, ParentTerm.states."""
-        state: FloatArray = np.tanh(left + mixed) if cell else left + mixed
-        self.before = state if cell else left
-        return state
 
 
 def _best(values: Float64Array, count: int, floor: float) -> IntArray:

@@ -52,8 +52,8 @@ def library_with_grow() -> ctypes.CDLL | None:
 
 
 def native_grower(tables: DraftTables | None) -> NativeGrower | None:
-    """A grower for these tables; None where the library cannot grow trees, or not with these tables' kind of path."""
-    library = library_with_grow() if tables is None or tables.mix is None else None
+    """A grower for these tables; None where there is no library that grows trees."""
+    library = library_with_grow()
     return None if library is None else NativeGrower(library, tables)
 
 
@@ -118,7 +118,7 @@ class NativeGrower:
         growth.tokens, growth.parents, growth.depths, growth.log_probs, growth.ancestors = place.addresses
         rows = self._grow(self._address)
         if rows < 1:
-            raise ValueError("a stream proposed a token outside the stream vocabulary of draft.npz")
+            raise ValueError("a stream proposed a token outside the stream vocabulary of draft.safetensors")
         return place.tree(rows)
 
     def _make_room(self, shape: tuple[int, ...], width: int) -> None:

@@ -45,20 +45,26 @@ class NgramTable:
 
     @classmethod
     def of(cls, vocab_size: int, keys: IntRows, starts: IntRows, ids: IntRows, log_probs: npt.ArrayLike) -> NgramTable:
-        """From the arrays of draft.npz. ValueError where they contradict one another."""
+        """From the arrays of draft.safetensors. ValueError, naming the array, where a shape or a value cannot be."""
         probs = np.asarray(log_probs, np.float32)
         if any(array.ndim != 1 for array in (keys, starts, ids, probs)) or len(ids) != len(probs):
-            raise ValueError(f"ngram_ids {ids.shape} and ngram_log_probs {probs.shape} do not belong together")
-        if len(starts) != len(keys) + 1 or starts[0] != 0 or starts[-1] != len(ids) or (np.diff(starts) < 0).any():
+            raise ValueError(
+                f"ngram_keys {keys.shape}, ngram_starts {starts.shape}, ngram_ids {ids.shape} and ngram_log_probs "
+                f"{probs.shape} do not belong together"
+            )
+        places = starts.astype(np.int64)  # the difference of two int32 may be none
+        if len(places) != len(keys) + 1 or places[0] != 0 or places[-1] != len(ids) or (np.diff(places) < 0).any():
             raise ValueError(f"ngram_starts does not divide {len(ids)} entries among {len(keys)} contexts")
-        if (np.diff(keys) <= 0).any():
+        if (keys[1:] <= keys[:-1]).any():
             raise ValueError("ngram_keys are not ascending")
         if len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < vocab_size * (vocab_size + 1):
             raise ValueError(f"ngram_keys names a token outside the vocabulary of {vocab_size}")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             raise ValueError(f"ngram_ids names a token outside the vocabulary of {vocab_size}")
-        if not (probs <= 0).all():
+        if not (np.isfinite(probs) & (probs <= 0)).all():
             raise ValueError("ngram_log_probs holds what is no log-probability")
+        if not np.isin(np.flatnonzero(probs[1:] > probs[:-1]) + 1, places).all():
+            raise ValueError("ngram_log_probs rises within a context; the most probable comes first")
         return cls(vocab_size, keys.astype(np.int64), starts.astype(np.int32), ids.astype(np.int32), probs)
 
     def after(self, before: int, token: int) -> list[tuple[int, float]]:

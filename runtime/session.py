@@ -106,7 +106,7 @@ class Session:
 
     A generation without a width is planned by cost: `costs`, or else what the first such generation measures before it
     begins. What the plan learns stays for the next generations. A drafter of the caller's own runs at one width always.
-    `draw` is a faster way to sampled tokens (runtime/native_sample.py).
+    `draw` is a faster way to sampled tokens (runtime/native_sample.py). ValueError for another model's tables.
     """
 
     def __init__(
@@ -122,6 +122,8 @@ class Session:
         model_load_ms: float = 0.0,
         clock: Clock = time.perf_counter,
     ) -> None:
+        if tables is not None:
+            tables.check(backend.spec.num_streams, backend.spec.vocab_size)
         self.backend = backend
         self._decode = decode
         self._drafter = drafter if drafter is not None else StreamDrafter(tables)

@@ -35,7 +35,7 @@ def main(bundle: Path, new_tokens: int) -> None:
     report("numpy and the runtime's modules")
     with ExecuTorchBackend(bundle) as backend:
         report("engine opened")
-        tables = DraftTables.load(bundle / "draft.npz")
+        tables = DraftTables.load(bundle / "draft.safetensors")
         drafter = StreamDrafter(tables, native_grower(tables), native_ngrams(tables))
         report("drafting data")
         session = Session(backend, drafter=drafter, costs=measure(backend))

@@ -62,7 +62,6 @@ def draft_tables(model: StreamFused) -> DraftTables | None:
     """The host's tables of the parent term, as the exporter writes them into a bundle; None without a parent term."""
     if not model.streams_config.parent_rank:
         return None
-    path = model.parent.path_arrays()
     left = model.parent.left_rows(model.base.embed_tokens.weight)
     right = model.parent.right_rows(model.head_rows())
     return DraftTables.of(
@@ -70,8 +69,6 @@ def draft_tables(model: StreamFused) -> DraftTables | None:
         right.to(torch.float16).cpu().numpy(),
         model.parent.gate.float().cpu().numpy(),
         model.stream_vocab.to(torch.int32).cpu().numpy(),
-        mix=path.get("path_mix"),
-        cell=bool(path.get("path_cell")),
     )
 
 

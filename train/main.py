@@ -235,6 +235,8 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
     if checkpoint and path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
         before["streams"] = {**asdict(StreamConfig()), **before["streams"]}  # settings that are newer than the run
+        if before["streams"].get("parent_path") == "parent":  # a setting of older runs: what there is without it
+            del before["streams"]["parent_path"]
         for name in _FIXED:
             if name in before and before[name] != settings[name]:
                 raise ValueError(

@@ -142,12 +142,11 @@ class NGramObjective(nn.Module):
         return soft.scatter_add(1, wanted.target[:, None], torch.full_like(soft[:, :1], 1 - self.soft_targets))
 
     def _parent_term(self, ids: Tensor, at: Tensor, wanted: _Targets) -> Tensor:
-        """[n, S]: what the true path from the token at t + 1 to the parent at t + j says about each candidate."""
+        """[n, S]: what the true parent at t + j says about each candidate."""
         parent = self.model.parent
         rows = parent.left_rows(self.model.base.embed_tokens.weight[ids])  # [T, r]
-        path = (at[:, None] + self._steps(ids.device)).clamp(max=len(ids) - 1)
-        states = parent.states(rows[path])  # [P, G, r]
-        return (states[wanted.valid] * parent.gate[wanted.stream]) @ parent.right_rows(self.head).T
+        parents = (at[:, None] + self._steps(ids.device)).clamp(max=len(ids) - 1)[wanted.valid]
+        return (rows[parents] * parent.gate[wanted.stream]) @ parent.right_rows(self.head).T
 
     def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, plain: Tensor) -> Tensor:
         """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""

@@ -1,1 +1,1 @@
-"""ExecuTorch's delegates that take whole methods: Core ML, Vulkan, and Qualcomm's QNN. docs/delegates.md."""
+"""ExecuTorch's delegates that take whole methods: Core ML and Vulkan. docs/delegates.md."""

@@ -1,4 +1,4 @@
-"""The target ExecuTorch with a delegate that takes whole methods: model.pte for Core ML, Vulkan or QNN."""
+"""The target ExecuTorch with a delegate that takes whole methods: model.pte for Core ML or Vulkan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamfuse.export import facts, selftest
 from streamfuse.export.graphs import Method, Weights, build_methods
 from streamfuse.export.lower import to_program
 from streamfuse.export.parts import manifest_parts, part_sizes
-from streamfuse.export.plan import PARTS, ExportPlan, PlanError
+from streamfuse.export.plan import PARTS, ExportPlan
 from streamfuse.export.target import Progress, TargetFacts
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec
@@ -30,10 +30,6 @@ class DelegateTarget:
     """
 
     def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
-        if plan.backend == "qnn":
-            from .qnn import find_sdk
-
-            raise PlanError(f"--backend qnn is not lowered yet, though its SDK is in {find_sdk()}")
         self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
         self.backend = import_module(f"{__package__}.{plan.backend}")
         self.form: Form = self.backend.DelegateForm(plan)

@@ -54,7 +54,7 @@ void stream_top_k(const StreamTopK& args) {
   Scratch scratch(linear_bytes(linear_args) + Scratch::size_of<float>(rows * columns));
   float* const logits = linear_args.out = scratch.take<float>(rows * columns);
   linear(linear_args, scratch);
-  const TopKLogProb best = {logits, args.ids, args.out_ids, args.out_log_probs, rows, columns, args.k};
+  const TopK best = {logits, args.ids, args.out_ids, args.out_log_probs, rows, columns, args.k};
   share_out(rows, even_chunk(rows), [=](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) lane_kernels().top_k_row(best, row);
   });

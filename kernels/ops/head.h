@@ -5,8 +5,7 @@
 //   head          logits [rows, vocab_size], written only where it is not null; best int64 [rows], ties by smaller id,
 //   a NaN
 //                 counts as the smallest value
-//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as top_k_log_prob gives them for the same
-//   logits
+//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as top_k.h says of the head's logits
 // Row-invariant.
 #pragma once
 

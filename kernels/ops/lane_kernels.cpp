@@ -34,7 +34,7 @@ float log_of(float x) {
 
 SF_INLINE float nan_as_smallest(float x) { return x == x ? x : -__builtin_inff(); }
 
-void top_k_row(const TopKLogProb& a, int64_t row) {
+void top_k_row(const TopK& a, int64_t row) {
   const float* logits = a.logits + row * a.columns;
   float* values = a.out_log_probs + row * a.k;
   int64_t* columns = a.out_ids + row * a.k;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "product_kernels.h"
-#include "top_k_log_prob.h"
+#include "top_k.h"
 #include "tree_attention.h"
 
 namespace streamfuse {
@@ -21,7 +21,7 @@ struct LaneKernels {
   const char* name;
   // `scratch` holds attention_scratch(...) floats.
   void (*attend)(const TreeAttention& args, const AttentionTask& task, float* scratch);
-  void (*top_k_row)(const TopKLogProb& args, int64_t row);
+  void (*top_k_row)(const TopK& args, int64_t row);
   const ProductKernels* products;
 };
 

@@ -17,7 +17,6 @@
 #include "linear.h"
 #include "qkv.h"
 #include "real_rows.h"
-#include "top_k_log_prob.h"
 #include "tree_attention.h"
 
 namespace streamfuse {
@@ -56,14 +55,6 @@ void run_tree_attention(const Arguments& a) {
   args.head_dim = dim;
   if (args.cache_length < 0 || args.cache_length > capacity) throw Refused{"cache_length lies outside the cache"};
   tree_attention(args);
-}
-
-void run_top_k_log_prob(const Arguments& a) {
-  const int64_t rows = a.size(0, "logits", 2, 0), columns = a.size(0, "logits", 2, 1), k = a.integer(2, "k", 1);
-  if (k > columns) throw Refused{"k must not be larger than the number of columns"};
-  top_k_log_prob({a.read<float>(0, "logits", {rows, columns}), a.read<int64_t>(1, "ids", {columns}),
-                  a.write<int64_t>(3, "out_ids", {rows, k}), a.write<float>(4, "out_log_probs", {rows, k}), rows,
-                  columns, k});
 }
 
 void run_embedding_q8(const Arguments& a) {
@@ -152,7 +143,6 @@ void run_stream_top_k(const Arguments& a) {
 
 constexpr Operator kOperators[] = {
     {"streamfuse::tree_attention.out", 9, run_tree_attention},
-    {"streamfuse::top_k_log_prob.out", 5, run_top_k_log_prob},
     {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
     {"streamfuse::linear.out", 10, run_linear},
     {"streamfuse::qkv.out", 16, run_qkv},

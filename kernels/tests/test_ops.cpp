@@ -19,7 +19,7 @@
 
 namespace {
 
-using streamfuse::TopKLogProb;
+using streamfuse::TopK;
 using streamfuse::TreeAttention;
 
 std::mt19937 generator(20240);
@@ -170,6 +170,13 @@ void a_row_that_sees_nothing_gives_zeros() {
   expect(std::all_of(pass.out.begin(), pass.out.end(), [](float x) { return x == 0.0f; }), "an empty row is not zero");
 }
 
+// As stream_top_k shares it out.
+void top_k(const TopK& args) {
+  streamfuse::share_out(args.rows, streamfuse::even_chunk(args.rows), [=](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) streamfuse::lane_kernels().top_k_row(args, row);
+  });
+}
+
 void top_k_equals_a_full_sort() {
   const int64_t rows = any_of(1, 9), columns = any_of(1, 700), k = any_of(1, std::min<int64_t>(columns, 40));
   std::vector<float> logits = normal(rows * columns, 3.0f);
@@ -178,7 +185,7 @@ void top_k_equals_a_full_sort() {
   std::vector<int64_t> ids(columns), out_ids(rows * k);
   for (int64_t c = 0; c < columns; ++c) ids[c] = 3 * c + 1;
   std::vector<float> out(rows * k);
-  streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k});
+  top_k({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k});
   bool same = true;
   double worst = 0;
   for (int64_t r = 0; r < rows; ++r) {
@@ -203,7 +210,7 @@ void top_k_survives_nan_and_infinity() {
   logits[35] = 1.0f, logits[36] = -inf, logits[3] = 0.5f;
   std::vector<int64_t> ids(40), out_ids(3);
   for (int64_t c = 0; c < 40; ++c) ids[c] = c;
-  streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), 1, 40, 3});
+  top_k({logits.data(), ids.data(), out_ids.data(), out.data(), 1, 40, 3});
   expect(out_ids[0] == 35 && out_ids[1] == 3 && out_ids[2] >= 0 && out_ids[2] < 40, "NaN disturbs top-k");
 }
 
@@ -222,7 +229,7 @@ uint64_t digest() {
     std::vector<int64_t> ids(columns), out_ids(12 * k);
     std::vector<float> out(12 * k);
     for (int64_t c = 0; c < columns; ++c) ids[c] = c;
-    streamfuse::top_k_log_prob({pass.out.data(), ids.data(), out_ids.data(), out.data(), 12, columns, k});
+    top_k({pass.out.data(), ids.data(), out_ids.data(), out.data(), 12, columns, k});
     mix(out_ids.data(), out_ids.size() * sizeof(int64_t));
     mix(out.data(), out.size() * sizeof(float));
   }
@@ -257,10 +264,8 @@ void bench() {
     const int64_t columns = 8192, k = 32;
     std::vector<float> logits = normal(rows * columns, 3.0f), out(rows * k);
     std::vector<int64_t> ids(columns), out_ids(rows * k);
-    std::snprintf(name, sizeof name, "top_k_log_prob rows %lld columns 8192 k 32", (long long)rows);
-    report(name, [&] {
-      streamfuse::top_k_log_prob({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k});
-    });
+    std::snprintf(name, sizeof name, "top_k rows %lld columns 8192 k 32", (long long)rows);
+    report(name, [&] { top_k({logits.data(), ids.data(), out_ids.data(), out.data(), rows, columns, k}); });
   }
 }
 

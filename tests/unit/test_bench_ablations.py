@@ -34,7 +34,7 @@ from streamfuse.train.main import run
 
 TINY = {"num_msa_layers": 2, "num_streams": 3, "adapter_rank": 2, "parent_rank": 4, "pruner_rank": 2}
 PLAN = Plan(
-    {"base": TINY, "cell": {**TINY, "parent_path": "cell"}, "alone-4": {"alone": 4}},
+    {"base": TINY, "rank-2": {**TINY, "parent_rank": 2}, "alone-4": {"alone": 4}},
     (
         Row("base setting", "tiny"),
         Row("k", "2", top_k=2),
@@ -42,7 +42,7 @@ PLAN = Plan(
         Row("vocabulary", "20", vocab_size=20),
         Row("pruner", "4", keep=4),
         Row("parent term", "unused", parent=False),
-        Row("parent term", "cell", "cell"),
+        Row("parent term", "rank 2", "rank-2"),
         Row("alone", "rank 4", "alone-4"),
     ),
 )
@@ -88,7 +88,7 @@ def test_every_row_is_measured_once_and_kept(tmp_path: Path) -> None:
     assert found["pruner 4"]["greedy"]["ratio"].keys() == {"16"}
 
     (work.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:-2]))
-    assert [row["label"] for row in ablations(tmp_path).run()] == ["cell", "rank 4"]
+    assert [row["label"] for row in ablations(tmp_path).run()] == ["rank 2", "rank 4"]
 
     text = table(rows, list(dict.fromkeys(row.group for row in PLAN.rows)))
     document = tmp_path / "ablations.md"

@@ -114,9 +114,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "manifest of something else": (_write('{"name": "app", "version": "1"}'), ["format_version", "missing"]),
     "manifest is a list": (_write("[1, 2]"), ["format_version", "missing"]),
     "manifest with NaN": (_write('{"format_version": NaN}'), ["NaN"]),
-    "format newer": (_set("format_version", 3), ["format_version", "newer", "upgrade"]),
+    "format newer": (_set("format_version", 4), ["format_version", "newer", "upgrade"]),
     "format is text": (_set("format_version", "1"), ["format_version", "integer"]),
-    "format zero": (_set("format_version", 0), ["format_version"]),
+    "format older": (_set("format_version", 2), ["was written in format 2", "reads 3", "`streamfuse export`"]),
+    "format zero": (_set("format_version", 0), ["format_version", "was written in format 0"]),
     "unknown field": (_set("model", "heads", 3), ["model.heads"]),
     "field missing": (_drop("cache", "capacity"), ["cache.capacity", "required"]),
     "field of the wrong kind": (_set("cache", "capacity", "many"), ["cache.capacity", "integer"]),
@@ -133,7 +134,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "one bit flipped": (_flip_a_byte, ["model.pte", "sha256"]),
     "graph not listed": (_drop("files", "model.pte"), ["manifest.json", "files", "model.pte"]),
     "tokenizer not listed": (_drop("files", "tokenizer.json"), ["files", "tokenizer.json"]),
-    "drafting data not listed": (_set("speculation", "parent_rank", 4), ["files", "draft.npz"]),
+    "drafting data not listed": (_set("speculation", "parent_rank", 4), ["files", "draft.safetensors"]),
     "absolute name": (_list_file("/etc/passwd"), ["files", "/etc/passwd"]),
     "name climbs out": (_list_file("../outside.pte"), ["files", "../outside.pte"]),
     "name climbs out later": (_list_file("a/../../outside.pte"), ["files", "outside.pte"]),
@@ -252,7 +253,7 @@ def test_a_bundle_of_each_target_says_where_its_graphs_are(
 ) -> None:
     def write(name: str, left_out: str = "") -> Path:
         with BundleWriter(tmp_path / name) as writer:
-            for file in (*files, "tokenizer.json", "draft.npz"):
+            for file in (*files, "tokenizer.json", "draft.safetensors"):
                 (writer.folder / file).parent.mkdir(parents=True, exist_ok=True)
                 if file != left_out:
                     (writer.folder / file).write_text("content")

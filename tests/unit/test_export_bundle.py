@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from export_samples import (
     STREAM_VOCAB,
@@ -41,6 +42,7 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.draft import DraftTables
 from streamfuse.runtime.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
+from streamfuse.runtime.tensors import map_tensors
 
 METHODS = ["prefill", "decode", "verify_4", "verify_12"]
 KINDS: dict[str, dict[str, Any]] = {
@@ -137,6 +139,21 @@ def test_the_drafts_were_calibrated_by_the_bundle_itself(exported: Exported, mod
     assert [len(shares) for shares in tables.acceptance] == [RANKS] * len(calibration)
     assert all(sum(shares) <= 1.001 for shares in tables.acceptance)
     assert exported.report.calibration["acceptance"] == pytest.approx(np.array(tables.acceptance), abs=1e-6)
+
+
+def test_the_drafting_data_lie_aligned_and_as_the_package_reads_them(exported: Exported) -> None:
+    path = exported.bundle.draft
+    assert path is not None
+    content, read = path.read_bytes(), load_file(path)
+    assert (8 + int.from_bytes(content[:8], "little")) % 64 == 0
+    assert {name: array.dtype.name for name, array in read.items()}.items() >= {
+        "parent_left": "float16", "parent_right": "float16", "gate": "float32", "stream_vocab": "int32"
+    }.items()  # fmt: skip
+    assert ("calibration" in read) == ("acceptance" in read) == exported.plan.kernels
+    for name, array in map_tensors(path).items():
+        assert array.flags.aligned, name
+        np.testing.assert_array_equal(array, read[name])
+    assert [other.name for other in path.parent.glob("draft*")] == [path.name]
 
 
 @pytest.mark.parametrize("exported", ["kernels"], indirect=True)

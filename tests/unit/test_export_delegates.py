@@ -7,16 +7,12 @@ The exports themselves are in test_export_delegates_bundle.py.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 from torch import nn
 
 from streamfuse.export.delegates.form import GroupedLinear, GroupedTable
 from streamfuse.export.delegates.modules import answers_with_shapes, deduplicated
-from streamfuse.export.delegates.qnn import find_sdk
-from streamfuse.export.plan import PartScheme, PlanError
+from streamfuse.export.plan import PartScheme
 
 
 def test_eight_bits_are_closer_than_four_and_an_own_zero_is_closer_than_none() -> None:
@@ -84,12 +80,3 @@ def test_a_delegates_program_tells_shapes_without_running() -> None:
     program = answers_with_shapes(torch.export.export(_Repeats(), (torch.ones(3),)))
     outputs = program.module()(torch.ones(3))
     assert [(tuple(t.shape), t.dtype) for t in outputs] == [((3,), torch.float32)] * 2
-
-
-def test_qnn_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
-    with pytest.raises(PlanError, match=r"--backend qnn needs .*SDK; install it and set QNN_SDK_ROOT|binding"):
-        find_sdk()
-    monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path))
-    with pytest.raises(PlanError, match=r"which has no .*libQnnHtp.so|binding"):
-        find_sdk()

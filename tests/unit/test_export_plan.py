@@ -61,9 +61,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"target": "tflite"}, "--target must be one of executorch, coreml, onnx, not tflite"),
         (
             {"backend": "mps"},
-            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn with --target executorch, not mps",
+            "--backend must be one of kernels, xnnpack, coreml, vulkan with --target executorch, not mps",
         ),
-        ({"target": "onnx", "backend": "qnn"}, "--backend must be onnxruntime with --target onnx, not qnn"),
+        ({"target": "onnx", "backend": "vulkan"}, "--backend must be onnxruntime with --target onnx, not vulkan"),
         (
             {"quantize": Quantize.NONE},
             "--quantize must be one of 8da4w, 8da8w with --backend kernels, not none",
@@ -284,7 +284,7 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
     ("flags", "words"),
     [
         (["--quantize", "4bit"], "--quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not 4bit"),
-        (["--backend", "maybe"], "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn"),
+        (["--backend", "maybe"], "--backend must be one of kernels, xnnpack, coreml, vulkan"),
         (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
         (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),
         (["--stream-nodes", "x"], "--stream-nodes must be a number, or like 8:4,16:8, not x"),

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from streamfuse.kernels.packing import pack_q8_0
 from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
 
 if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
@@ -37,7 +38,9 @@ class TinyModel(nn.Module):
         self.qkv = nn.ModuleList(nn.Linear(HIDDEN, (HEADS + 2 * KV_HEADS) * DIM, bias=False) for _ in range(LAYERS))
         self.out = nn.ModuleList(nn.Linear(HEADS * DIM, HIDDEN, bias=False) for _ in range(LAYERS))
         self.head = nn.Linear(HIDDEN, VOCAB, bias=False)
-        self.stream_head = nn.Linear(HIDDEN, STREAM_VOCAB, bias=False)
+        q, d = torch.randint(-128, 128, (STREAM_VOCAB, HIDDEN)), torch.rand(STREAM_VOCAB, HIDDEN // 32) * 0.002
+        self.register_buffer("stream_head", pack_q8_0(q.to(torch.int8), d.half()))
+        self.register_buffer("stream_norm", torch.ones(HIDDEN))
         self.stream_embed = nn.Parameter(torch.randn(STREAMS, HIDDEN))
         self.register_buffer("stream_vocab", torch.arange(STREAM_VOCAB) * 2 + 1)
 
@@ -55,7 +58,9 @@ class TinyModel(nn.Module):
     def candidates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Streams of the nodes x [n, h]: ids and log-probabilities [n, G, k]."""
         hidden = (x[:, None, :] + self.stream_embed).reshape(x.shape[0] * STREAMS, HIDDEN)
-        ids, log_probs = torch.ops.streamfuse.top_k_log_prob(self.stream_head(hidden), self.stream_vocab, TOP_K)
+        ids, log_probs = torch.ops.streamfuse.stream_top_k(
+            hidden, self.stream_norm, 1e-5, self.stream_head, self.stream_vocab, TOP_K
+        )
         shape = (x.shape[0], STREAMS, TOP_K)
         return ids.reshape(shape), log_probs.reshape(shape)
 

@@ -17,6 +17,7 @@ import torch
 
 import streamfuse.kernels.aot  # registers torch.ops.streamfuse
 from streamfuse.kernels import reference
+from streamfuse.kernels.packing import pack_q8_0
 
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
@@ -100,7 +101,7 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
 
 def test_top_k_breaks_ties_by_the_smaller_column() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, 2.0]])
-    ids, log_probs = torch.ops.streamfuse.top_k_log_prob(logits, torch.arange(6) * 10, 5)
+    ids, log_probs = reference.top_k_log_prob(logits, torch.arange(6) * 10, 5)
     assert ids.tolist() == [[10, 20, 40, 30, 50]]
     torch.testing.assert_close(log_probs, torch.log_softmax(logits, 1)[:, [1, 2, 4, 3, 5]])
 
@@ -110,26 +111,37 @@ def test_out_variants_equal_the_functional_forms() -> None:
     out = torch.empty(3, 32)
     assert torch.ops.streamfuse.tree_attention.out(*arguments, out=out) is out
     assert (out == reference.tree_attention(*arguments)).all()
-    logits, columns = torch.randn(2, 9), torch.arange(9)
+    arguments = torch.randn(2, 32), torch.ones(32), 1e-5, stream_head(9), torch.arange(9), 4
     ids, log_probs = torch.empty(2, 4, dtype=torch.int64), torch.empty(2, 4)
-    torch.ops.streamfuse.top_k_log_prob.out(logits, columns, 4, out_ids=ids, out_log_probs=log_probs)
-    assert (ids == reference.top_k_log_prob(logits, columns, 4)[0]).all()
-    assert (log_probs == reference.top_k_log_prob(logits, columns, 4)[1]).all()
+    torch.ops.streamfuse.stream_top_k.out(*arguments, out_ids=ids, out_log_probs=log_probs)
+    expected = reference.stream_top_k(*arguments)
+    assert (ids == expected[0]).all()
+    assert (log_probs == expected[1]).all()
 
 
-class BothOperators(torch.nn.Module):
+def stream_head(columns: int) -> torch.Tensor:
+    """A packed matrix [columns, 32]."""
+    return pack_q8_0(torch.randint(-128, 128, (columns, 32), dtype=torch.int8), torch.rand(columns, 1).half() * 0.01)
+
+
+class TwoOperators(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("head", stream_head(32))
+        self.register_buffer("norm", torch.ones(32))
+
     def forward(self, query, key, value, key_cache, value_cache, cache_length, visible, ids):
         mixed = torch.ops.streamfuse.tree_attention(
             query, key, value, key_cache, value_cache, cache_length, visible, 0.25
         )
-        return torch.ops.streamfuse.top_k_log_prob(mixed, ids, 4)
+        return torch.ops.streamfuse.stream_top_k(mixed, self.norm, 1e-5, self.head, ids, 4)
 
 
 def test_torch_export_keeps_the_operators_and_their_shapes() -> None:
     arguments = (*random_attention(3, 4, 2, 8, 5, 2)[:-1], torch.arange(32))
-    program = torch.export.export(BothOperators(), arguments)
+    program = torch.export.export(TwoOperators(), arguments)
     called = {str(node.target) for node in program.graph.nodes if "streamfuse" in str(node.target)}
-    assert called == {"streamfuse.tree_attention.default", "streamfuse.top_k_log_prob.default"}
+    assert called == {"streamfuse.tree_attention.default", "streamfuse.stream_top_k.default"}
     ids, log_probs = program.module()(*arguments)
     assert ids.shape == log_probs.shape == (3, 4)
 
@@ -139,11 +151,11 @@ def test_the_lowered_program_calls_the_out_variants() -> None:
 
     arguments = (*random_attention(3, 4, 2, 8, 5, 2)[:-1], torch.arange(32))
     edge = to_edge(
-        torch.export.export(BothOperators(), arguments), compile_config=EdgeCompileConfig(_check_ir_validity=False)
+        torch.export.export(TwoOperators(), arguments), compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )
     plan = edge.to_executorch().executorch_program.execution_plan[0]
     names = {f"{operator.name}.{operator.overload}" for operator in plan.operators}
-    called = {"streamfuse::tree_attention.out", "streamfuse::top_k_log_prob.out"}
+    called = {"streamfuse::tree_attention.out", "streamfuse::stream_top_k.out"}
     assert called <= set(streamfuse.kernels.aot.OPERATORS)
     assert called <= names
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import oracle
 from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
-from streamfuse.runtime.native_grow import native_grower
 from streamfuse.runtime.tree import Tree
 
 VOCAB, SLOTS, RANK = 30, 20, 4
@@ -62,36 +61,6 @@ def test_growth_with_the_parent_term_takes_the_trees_of_the_oracle(rng: np.rando
             assert (tree.tokens.tolist(), tree.parents.tolist()) == (tokens, parents)
 
 
-def state_of(path: list[int], tables: DraftTables) -> np.ndarray:
-    """The parent term's state at the end of a path from the root, token by token."""
-    assert tables.mix is not None
-    rows = [tables.parent_left[token].astype(np.float64) for token in path]
-    if not tables.cell:
-        return rows[-1] + (rows[-2] @ tables.mix if len(rows) > 1 else 0)
-    state = np.zeros(tables.rank)
-    for row in rows:
-        state = np.tanh(row + state @ tables.mix)
-    return state
-
-
-@pytest.mark.parametrize("cell", [False, True], ids=["grandparent", "cell"])
-def test_growth_along_paths_gives_each_node_what_its_own_path_says(rng: np.random.Generator, cell: bool) -> None:
-    for _ in range(60):
-        tables = replace(random_tables(rng), mix=rng.normal(size=(RANK, RANK)).astype(np.float32), cell=cell)
-        ids, log_probs = random_streams(rng, tied=False)
-        tree = grow(7, ids, log_probs, 16, 4, tables)
-        paths = {0: [7]}
-        for row in range(1, len(tree)):
-            parent, stream = int(tree.parents[row]), int(tree.depths[row]) - 1
-            paths[row] = [*paths[parent], int(tree.tokens[row])]
-            state = state_of(paths[parent], tables) * tables.gate[stream]
-            scores = log_probs[stream].astype(np.float64) + tables.right_of(ids[stream]) @ state
-            mass = np.exp(scores).sum() + max(0.0, 1 - np.exp(log_probs[stream]).sum())
-            expected = min(0.0, scores[ids[stream].tolist().index(tree.tokens[row])] - np.log(mass))
-            assert tree.log_probs[row] - tree.log_probs[parent] == pytest.approx(expected, abs=1e-4)
-        assert native_grower(tables) is None  # the C++ growth knows the parent alone
-
-
 def test_a_narrower_tree_is_a_prefix_of_a_wider_one(rng: np.random.Generator) -> None:
     for _ in range(200):
         ids, log_probs = random_streams(rng, tied=True)
@@ -124,45 +93,135 @@ def test_a_drafter_that_has_seen_no_pass_drafts_nothing() -> None:
 
 
 def test_a_candidate_outside_the_stream_vocabulary_is_refused(rng: np.random.Generator) -> None:
-    with pytest.raises(ValueError, match=r"draft\.npz"):
+    with pytest.raises(ValueError, match=r"draft\.safetensors"):
         grow(0, np.array([[SLOTS + 1]]), np.array([[-1.0]], np.float32), 4, 1, random_tables(rng))
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "shape", "foreign"])
-def test_damaged_drafting_data_is_refused_by_file_name(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "draft.npz"
-    arrays = {
-        "parent_left": np.zeros((VOCAB, 2), np.float16),
-        "parent_right": np.zeros((SLOTS, 3 if damage == "shape" else 2), np.float16),
-        "gate": np.zeros((4, 2), np.float32),
-        "stream_vocab": np.arange(SLOTS, dtype=np.int32) + (VOCAB if damage == "foreign" else 0),
+def sound() -> dict[str, np.ndarray]:
+    """The arrays of a bundle with 3 streams, rank 2."""
+    random = np.random.default_rng(5)
+    return {
+        "parent_left": random.normal(size=(VOCAB, 2)).astype(np.float16),
+        "parent_right": random.normal(size=(SLOTS, 2)).astype(np.float16),
+        "gate": random.normal(size=(3, 2)).astype(np.float32),
+        "stream_vocab": np.arange(5, 5 + SLOTS, dtype=np.int32),
+        "calibration": np.array([1, 0.5, 10], np.float32),
+        "acceptance": np.array([[0.5, 0.25, 0.25, 0]] * 3, np.float32),
+        "ngram_keys": np.array([4, 5, 40]),
+        "ngram_starts": np.array([0, 2, 2, 3], np.int32),
+        "ngram_ids": np.array([3, 1, VOCAB - 1], np.int32),
+        "ngram_log_probs": np.array([-0.5, -1, 0], np.float16),
     }
-    if damage == "missing":
-        del arrays["gate"]
-    np.savez(path, **arrays)
-    if damage == "truncated":
-        path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"cannot read the drafting data .*draft\.npz"):
-        DraftTables.load(path)
 
 
-def test_drafting_data_survives_the_file(tmp_path: Path, rng: np.random.Generator) -> None:
-    left, right = rng.normal(size=(VOCAB, 2)).astype(np.float16), rng.normal(size=(SLOTS, 2)).astype(np.float16)
-    gate, vocab = rng.normal(size=(4, 2)).astype(np.float32), np.arange(5, 5 + SLOTS, dtype=np.int32)
-    np.savez(tmp_path / "draft.npz", parent_left=left, parent_right=right, gate=gate, stream_vocab=vocab)
-    tables = DraftTables.load(tmp_path / "draft.npz")
+def test_drafting_data_survives_the_file(tmp_path: Path) -> None:
+    path, arrays = tmp_path / "draft.safetensors", sound()
+    save_file(arrays, path)
+    tables = DraftTables.load(path)
     assert tables.rank == 2
-    np.testing.assert_array_equal(tables.right_of(np.array([5, 6])), right[:2].astype(np.float32))
-    assert tables.mix is None
-    mix = rng.normal(size=(2, 2)).astype(np.float32)
-    arrays = {"parent_left": left, "parent_right": right, "gate": gate, "stream_vocab": vocab}
-    np.savez(tmp_path / "draft.npz", **arrays, path_mix=mix, path_cell=np.array(True))
-    tables = DraftTables.load(tmp_path / "draft.npz")
-    np.testing.assert_array_equal(tables.mix, mix)
-    assert tables.cell
-    np.savez(tmp_path / "draft.npz", **arrays, path_mix=mix[:1])
-    with pytest.raises(ValueError, match="path_mix"):
-        DraftTables.load(tmp_path / "draft.npz")
+    np.testing.assert_array_equal(tables.parent_left, arrays["parent_left"])
+    np.testing.assert_array_equal(tables.right_of(np.array([5, 6])), arrays["parent_right"][:2].astype(np.float32))
+    assert tables.calibration == (1, 0.5, 10)
+    assert tables.acceptance == ((0.5, 0.25, 0.25, 0),) * 3
+    assert tables.ngrams is not None
+    assert tables.ngrams.after(-1, 0) == []
+    assert tables.ngrams.ids.tolist() == [3, 1, VOCAB - 1]
+    tables.check(3, VOCAB)
+    with pytest.raises(ValueError, match="of 3 streams, the model has 4"):
+        tables.check(4, VOCAB)
+    with pytest.raises(ValueError, match=f"of {VOCAB} tokens, the model has 7"):
+        tables.check(3, 7)
+    save_file({name: array for name, array in arrays.items() if name in list(arrays)[:4]}, path)
+    tables = DraftTables.load(path)
+    assert (tables.calibration, tables.acceptance, tables.ngrams) == ((), (), None)
+
+
+def changed(name: str, place: object, value: float) -> np.ndarray:
+    array = sound()[name]
+    array[place] = value
+    return array
+
+
+DAMAGES: list[tuple[str, np.ndarray | None, str]] = [
+    ("gate", None, "lacks gate"),
+    ("ngram_ids", None, "lacks ngram_ids"),
+    ("ngram_keys", None, "lacks ngram_keys"),
+    ("path_mix", np.zeros((2, 2), np.float32), "'path_mix', which this version does not know"),
+    ("parent_left", np.zeros((VOCAB, 2), np.float32), "parent_left is float32, not float16"),
+    ("parent_right", np.zeros((SLOTS, 2), np.float32), "parent_right is float32, not float16"),
+    ("gate", np.zeros((3, 2), np.float16), "gate is float16, not float32"),
+    ("stream_vocab", np.arange(SLOTS), "stream_vocab is int64, not int32"),
+    ("calibration", np.ones(3, np.float16), "calibration is float16"),
+    ("ngram_starts", np.array([0, 2, 2, 3]), "ngram_starts is int64"),
+    ("parent_left", np.zeros(VOCAB, np.float16), "dimensions"),
+    ("parent_left", np.zeros((), np.float16), "dimensions"),
+    ("parent_right", np.zeros((SLOTS, 2, 1), np.float16), "dimensions"),
+    ("gate", np.zeros(3, np.float32), "dimensions"),
+    ("stream_vocab", np.zeros((SLOTS, 1), np.int32), "dimensions"),
+    ("parent_right", np.zeros((SLOTS, 3), np.float16), "do not belong together"),
+    ("gate", np.zeros((3, 3), np.float32), "do not belong together"),
+    ("stream_vocab", np.arange(SLOTS - 1, dtype=np.int32), "do not belong together"),
+    ("parent_left", changed("parent_left", (3, 1), np.nan), "parent_left holds what is no finite number"),
+    ("parent_right", changed("parent_right", (3, 1), np.inf), "parent_right holds what is no finite number"),
+    ("gate", changed("gate", (2, 1), -np.inf), "gate holds what is no finite number"),
+    ("stream_vocab", changed("stream_vocab", -1, VOCAB), "stream_vocab names a token outside"),
+    ("stream_vocab", changed("stream_vocab", 0, -1), "stream_vocab names a token outside"),
+    ("stream_vocab", changed("stream_vocab", 3, 7), "stream_vocab is not ascending"),
+    ("calibration", np.ones(2, np.float32), "calibration"),
+    ("calibration", np.ones((3, 1), np.float32), "calibration"),
+    ("calibration", np.ones(0, np.float32), "calibration"),
+    ("calibration", changed("calibration", 1, np.nan), "calibration"),
+    ("calibration", changed("calibration", 1, 10.5), "calibration"),
+    ("calibration", changed("calibration", 1, -0.5), "calibration"),
+    ("acceptance", np.zeros((2, 4), np.float32), "acceptance"),
+    ("acceptance", np.zeros((3, 9), np.float32), "acceptance"),
+    ("acceptance", np.zeros((3, 0), np.float32), "acceptance"),
+    ("acceptance", np.zeros(3, np.float32), "acceptance"),
+    ("acceptance", changed("acceptance", (1, 3), 0.01), "acceptance"),
+    ("acceptance", changed("acceptance", (1, 3), -0.01), "acceptance"),
+    ("acceptance", changed("acceptance", (1, 3), np.nan), "acceptance"),
+    ("ngram_keys", changed("ngram_keys", 0, -1), "ngram_keys names a token outside"),
+    ("ngram_keys", changed("ngram_keys", 2, VOCAB * (VOCAB + 1)), "ngram_keys names a token outside"),
+    ("ngram_keys", changed("ngram_keys", 2, 5), "ngram_keys are not ascending"),
+    ("ngram_keys", np.array([2**62, -(2**62), 2**62]), "ngram_keys are not ascending"),
+    ("ngram_starts", changed("ngram_starts", 1, 4), "ngram_starts"),
+    ("ngram_starts", np.array([0, 2**31 - 1, -(2**31), 3], np.int32), "ngram_starts"),
+    ("ngram_starts", changed("ngram_starts", 0, 1), "ngram_starts"),
+    ("ngram_starts", changed("ngram_starts", 3, 2), "ngram_starts"),
+    ("ngram_starts", np.array([0, 3], np.int32), "ngram_starts"),
+    ("ngram_starts", np.zeros(0, np.int32), "ngram_starts"),
+    ("ngram_ids", changed("ngram_ids", 2, VOCAB), "ngram_ids names a token outside"),
+    ("ngram_ids", changed("ngram_ids", 2, -1), "ngram_ids names a token outside"),
+    ("ngram_ids", np.zeros((3, 1), np.int32), "ngram_ids"),
+    ("ngram_keys", np.zeros((), np.int64), "ngram"),
+    ("ngram_log_probs", changed("ngram_log_probs", 0, 0.5), "ngram_log_probs"),
+    ("ngram_log_probs", changed("ngram_log_probs", 0, -np.inf), "ngram_log_probs"),
+    ("ngram_log_probs", changed("ngram_log_probs", 1, np.nan), "ngram_log_probs"),
+    ("ngram_log_probs", changed("ngram_log_probs", 0, -2), "ngram_log_probs rises"),
+]
+
+
+@pytest.mark.parametrize(("name", "array", "words"), DAMAGES)
+def test_damaged_drafting_data_is_refused_by_file_and_array(
+    tmp_path: Path, name: str, array: np.ndarray | None, words: str
+) -> None:
+    arrays = sound()
+    arrays.pop(name, None)
+    save_file({**arrays, **({} if array is None else {name: array})}, tmp_path / "draft.safetensors")
+    with pytest.raises(ValueError, match=r"^cannot read the drafting data .*draft\.safetensors: ") as caught:
+        DraftTables.load(tmp_path / "draft.safetensors")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_drafting_data_that_is_cut_short_or_gone_is_refused_by_file_name(tmp_path: Path) -> None:
+    path = tmp_path / "draft.safetensors"
+    save_file(sound(), path)
+    path.write_bytes(path.read_bytes()[:200])
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^cannot read the drafting data .*draft\.safetensors"):
+            DraftTables.load(path)
+        path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("parents", [[-1, 1], [0], [-1, -1], [-1, 2, 0]])

@@ -85,7 +85,7 @@ def test_a_candidate_outside_the_stream_vocabulary_is_refused(library: ctypes.CD
     )  # fmt: skip
     native = NativeGrower(library, table)
     for token in (SLOTS + 1, VOCAB + 5, -1):
-        with pytest.raises(ValueError, match=r"draft\.npz"):
+        with pytest.raises(ValueError, match=r"draft\.safetensors"):
             native(0, np.array([[token]]), np.array([[-1.0]], np.float32), 4, 1)
 
 

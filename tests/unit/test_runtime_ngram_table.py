@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from streamfuse.runtime.draft import DraftTables
 from streamfuse.runtime.ngram_table import ANY, MAX_DEPTH, NgramTable
@@ -98,9 +99,11 @@ def test_damaged_tables_are_refused(changes: dict[str, list[float]], words: str,
         "parent_left": np.zeros((V, 0), np.float16), "parent_right": np.zeros((3, 0), np.float16),
         "gate": np.zeros((2, 0), np.float32), "stream_vocab": np.array([1, 2, 3], np.int32),
     }  # fmt: skip
-    np.savez(tmp_path / "draft.npz", **rest, **{f"ngram_{name}": np.array(value) for name, value in arrays.items()})
+    dtypes = {"keys": np.int64, "starts": np.int32, "ids": np.int32, "log_probs": np.float16}
+    table = {f"ngram_{name}": np.array(value, dtypes[name]) for name, value in arrays.items()}
+    save_file({**rest, **table}, tmp_path / "draft.safetensors")
     with pytest.raises(ValueError, match=words):
-        DraftTables.load(tmp_path / "draft.npz")
+        DraftTables.load(tmp_path / "draft.safetensors")
 
 
 def counted(texts: list[list[int]]) -> NgramTable:

@@ -1,4 +1,4 @@
-"""The schema of `manifest.json`, format version 2: the contract between exporters and every runtime.
+"""The schema of `manifest.json`, format version 3: the contract between exporters and every runtime.
 
 Unknown fields are refused, so a typing error or a foreign file is found when the bundle is opened and not by a wrong
 answer. A change that an older runtime would misread raises FORMAT_VERSION.
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from .errors import BundleError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
@@ -77,7 +77,7 @@ class Speculation(_Strict):
     num_msa_layers: Count = Field(description="Ns, top layers that carry streams")
     prune_layer: Count | None = Field(description="the pruner acts before this layer; null: no pruning")
     stream_vocab_size: Count = Field(description="tokens that streams may propose")
-    parent_rank: Count = Field(description="rank of the parent term in draft.npz; 0: off")
+    parent_rank: Count = Field(description="rank of the parent term in draft.safetensors; 0: off")
     adapter: str | None = Field(description="name of the trained adapter; null: untrained streams")
     extra_parameters: Count = Field(description="parameters on top of the base model")
     default_width: Positive | None = Field(description="rows of the verify method to use where nobody measures")
@@ -146,7 +146,7 @@ class FileFacts(_Strict):
 class Manifest(_Strict):
     """All that a runtime must know about a bundle."""
 
-    format_version: Literal[2]
+    format_version: Literal[3]
     exporter_version: Annotated[str, Field(min_length=1)]
     target: Literal["executorch", "coreml", "onnx"]
     backend: Annotated[str, Field(min_length=1)] = Field(description="delegate inside the target, for example xnnpack")
@@ -239,7 +239,7 @@ def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
     """Read a manifest; `where` is the file name for messages.
 
     Raises:
-        BundleError: not JSON, not a manifest, a newer format, or a field that is wrong.
+        BundleError: not JSON, not a manifest, another format, or a field that is wrong.
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
@@ -255,6 +255,11 @@ def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
         raise BundleError(
             f"{where}: format_version: {version} is newer than {FORMAT_VERSION}, the newest that this version of"
             " streamfuse reads; upgrade streamfuse or export the bundle again"
+        )
+    if version < FORMAT_VERSION:
+        raise BundleError(
+            f"{where}: format_version: the bundle was written in format {version}, this version of streamfuse reads"
+            f" {FORMAT_VERSION}; export it again with `streamfuse export`"
         )
     try:
         return Manifest.model_validate_json(text)  # strict, but a JSON array is a tuple

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PTE_FILE = "model.pte"
 MLPACKAGE = "model.mlpackage"  # a folder
 TOKENIZER_FILE = "tokenizer.json"
-DRAFT_FILE = "draft.npz"
+DRAFT_FILE = "draft.safetensors"
 SELFTEST_FILE = "selftest.npz"
 
 _MAX_MANIFEST_BYTES = 16 * 1024 * 1024

@@ -72,7 +72,10 @@ def parity(
         with closing(open_backend(one.bundle, threads)) as backend:
             if not texts:
                 texts = [(len(prompt), write_text(backend, prompt, max_new_tokens)) for prompt in prompts]
-            drafter = StreamDrafter(DraftTables.load(one.bundle.draft) if one.bundle.draft else None)
+            drafting = DraftTables.load(one.bundle.draft) if one.bundle.draft else None
+            if drafting is not None:
+                drafting.check(backend.spec.num_streams, backend.spec.vocab_size)
+            drafter = StreamDrafter(drafting)
             replays.append(replay(backend, drafter, texts, width, lambda: None))
         if not json_ and err.is_terminal:
             err.print(f"{one.bundle.folder}: {len(replays[-1].paths)} passes", highlight=False)

@@ -54,6 +54,8 @@ class Opened:
         backend = open_backend(self.bundle, threads)
         try:
             tables = DraftTables.load(self.bundle.draft) if self.bundle.draft else None
+            if tables is not None:
+                tables.check(backend.spec.num_streams, backend.spec.vocab_size)
             drafter = StreamDrafter(tables, native_grower(tables), native_ngrams(tables))
             costs = self._costs(backend, threads, remember) if plan and backend.spec.widths else None
             load_ms = 1000 * (time.perf_counter() - started)

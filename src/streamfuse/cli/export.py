@@ -62,7 +62,7 @@ def export(
     backend: Annotated[
         str,
         typer.Option(
-            metavar="[kernels|xnnpack|coreml|vulkan|qnn]",
+            metavar="[kernels|xnnpack|coreml|vulkan]",
             help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators.",
             show_default="kernels",
             rich_help_panel=_FORMAT,
@@ -73,7 +73,7 @@ def export(
         typer.Option(
             metavar="[float16|float32]",
             help="Of the arithmetic and of what is not quantized; kernels and xnnpack have float32 only.",
-            show_default="float16 for coreml, vulkan and qnn, else float32",
+            show_default="float16 for coreml and vulkan, else float32",
             rich_help_panel=_FORMAT,
         ),
     ] = "auto",
@@ -195,8 +195,8 @@ def export(
     """Lower a stream-fused model to static graphs, prove them against PyTorch, and write a bundle.
 
     The folder gets the graphs (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
-    draft.npz, selftest.npz, export_report.json and manifest.json. Nothing is written where a graph misses its parity
-    floor.
+    draft.safetensors, selftest.npz, export_report.json and manifest.json. Nothing is written where a graph misses its
+    parity floor.
 
     [bold]Examples[/bold]
 

@@ -26,7 +26,6 @@ _STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares
     "num_msa_layers": 8,
     "adapter_rank": 12,
     "parent_rank": 32,
-    "parent_path": "parent",
     "pruner_rank": 8,
     "eta_rank": 0,
     "value_rotation": 0.0,
@@ -108,9 +107,6 @@ def train(
         int | None, _stream_option("adapter_rank", "Rank of the adapters of stream rows; 0: none.")
     ] = None,
     parent_rank: Annotated[int | None, _stream_option("parent_rank", "Rank of the parent term; 0: off.")] = None,
-    parent_path: Annotated[
-        str | None, _stream_option("parent_path", "What the parent term knows of a path: parent, grandparent or cell.")
-    ] = None,
     pruner_rank: Annotated[int | None, _stream_option("pruner_rank", "Rank of the pruner; 0: no pruner.")] = None,
     eta_rank: Annotated[
         int | None, _stream_option("eta_rank", "Rank of the streams' initial map; 0: the identity.")
@@ -173,7 +169,7 @@ def train(
         raise typer.BadParameter("give --data or --recipe")
     streams = {
         "num_streams": num_streams, "num_msa_layers": num_msa_layers, "adapter_rank": adapter_rank,
-        "parent_rank": parent_rank, "parent_path": parent_path, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
+        "parent_rank": parent_rank, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
         "base_rank": base_rank, "base_layers": base_layers,
     }  # fmt: skip

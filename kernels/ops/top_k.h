@@ -1,17 +1,16 @@
-// top_k_log_prob: the k best columns of each row with their log-softmax, without writing a [rows, columns] block.
+// What the row kernel of stream_top_k takes: the k best columns of a row of logits with their log-softmax.
 //
-// Contract (docs/contracts.md, section 6): logits float32 [rows, columns], ids int64 [columns], 1 <= k <= columns.
+// Contract: logits float32 [rows, columns], ids int64 [columns], 1 <= k <= columns.
 //   out_ids [rows, k]        ids[column], best first; equal logits by smaller column; a NaN counts as the smallest
 //   value out_log_probs [rows, k]  logit - (max + log(sum(exp(logit - max))))
 // A row's result does not depend on the other rows.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace streamfuse {
 
-struct TopKLogProb {
+struct TopK {
   const float* logits;
   const int64_t* ids;
   int64_t* out_ids;
@@ -20,7 +19,5 @@ struct TopKLogProb {
   int64_t columns;
   int64_t k;
 };
-
-void top_k_log_prob(const TopKLogProb& args);
 
 }  // namespace streamfuse

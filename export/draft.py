@@ -1,0 +1,51 @@
+"""The host's drafting data, docs/contracts.md section 4: from a model to the bundle's draft.safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.numpy import save
+
+from streamfuse.model.streams import StreamFused
+
+_ALIGNMENT = 64  # of the first tensor; of the others, that of their numbers
+
+
+@torch.no_grad()
+def draft_arrays(model: StreamFused) -> dict[str, npt.NDArray[Any]]:
+    """What the model itself gives: the parent term, the stream vocabulary, and the n-gram table where there is one."""
+    vocab, rank = model.stream_vocab, model.streams_config.parent_rank
+    left = torch.zeros(model.base.config.vocab_size, 0)
+    right, gate = torch.zeros(len(vocab), 0), torch.zeros(model.streams_config.num_streams, 0)
+    if rank:
+        left = model.parent.left_rows(model.base.embed_tokens.weight)
+        right, gate = model.parent.right_rows(model.head_rows()), model.parent.gate
+    return {
+        "parent_left": left.to(torch.float16).numpy(),
+        "parent_right": right.to(torch.float16).numpy(),
+        "gate": gate.detach().to(torch.float32).numpy(),
+        "stream_vocab": vocab.to(torch.int32).numpy(),
+        **{f"ngram_{name}": array.numpy() for name, array in model.ngrams.items()},
+    }
+
+
+def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """A safetensors file whose numbers a reader may take where they lie: each tensor is aligned to its numbers.
+
+    The package writes the largest numbers first, and no gaps; blanks after the header bring the first to 64 bytes. An
+    older file of the name is replaced, not changed, because somebody may have it mapped.
+    """
+    packed = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    length = int.from_bytes(packed[:8], "little")
+    blanks = -(8 + length) % _ALIGNMENT
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write((length + blanks).to_bytes(8, "little") + packed[8 : 8 + length] + b" " * blanks)
+        file.write(memoryview(packed)[8 + length :])
+    os.replace(temporary, path)
