@@ -15,8 +15,8 @@ from streamfuse.export.pruning import Survivors
 from streamfuse.model.parts import ParentTerm
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer, attend
-from streamfuse.runtime.draft import DraftTables
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import DraftTables
+from streamfuse.runtime.reference.tree import Tree
 from streamfuse.train.evaluate import Proposals
 from streamfuse.train.formats import Example
 

@@ -25,7 +25,7 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.backend import IntArray
-from streamfuse.runtime.draft import DraftTables, grow
+from streamfuse.runtime.reference.draft import DraftTables, grow
 from streamfuse.train.config import TrainConfig, default_streams
 from streamfuse.train.data import FrozenStates, choose_stream_vocab, split_held_out
 from streamfuse.train.dtype import fastest_dtype

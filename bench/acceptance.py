@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.loop import Round
-from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.reference.loop import Round
+from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import Conversation, TextIO
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from streamfuse.bundle import Bundle
-from streamfuse.runtime.accept import Walk
+from streamfuse.runtime.reference.accept import Walk
 from streamfuse.runtime.backend import PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import Drafter
-from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.reference.draft import Drafter
+from streamfuse.runtime.reference.loop import Loop
 from streamfuse.runtime.plan import FixedPlan
 
 _REPORT = "export_report.json"

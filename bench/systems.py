@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"

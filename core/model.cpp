@@ -150,7 +150,7 @@ void Tables::read_parent_term(const Spec& spec) {
       gates.shape[1] != left.shape[1])
     bad_tables("parent_left " + of_shape(left) + ", parent_right " + of_shape(right) + ", gate " + of_shape(gates) +
                " and stream_vocab " + of_shape(vocab) + " do not belong together");
-  if (gates.shape[0] != spec.num_streams)
+  if (left.shape[1] > 0 && gates.shape[0] != spec.num_streams)
     bad_tables("gate has the shape " + of_shape(gates) + ", the bundle " + std::to_string(spec.num_streams) +
                " streams");
   for (const sf_tensor* tensor : {&left, &right, &gates}) need_finite(*tensor);
@@ -194,6 +194,10 @@ void Tables::read_ngrams(const Spec& spec) {
     if (!(from_half(ngram_log_probs[i]) <= 0.0f && finite_half(ngram_log_probs[i])))
       bad_tables("ngram_log_probs holds what is no log-probability");
   }
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t at = ngram_starts[i] + 1; at < ngram_starts[i + 1]; ++at)
+      if (from_half(ngram_log_probs[at]) > from_half(ngram_log_probs[at - 1]))
+        bad_tables("ngram_log_probs rises within a context; the most probable comes first");
   contexts = n;
   ngram_first.resize(static_cast<size_t>(spec.vocab_size) + 1);
   int64_t at = 0;

@@ -21,7 +21,7 @@ from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.runtime.backends.reference import ReferenceBackend
-from streamfuse.runtime.draft import DraftTables
+from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.text_io import TextIO
 
 from . import facts, reference, selftest

@@ -17,8 +17,8 @@ from streamfuse.model.checkpoint import read_adapter
 from streamfuse.runtime.acceptance import Calibration, RankShares
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.loop import Loop, Round
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.text_io import TextError, TextIO
 
 _QUESTIONS = (

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import DECODE, PREFILL, STREAMS, Backend, ModelSpec
-from streamfuse.runtime.draft import grow
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import grow
+from streamfuse.runtime.reference.tree import Tree
 
 WALK = "walk"  # the name of the passes over natural text among the results
 _HEAD_TOKENS = 16  # of the text, by prefill

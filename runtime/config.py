@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from streamfuse.runtime.backend import ModelSpec
-from streamfuse.runtime.sampling import SamplingConfig
 
 OFF_BY_REQUEST = "off by request"
 NO_STREAMS = "no streams in this bundle"
@@ -14,6 +14,36 @@ NO_STREAMS = "no streams in this bundle"
 
 class PromptError(ValueError):
     """A prompt that this bundle cannot take, said in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the next token is chosen. Temperature 0 is greedy. ValueError names the flag and its range."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
+    min_p: float = 0.0  # 0 = off
+    repetition_penalty: float = 1.0  # 1 = off
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _demand(0 <= self.temperature < math.inf, "temperature", "a number of at least 0", self.temperature)
+        _demand(self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
+        _demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
+        _demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
+        penalty = self.repetition_penalty
+        _demand(0 < penalty < math.inf, "repetition-penalty", "a number above 0 (1 = off)", penalty)
+        _demand(0 <= self.seed < 1 << 64, "seed", "from 0 to 2**64 - 1", self.seed)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"--{flag} must be {range_}, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +56,7 @@ class GenerationConfig:
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False  # the model's end-of-sequence tokens become tokens like others
     speculative: bool = True  # False: `decode` only, the baseline
-    width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in a bare loop
+    width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

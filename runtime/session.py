@@ -1,61 +1,57 @@
-"""A conversation with one model: each generation continues from what the cache already holds."""
+"""A conversation with one model: each generation continues from what the cache already holds. The loop is the core's."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
-from streamfuse.runtime.accept import Acceptor, MatchAcceptor
-from streamfuse.runtime.adaptive import AdaptivePlan
+import numpy.typing as npt
+
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
-from streamfuse.runtime.costs import CostTable, measure
-from streamfuse.runtime.draft import Drafter, DraftTables, StreamDrafter
-from streamfuse.runtime.loop import Emitted, Loop, Round
-from streamfuse.runtime.sampling import Draw
-from streamfuse.runtime.stats import Clock, Statistics, Stopwatch
+from streamfuse.runtime.core import Clock, CoreModel, CoreSession, Pass
 from streamfuse.runtime.text import Detokenizer, TextStream
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A step of a generation: a token and the text that it completes (often none, sometimes more than its own).
+    """A step of a generation: a token, the text that it completes (often none, sometimes more than its own), and who
+    drafted it: "streams", "lookup", "table", or "model" where nobody did.
 
     The last piece may carry no token: it is text that was held back as the possible beginning of a stop string.
     """
 
     text: str
     token: int | None
-    drafted: bool = False
+    source: str = "model"
+
+    @property
+    def drafted(self) -> bool:
+        return self.source != "model"
 
 
 class Generation(Iterator[Piece]):
     """One running generation. Iterate for pieces; `stop()` from any thread; leaving early is safe at any token."""
 
-    def __init__(self, loop: Loop, text: TextStream | None) -> None:
-        self._loop = loop
-        self._stream = text
+    def __init__(self, core: CoreSession, text: TextStream | None) -> None:
+        self._core, self._stream = core, text
         self._pieces = self._run()
-        self._prompt_length = len(loop.tokens)
-        self._last_text = ""
-        self.text = ""  # delivered so far
-        loop.watch = self._watch
+        self._statistics: dict[str, Any] | None = None  # once it has ended
+        self.token_ids: list[int] = []  # delivered so far, prompt excluded
+        self.text = ""  # likewise
 
     @property
-    def token_ids(self) -> list[int]:
-        """The tokens delivered so far, prompt excluded."""
-        return self._loop.tokens[self._prompt_length :]
-
-    @property
-    def statistics(self) -> Statistics:
-        """Complete once the generation has ended."""
-        return self._loop.statistics
+    def statistics(self) -> dict[str, Any]:
+        """Keys as in docs/runtime.md; complete once the generation has ended."""
+        return self._core.statistics if self._statistics is None else self._statistics
 
     def stop(self) -> None:
-        """End at the next token. Any thread may call it, also before the first token is asked for."""
-        self._loop.stop.set()
+        """End at the next token. Any thread may call it."""
+        if self._statistics is None:
+            self._core.stop()
 
     def finish(self) -> str:
         """Run to the end; all the text."""
@@ -66,6 +62,7 @@ class Generation(Iterator[Piece]):
     def close(self) -> None:
         """End now. The cache keeps what was delivered. Nothing happens where the generation has ended."""
         self._pieces.close()
+        self._end()
 
     def __next__(self) -> Piece:
         return next(self._pieces)
@@ -78,74 +75,76 @@ class Generation(Iterator[Piece]):
     ) -> None:
         self.close()
 
-    def _watch(self, token: int) -> bool:
-        if self._stream is None:
-            return False
-        self._last_text = self._stream.push(token)
-        return self._stream.stopped
-
     def _run(self) -> Generator[Piece, None, None]:
-        emitted = self._loop.run()
+        core, stream, own = self._core, self._stream, self.token_ids
         try:
-            for one in emitted:
-                yield self._piece(one)
+            while (token := core.next()) is not None:
+                own.append(token.id)
+                shown = "" if stream is None else stream.push(token.id)
+                self.text += shown
+                if stream is not None and stream.stopped:
+                    core.finish("stop")
+                yield Piece(shown, token.id, token.source)
         finally:
-            emitted.close()
-        rest = self._stream.flush() if self._stream else ""
+            self._end()
+        rest = "" if stream is None else stream.flush()
         if rest:
             self.text += rest
             yield Piece(rest, None)
 
-    def _piece(self, one: Emitted) -> Piece:
-        self.text += self._last_text
-        return Piece(self._last_text, one.token, one.drafted)
+    def _end(self) -> None:
+        if self._statistics is None:
+            self._core.finish()
+            self._statistics = self._core.statistics
 
 
 class Session:
-    """One backend, one sequence of tokens. Not thread-safe, except `stop`.
+    """One engine, one sequence of tokens. Not thread-safe, except `stop`.
 
-    A generation without a width is planned by cost: `costs`, or else what the first such generation measures before it
-    begins. What the plan learns stays for the next generations. A drafter of the caller's own runs at one width always.
-    `draw` is a faster way to sampled tokens (runtime/native_sample.py). ValueError for another model's tables.
+    `tables` are the arrays of the bundle's draft.safetensors, `decode` turns token ids into text (None: the session
+    speaks ids alone). A generation without a width is planned by cost: `costs` (frozen), or what the core measures
+    before the first of them and keeps in `cost_file`, for the bundle `identity` on `device`. What a plan learns stays
+    for the next generations. The engine is closed with the session.
     """
 
     def __init__(
         self,
         backend: Backend,
-        tables: DraftTables | None = None,
+        tables: Mapping[str, npt.NDArray[Any]] | None = None,
         decode: Detokenizer | None = None,
         *,
-        drafter: Drafter | None = None,
-        acceptor: Acceptor | None = None,
-        draw: Draw | None = None,
-        costs: CostTable | None = None,
+        identity: str = "",
+        costs: Mapping[str, float | tuple[float, float]] | None = None,
+        cost_file: str | os.PathLike[str] | None = None,
+        device: str = "",
         model_load_ms: float = 0.0,
-        clock: Clock = time.perf_counter,
+        clock: Clock | None = None,
     ) -> None:
-        if tables is not None:
-            tables.check(backend.spec.num_streams, backend.spec.vocab_size)
         self.backend = backend
+        self.core = CoreSession(
+            CoreModel(backend.spec, tables, identity), backend, clock=clock,
+            cost_file=None if cost_file is None else os.fspath(cost_file), device=device, model_load_ms=model_load_ms,
+        )  # fmt: skip
+        if costs is not None:
+            self.core.set_costs(costs, frozen=True)
         self._decode = decode
-        self._drafter = drafter if drafter is not None else StreamDrafter(tables)
-        self._costs = costs
-        self._plan: AdaptivePlan | None = None
-        self._acceptor = acceptor if acceptor is not None else MatchAcceptor()
-        self._draw = draw
-        self._model_load_ms = model_load_ms
-        self._clock = clock
-        self._tokens: list[int] = []
         self._generation: Generation | None = None
 
     @property
     def tokens(self) -> list[int]:
-        """The last prompt and all that was delivered after it; the cache holds its first `backend.length` tokens."""
-        return list(self._tokens)
+        """The last prompt and all that was delivered after it."""
+        return self.core.tokens
+
+    def prepare(self) -> None:
+        """Measure now what passes cost, so that the first generation need not. Empties the cache."""
+        self._close_generation()
+        self.core.prepare()
 
     def generate(
         self,
         prompt_ids: Sequence[int],
         config: GenerationConfig | None = None,
-        observe: Callable[[Round], None] | None = None,
+        observe: Callable[[Pass], None] | None = None,
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
@@ -158,66 +157,43 @@ class Session:
         if config.stop_strings and self._decode is None:
             raise ValueError("stop strings need a detokenizer, and this session has none")
         self._close_generation()
-        plan = self._plan_for(config)
-        tokens = [int(token) for token in prompt_ids]
-        self.backend.truncate(_shared(self._tokens[: self.backend.length], tokens[:-1]))
-        self._tokens = tokens
-        statistics = Statistics(Stopwatch(self._clock), self._model_load_ms)
-        if plan is not None:
-            statistics.cost_ms = plan.costs.of_full_passes()
-        loop = Loop(
-            self.backend,
-            tokens,
-            config,
-            self._drafter,
-            self._acceptor,
-            statistics=statistics,
-            plan=plan,
-            draw=self._draw,
-        )
-        loop.observe = observe
+        self.core.observe(observe)
+        self.core.start(prompt_ids, config)
         text = TextStream(self._decode, config.stop_strings) if self._decode else None
-        self._generation = Generation(loop, text)
+        self._generation = Generation(self.core, text)
         return self._generation
 
     def stop(self) -> None:
         """End the running generation at its next token. Any thread may call it."""
-        generation = self._generation
-        if generation is not None:
-            generation.stop()
+        self.core.stop()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Tokens and cache to a file, in one piece or not at all. What runs is ended. CoreError names the file."""
+        self._close_generation()
+        self.core.save(os.fspath(path))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Read back what `save` wrote. CoreError for a damaged file, or one of another bundle: nothing has changed."""
+        self._close_generation()
+        self.core.restore(os.fspath(path))
 
     def reset(self) -> None:
         """Forget everything: the next prompt is read from its first token."""
         self._close_generation()
-        self.backend.truncate(0)
-        self._tokens = []
+        self.core.reset()
 
     def close(self) -> None:
         """End what runs and give the engine's memory back."""
         self._close_generation()
-        self.backend.close()
+        self.core.close()
 
-    def _plan_for(self, config: GenerationConfig) -> AdaptivePlan | None:
-        """None where the configuration fixes the width, or where there is nothing to choose."""
-        spec = self.backend.spec
-        if config.width is not None or config.fallback_reason(spec) is not None:
-            return None
-        if self._plan is None and isinstance(self._drafter, StreamDrafter):
-            if self._costs is None:
-                self.backend.truncate(0)
-                self._costs = measure(self.backend, self._clock)
-            self._plan = AdaptivePlan(spec, self._costs, self._drafter)
-        return self._plan
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _close_generation(self) -> None:
-        if self._generation is not None:
-            self._generation.close()
-            self._generation = None
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return index
-    return min(len(first), len(second))
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            generation.close()

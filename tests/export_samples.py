@@ -18,7 +18,7 @@ from streamfuse.export.plan import ExportPlan, Schedule
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.tree import Tree
 
 GROUP = 32
 SIZES: dict[str, Any] = {

@@ -16,10 +16,10 @@ import numpy as np
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.costs import CostTable
-from streamfuse.runtime.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
-from streamfuse.runtime.ngram_table import NgramTable
-from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.stats import PHASES
 

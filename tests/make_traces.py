@@ -15,12 +15,12 @@ import numpy as np
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
-from streamfuse.runtime.loop import Loop, Round
-from streamfuse.runtime.ngram_table import NgramTable
-from streamfuse.runtime.random import philox4x32, uniform
-from streamfuse.runtime.sampling import Sampler, SamplingConfig
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.random import philox4x32, uniform
+from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig
+from streamfuse.runtime.reference.tree import Tree
 
 FORMAT = 1
 

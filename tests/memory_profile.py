@@ -28,7 +28,7 @@ def main(bundle: Path, new_tokens: int) -> None:
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.runtime.costs import measure
-    from streamfuse.runtime.draft import DraftTables, StreamDrafter
+    from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
     from streamfuse.runtime.native_grow import native_grower, native_ngrams
     from streamfuse.runtime.session import Session
 

@@ -1,7 +1,7 @@
 """Held-out measures of a stream-fused model: call-reduction ratio, acceptance per depth and rank, by exact replay.
 
 The continuation is the model's own text, so the pass after position t accepts exactly the longest path of the tree
-that the text follows. No pass is simulated away: tree growth is the runtime's own (`streamfuse.runtime.draft`). Every
+that the text follows. No pass is simulated away: tree growth is the runtime's own (`streamfuse.runtime.reference.draft`). Every
 drafted node is verified; what in-graph pruning loses is measured on the exported bundle.
 """
 
@@ -16,8 +16,8 @@ import torch
 
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import FloatArray, IntArray
-from streamfuse.runtime.draft import DraftTables, grow
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import DraftTables, grow
+from streamfuse.runtime.reference.tree import Tree
 
 from .data import Example, FrozenStates
 from .generate import DistillConfig, generate_batch

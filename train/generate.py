@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from streamfuse.model.transformer import Transformer, rotary_table
-from streamfuse.runtime.random import uniform
+from streamfuse.runtime.reference.random import uniform
 
 from .dtype import check_dtype
 

@@ -16,7 +16,7 @@ from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
-from streamfuse.runtime.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.text_io import TextIO
 
 NATIVE = Path(__file__).parents[2] / "build" / "demo"

@@ -25,8 +25,8 @@ from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import StreamDrafter
-from streamfuse.runtime.loop import Loop, Round
+from streamfuse.runtime.reference.draft import StreamDrafter
+from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.train.evaluate import draft_tables, proposals, replay, replay_proposals
 from streamfuse.train.formats import Example
 from streamfuse.train.generate import DistillConfig, generate_batch

@@ -18,7 +18,7 @@ from streamfuse.bench.parity import Difference, ParityError, Replay, check_compa
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.cli import app, bench_parity
 from streamfuse.runtime.backend import PassOutput
-from streamfuse.runtime.draft import StreamDrafter
+from streamfuse.runtime.reference.draft import StreamDrafter
 
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2])
 NEW = 24
@@ -59,7 +59,7 @@ def test_a_bundle_agrees_with_its_own_text() -> None:
 @pytest.mark.parametrize("deferred", [False, True])
 def test_the_passes_are_those_of_the_loop(deferred: bool) -> None:
     from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.loop import Loop
+    from streamfuse.runtime.reference.loop import Loop
 
     spec = fakes.spec(deferred=deferred, stream_nodes={"verify_4": 0, "verify_8": 0} if deferred else {})
     loop = Loop(fakes.ArithmeticBackend(spec), list(PROMPTS[0]), GenerationConfig(NEW, width=8))

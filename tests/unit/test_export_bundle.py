@@ -39,8 +39,8 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.acceptance import RANKS
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import DraftTables
-from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.reference.draft import DraftTables
+from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.tensors import map_tensors
 

@@ -21,8 +21,8 @@ from streamfuse.export.selftest import FLOORS
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.reference.loop import Loop
 
 pytest.importorskip("coremltools")
 

@@ -22,7 +22,7 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import PassOutput
 from streamfuse.runtime.backends.reference import ReferenceBackend
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.tree import Tree
 
 TREE = Tree.of(
     tokens=[TEXT[10], 7, TEXT[11], 9, TEXT[12], 11, 12, 13, TEXT[13], 15], parents=[-1, 0, 0, 1, 2, 2, 4, 4, 4, 8]

@@ -20,8 +20,8 @@ from streamfuse.export.plan import Schedule
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.loop import Loop
-from streamfuse.runtime.sampling import Sampler, SamplingConfig
+from streamfuse.runtime.reference.loop import Loop
+from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig
 
 onnx = pytest.importorskip("onnx")
 

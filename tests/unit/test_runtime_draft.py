@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import oracle
-from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.tree import Tree
 
 VOCAB, SLOTS, RANK = 30, 20, 4
 

@@ -10,9 +10,9 @@ import pytest
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.loop import Loop
-from streamfuse.runtime.sampling import SamplingConfig
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.reference.loop import Loop
+from streamfuse.runtime.reference.sampling import SamplingConfig
 
 PROMPTS = ([1], [9, 2, 6, 5, 3, 5], list(range(40)))
 SAMPLINGS = (

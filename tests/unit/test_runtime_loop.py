@@ -9,9 +9,9 @@ import pytest
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import BackendError, ModelSpec
 from streamfuse.runtime.config import NO_STREAMS, OFF_BY_REQUEST, GenerationConfig, PromptError
-from streamfuse.runtime.draft import StreamDrafter
-from streamfuse.runtime.loop import Loop, Round
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import StreamDrafter
+from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.runtime.reference.tree import Tree
 
 PROMPT = [3, 0, 1]  # its first sixteen greedy tokens are all different
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
-from streamfuse.runtime.ngram_table import NgramTable
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.tree import Tree
 
 SOURCE = Path(__file__).parents[2] / "kernels" / "engine" / "grow.cpp"
 VOCAB, SLOTS = 60, 40

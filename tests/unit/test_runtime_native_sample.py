@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from streamfuse.runtime.native_sample import NativeDraw
-from streamfuse.runtime.random import uniform
-from streamfuse.runtime.sampling import Sampler, SamplingConfig, penalise
+from streamfuse.runtime.reference.random import uniform
+from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig, penalise
 
 SOURCE = Path(__file__).parents[2] / "kernels" / "engine" / "sample.cpp"
 TRACE = Path(__file__).parents[1] / "traces" / "sampling.json"

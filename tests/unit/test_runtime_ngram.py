@@ -8,7 +8,7 @@ import numpy as np
 
 import oracle
 from streamfuse.runtime.ngram import MAX_MATCH, MIN_MATCH, Chain, ChainOdds, NgramIndex, merge
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.tree import Tree
 
 
 def slow_chain(tokens: list[int], length: int) -> Chain | None:

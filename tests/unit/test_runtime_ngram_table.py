@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from streamfuse.runtime.draft import DraftTables
-from streamfuse.runtime.ngram_table import ANY, MAX_DEPTH, NgramTable
+from streamfuse.runtime.reference.draft import DraftTables
+from streamfuse.runtime.reference.ngram_table import ANY, MAX_DEPTH, NgramTable
 from streamfuse.train import ngram_counts
 from streamfuse.train.formats import Example
 from streamfuse.train.ngram_counts import count_ngrams

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamfuse.runtime.random import philox4x32, uniform
+from streamfuse.runtime.reference.random import philox4x32, uniform
 
 VECTORS = json.loads((Path(__file__).parents[1] / "traces" / "random.json").read_text(encoding="utf-8"))
 

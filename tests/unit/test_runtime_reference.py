@@ -12,7 +12,7 @@ import pytest
 from fakes import ArithmeticBackend, logits_after, spec
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.reference.loop import Loop
 
 torch = pytest.importorskip("torch")
 reference = pytest.importorskip("streamfuse.runtime.backends.reference")

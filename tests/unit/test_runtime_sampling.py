@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfuse.runtime.random import uniform
-from streamfuse.runtime.sampling import Sampler, SamplingConfig, distribution, penalise
+from streamfuse.runtime.reference.random import uniform
+from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig, distribution, penalise
 
 STEPS = json.loads((Path(__file__).parents[1] / "traces" / "sampling.json").read_text(encoding="utf-8"))["steps"]
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -141,7 +141,7 @@ def test_equal_logits_go_to_the_smaller_token() -> None:
 def test_a_number_on_the_edge_belongs_to_the_next_token_that_has_weight(
     monkeypatch: pytest.MonkeyPatch, number: float, logits: list[float], token: int
 ) -> None:
-    monkeypatch.setattr("streamfuse.runtime.sampling.uniform", lambda *_: number)
+    monkeypatch.setattr("streamfuse.runtime.reference.sampling.uniform", lambda *_: number)
     assert Sampler(SamplingConfig(temperature=1)).pick(np.array(logits, np.float32), [], 0) == token
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.loop import Loop
+from streamfuse.runtime.reference.loop import Loop
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.stats import Statistics, Stopwatch
 

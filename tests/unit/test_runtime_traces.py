@@ -11,14 +11,14 @@ import pytest
 
 import make_traces
 from fakes import ArithmeticBackend
-from streamfuse.runtime.accept import MatchAcceptor
+from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import DraftTables, StreamDrafter, grow
-from streamfuse.runtime.loop import Loop
-from streamfuse.runtime.ngram_table import NgramTable
-from streamfuse.runtime.sampling import SamplingConfig
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.loop import Loop
+from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.sampling import SamplingConfig
+from streamfuse.runtime.reference.tree import Tree
 
 FOLDER = Path(__file__).parents[1] / "traces"
 LOOPS = sorted(path.stem for path in FOLDER.glob("loop_*.json"))

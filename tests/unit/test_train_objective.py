@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import tiny
 from streamfuse.model.streams import Segments, StreamFused
-from streamfuse.runtime.draft import grow
+from streamfuse.runtime.reference.draft import grow
 from streamfuse.train.data import Example, FrozenStates, StreamDataset, collate
 from streamfuse.train.evaluate import draft_tables
 from streamfuse.train.objective import NGramObjective

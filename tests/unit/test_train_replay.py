@@ -17,9 +17,9 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.draft import StreamDrafter
-from streamfuse.runtime.loop import Loop, Round
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.draft import StreamDrafter
+from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.runtime.reference.tree import Tree
 from streamfuse.train.data import Example
 from streamfuse.train.evaluate import draft_tables, follow, own_text, replay
 

@@ -56,7 +56,7 @@ def parity(
     streamfuse bench parity build/demo build/onnx build/coreml --data question.jsonl --limit 4
     """
     from streamfuse.bench.parity import ParityError, Replay, check_comparable, decibels, replay, write_text
-    from streamfuse.runtime.draft import DraftTables, StreamDrafter
+    from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 
     opened = [open_for_text(bundle) for bundle in bundles]
     first = opened[0].bundle.spec()

@@ -45,7 +45,7 @@ class Opened:
         With `plan`, what passes cost is measured now, or taken from the user's cache folder where `remember` allows.
         Without `text` the session speaks token ids alone.
         """
-        from streamfuse.runtime.draft import DraftTables, StreamDrafter
+        from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
         from streamfuse.runtime.native_grow import native_grower, native_ngrams
         from streamfuse.runtime.native_sample import native_draw
         from streamfuse.runtime.session import Session

@@ -96,7 +96,7 @@ class Wishes:
     def config(self, manifest: Manifest) -> GenerationConfig:
         """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
         from streamfuse.runtime.config import GenerationConfig
-        from streamfuse.runtime.sampling import SamplingConfig
+        from streamfuse.runtime.reference.sampling import SamplingConfig
 
         defaults = manifest.sampling_defaults
 

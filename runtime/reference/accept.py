@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from streamfuse.runtime.backend import PassOutput
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.tree import Tree
 
 # (which survivor of the pass, all tokens up to its own, position of the token to choose) -> token
 Pick = Callable[[int, Sequence[int], int], int]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.tree import Tree
 
 ANY = -1  # in the place of the token before the last one: whatever it was
 MAX_DEPTH = 6

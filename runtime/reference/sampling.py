@@ -1,21 +1,21 @@
 """From a row of logits to a token: greedy, or the inverse of the cumulative distribution at `uniform(seed, position)`.
 
 The filters act in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p. Ties go
-to the smaller token id. All arithmetic is float64; docs/random.md defines it to the bit, up to the exponential of libm.
+to the smaller token id. All arithmetic is float64; docs/random.md defines it to the bit, and core/sample.cpp is the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import FloatArray, IntArray
-from streamfuse.runtime.random import uniform
+from streamfuse.runtime.config import SamplingConfig
+from streamfuse.runtime.reference.numbers import exponential
+from streamfuse.runtime.reference.random import uniform
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -25,55 +25,14 @@ NEAR_TIE_LOGIT = 1e-3
 NEAR_TIE_PROBABILITY = 1e-5
 
 LANES = 256  # part of the definition in docs/random.md
-_BLOCK = 64  # scores that are looked at together where only a few of very many are wanted
-_FIRST_NUCLEUS = 64  # tokens sorted first for top-p; four times as many whenever they do not reach it
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingConfig:
-    """How the next token is chosen. Temperature 0 is greedy. ValueError names the flag and its range."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0 = off
-    top_p: float = 1.0  # 1 = off
-    min_p: float = 0.0  # 0 = off
-    repetition_penalty: float = 1.0  # 1 = off
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _demand(0 <= self.temperature < math.inf, "temperature", "a number of at least 0", self.temperature)
-        _demand(self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
-        _demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
-        _demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
-        penalty = self.repetition_penalty
-        _demand(0 < penalty < math.inf, "repetition-penalty", "a number above 0 (1 = off)", penalty)
-        _demand(0 <= self.seed < 1 << 64, "seed", "from 0 to 2**64 - 1", self.seed)
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
-
-
-def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
-    if not holds:
-        raise ValueError(f"--{flag} must be {range_}, not {value}")
-
-
-# (scores [V] after a penalty, settings, number in [0, 1)) -> token and distance, as `draw`; None: `draw` decides
-Draw: TypeAlias = Callable[[FloatArray | Float64Array, SamplingConfig, float], tuple[int, float] | None]
 
 
 class Sampler:
-    """Picks tokens and counts near ties, the choices that a less exact engine might make otherwise.
+    """Picks tokens and counts near ties, the choices that a less exact engine might make otherwise."""
 
-    `fast` is a faster way to the same tokens (runtime/native_sample.py); None: the arithmetic of this file.
-    """
-
-    def __init__(self, config: SamplingConfig, fast: Draw | None = None) -> None:
+    def __init__(self, config: SamplingConfig) -> None:
         self.config = config
         self.near_ties = 0
-        self._fast = fast
-        self._space: Float64Array = np.empty(0)
 
     @property
     def needs_logits(self) -> bool:
@@ -88,18 +47,10 @@ class Sampler:
         scores = penalise(logits, history, self.config.repetition_penalty)
         if self.config.greedy:
             return self._best(scores)
-        number = uniform(self.config.seed, position)
-        found = self._fast(scores, self.config, number) if self._fast is not None else None
-        token, distance = found if found is not None else self._draw(scores, number)
+        ids, weights = distribution(scores, self.config)
+        place, distance = draw(weights, uniform(self.config.seed, position))
         self.near_ties += distance < NEAR_TIE_PROBABILITY
-        return token
-
-    def _draw(self, scores: FloatArray | Float64Array, number: float) -> tuple[int, float]:
-        if len(self._space) != len(scores):  # fresh memory of this size costs more than the arithmetic in it
-            self._space = np.empty(len(scores))
-        ids, weights = distribution(scores, self.config, self._space)
-        place, distance = draw(weights, number)
-        return (place if ids is None else int(ids[place])), distance
+        return place if ids is None else int(ids[place])
 
     def _best(self, scores: FloatArray | Float64Array) -> int:
         best = int(np.argmax(scores))
@@ -144,27 +95,21 @@ def lane_ends(weights: Float64Array) -> Float64Array:
 
 
 def distribution(
-    penalised: FloatArray | Float64Array, config: SamplingConfig, space: Float64Array | None = None
+    penalised: FloatArray | Float64Array, config: SamplingConfig
 ) -> tuple[IntArray | None, Float64Array]:
     """The tokens that may be sampled, ascending, and their weights (not normalised; the best score weighs 1).
 
-    Scores [V] are logits after `penalise`. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n],
-    which may lie in `space` (float64 [V]). Temperature is not 0.
+    Scores [V] are logits after `penalise`. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n].
+    Temperature is not 0.
     """
     top = float(penalised.max())
     _demand_finite(top)
-    scores = np.empty(len(penalised)) if space is None else space
-    scores[:] = penalised  # then in place: converting while subtracting takes half as long again
-    scores -= top
-    if config.temperature != 1:
-        scores /= config.temperature
+    scores: Float64Array = (penalised.astype(np.float64) - top) / config.temperature
     ids: IntArray | None = None
     if 0 < config.top_k < len(scores):
         ids = largest(scores, config.top_k)
         scores = scores[ids]
-    if config.top_p == 1 and config.min_p == 0:
-        return ids, np.exp(scores, out=scores)
-    weights = np.exp(scores)
+    weights = exponential(scores)
     if config.top_p < 1:
         ids, scores, weights = _narrow(ids, scores, weights, nucleus(scores, weights, config.top_p))
     if config.min_p > 0:
@@ -188,16 +133,7 @@ def penalise(logits: FloatArray, history: Sequence[int], penalty: float) -> Floa
 
 def largest(scores: Float64Array, count: int) -> IntArray:
     """Indices of the `count` largest of scores [n], ascending; of equal ones, the smaller indices."""
-    blocks = len(scores) // _BLOCK
-    if 2 * count <= blocks:  # as many blocks reach the count-th largest block's best, so no smaller score is needed
-        best = scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-        some = np.flatnonzero(scores >= np.partition(best, blocks - count)[blocks - count])
-        chosen: IntArray = some[largest(scores[some], count)]
-        return chosen
-    threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above = np.flatnonzero(scores > threshold)
-    level = np.flatnonzero(scores == threshold)[: count - len(above)]
-    return np.sort(np.concatenate((above, level)))
+    return np.sort(np.argsort(-scores, kind="stable")[:count])
 
 
 def nucleus(scores: Float64Array, weights: Float64Array, top_p: float) -> IntArray:
@@ -205,29 +141,10 @@ def nucleus(scores: Float64Array, weights: Float64Array, top_p: float) -> IntArr
 
     Best first is by score, then by smaller index. The total is summed by lanes, the prefix best first.
     """
-    total = float(lane_ends(weights)[-1])
-    goal, light = top_p * total, 0.5 * (1 - top_p) * total / len(weights)
-    some = np.flatnonzero(weights > light)  # the others together weigh too little to be needed, but for rounding
-    chosen = _reaching(scores[some], weights[some], goal)
-    if chosen is not None:
-        return some[chosen]
-    chosen = _reaching(scores, weights, goal)
-    return np.arange(len(scores)) if chosen is None else chosen
-
-
-def _reaching(scores: Float64Array, weights: Float64Array, goal: float) -> IntArray | None:
-    """Indices, ascending, of the shortest best-first prefix that weighs at least `goal`; None where all weigh less."""
-    count = _FIRST_NUCLEUS
-    while True:
-        count = min(count, len(scores))
-        best = largest(scores, count)
-        best = best[np.argsort(-scores[best], kind="stable")]
-        reached = int(np.searchsorted(np.cumsum(weights[best]), goal, side="left"))
-        if reached < count:
-            return np.sort(best[: reached + 1])
-        if count == len(scores):
-            return None
-        count *= 4
+    goal = top_p * float(lane_ends(weights)[-1])
+    best = np.argsort(-scores, kind="stable")
+    reached = int(np.searchsorted(np.cumsum(weights[best]), goal, side="left"))
+    return np.sort(best[: reached + 1])
 
 
 def _narrow(

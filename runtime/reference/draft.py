@@ -5,34 +5,25 @@ The arithmetic is that of docs/contracts.md, section 4. It decides what is tried
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
-from streamfuse.runtime.ngram_table import NgramTable
+from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.numbers import exponential, logarithm
 from streamfuse.runtime.tensors import map_tensors
-from streamfuse.runtime.tree import Tree
+from streamfuse.runtime.reference.tree import Tree
 
 Float64Array = npt.NDArray[np.float64]
-# (root token, stream_ids [G, k], stream_log_probs [G, k], width, depth) -> tree
-Grower: TypeAlias = Callable[[int, IntArray, FloatArray, int, int], Tree]
-
 _MOST_RATIO, _MOST_RANKS = 10, 8
 _NEEDED = {"parent_left": "<f2", "parent_right": "<f2", "gate": "<f4", "stream_vocab": "<i4"}
 _MEASURED = {"calibration": "<f4", "acceptance": "<f4"}  # each may be missing
 _NGRAMS = {"ngram_keys": "<i8", "ngram_starts": "<i4", "ngram_ids": "<i4", "ngram_log_probs": "<f2"}  # all or none
-
-
-class NgramGrower(Protocol):
-    """`NgramTable`, or something faster that grows the same trees."""
-
-    def grow(self, tokens: Sequence[int], width: int, depth: int) -> Tree: ...
 
 
 class Drafter(Protocol):
@@ -199,24 +190,27 @@ def grow(
 
 
 class _Conditional:
-    """Log-probability of each candidate of a stream under each given parent."""
+    """Log-probability of each candidate of a stream under each given parent. Sums run in the order of their index."""
 
     def __init__(self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None) -> None:
         self.log_probs = log_probs.astype(np.float64)
         self.tables = tables if tables is not None and tables.rank else None
         if self.tables is not None:
-            self.right = self.tables.right_of(ids)
-            self.tails = np.maximum(0.0, 1.0 - np.exp(self.log_probs).sum(axis=1))
+            self.right = self.tables.right_of(ids).astype(np.float64)  # [levels, k, r]
+            self.tails = np.maximum(0.0, 1.0 - np.cumsum(exponential(self.log_probs), axis=1)[:, -1])
 
-    def __call__(self, level: int, parent_tokens: IntArray) -> Float64Array:
-        """float64 [parents, k], at most 0; without a parent term [1, k], the same for all parents."""
+    def __call__(self, level: int, parents: IntArray) -> Float64Array:
+        """float64 [parents, k] for parent tokens, at most 0; without a parent term [1, k], the same for all."""
         if self.tables is None:
             marginal: Float64Array = np.minimum(self.log_probs[level], 0.0)[None]
             return marginal
-        left = self.tables.parent_left[parent_tokens].astype(np.float32)
-        scores: Float64Array = self.log_probs[level] + (left * self.tables.gate[level]) @ self.right[level].T
-        mass = np.exp(scores).sum(axis=1) + self.tails[level]
-        conditional: Float64Array = np.minimum(scores - np.log(mass)[:, None], 0.0)
+        left = self.tables.parent_left[parents].astype(np.float64) * self.tables.gate[level].astype(np.float64)
+        term = np.zeros((len(parents), self.right.shape[1]))
+        for i in range(self.tables.rank):
+            term += left[:, i, None] * self.right[level, :, i]
+        scores = self.log_probs[level] + term
+        mass = np.cumsum(exponential(scores), axis=1)[:, -1] + self.tails[level]
+        conditional: Float64Array = np.minimum(scores - logarithm(mass)[:, None], 0.0)
         return conditional
 
 
@@ -247,34 +241,11 @@ def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: i
 
 
 class StreamDrafter:
-    """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node.
+    """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node."""
 
-    `grower` is a faster `grow` for these tables (runtime/native_grow.py); None: the one above. `ngrams` is what a plan
-    drafts with where there are no streams: a faster way to the tables' own; this drafter itself leaves it alone.
-    """
-
-    def __init__(
-        self, tables: DraftTables | None = None, grower: Grower | None = None, ngrams: NgramGrower | None = None
-    ) -> None:
+    def __init__(self, tables: DraftTables | None = None) -> None:
         self.tables = tables
-        self.ngrams: NgramGrower | None = ngrams or (None if tables is None else tables.ngrams)
-        self._grow: Grower = grower if grower is not None else partial(grow, tables=tables)
         self._streams: tuple[IntArray, FloatArray] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether there are streams to draft from."""
-        return self._streams is not None
-
-    @property
-    def calibration(self) -> Sequence[float]:
-        """Per depth, how often drafted tokens came true per promise, as measured when the bundle was made."""
-        return () if self.tables is None else self.tables.calibration
-
-    @property
-    def acceptance(self) -> Sequence[Sequence[float]]:
-        """[depth][rank], best first: shares of drafted children that were right when the bundle was made."""
-        return () if self.tables is None else self.tables.acceptance
 
     def reset(self) -> None:
         self._streams = None
@@ -286,4 +257,4 @@ class StreamDrafter:
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         if self._streams is None:
             return Tree.root(tokens[-1])
-        return self._grow(tokens[-1], *self._streams, width, depth)
+        return grow(tokens[-1], *self._streams, width, depth, self.tables)
