@@ -133,6 +133,10 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: Tra
     result = run(config, stop=stop)
     assert (result.step, result.finished, result.metrics) == (1, False, {})
     assert (config.out_dir / "checkpoint-1").is_dir()
+    path = config.out_dir / "config.json"
+    older = json.loads(path.read_text())
+    older["streams"]["parent_path"] = "parent"  # as earlier versions wrote it
+    path.write_text(json.dumps(older))
     result, losses = trained(config)
     assert result.finished
     assert min(losses) == 2
