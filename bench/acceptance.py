@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.reference.loop import Round
-from streamfuse.runtime.reference.sampling import SamplingConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.core import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import Conversation, TextIO
 
@@ -52,12 +51,11 @@ class Tally:
     proposed: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_MAX_DEPTH, np.int64))
     accepted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((_MAX_DEPTH, _MAX_RANKS), np.int64))
 
-    def add_round(self, one: Round) -> None:
+    def add_pass(self, one: Pass) -> None:
         """A pass of the runtime: how deep its tree was, and which children of the accepted path were the right ones."""
-        tree = one.tree
-        self.proposed[: int(tree.depths.max())] += 1
-        for depth, row in enumerate(one.walk.rows[1 : one.delivered + 1]):
-            rank = int((tree.parents[:row] == tree.parents[row]).sum())
+        self.proposed[: one.depth] += 1
+        for depth, row in enumerate(one.walk_rows[1 : one.delivered + 1]):
+            rank = one.parents[:row].count(one.parents[row])
             self.accepted[depth, min(rank, _MAX_RANKS - 1)] += 1
 
     def add_replay(self, replay: Replay, answers: int) -> None:
@@ -132,11 +130,12 @@ def measure_bundle(
                 break
             tally = tallies[sample.source]
             session.reset()
-            generation = session.generate(prompt_ids, config, tally.add_round)
+            generation = session.generate(prompt_ids, config, tally.add_pass)
             last = generation.finish()
             tally.answers += 1
-            tally.tokens += generation.statistics.emitted_tokens
-            tally.passes += generation.statistics.target_forward_passes
+            facts = generation.statistics
+            tally.tokens += round(facts["mean_accepted_tokens"] * facts["target_forward_passes"])
+            tally.passes += facts["target_forward_passes"]
             if settings.plain:
                 session.reset()
                 plain = session.generate(prompt_ids, plainly)

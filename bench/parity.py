@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from streamfuse.bundle import Bundle
-from streamfuse.runtime.reference.accept import Walk
-from streamfuse.runtime.backend import PREFILL, Backend, PassOutput
+from streamfuse.runtime.backend import DECODE, PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import Drafter
 from streamfuse.runtime.reference.loop import Loop
-from streamfuse.runtime.plan import FixedPlan
+from streamfuse.runtime.reference.tree import Tree
 
 _REPORT = "export_report.json"
 
@@ -93,11 +92,11 @@ def replay(
     backend: Backend, drafter: Drafter, texts: Sequence[tuple[int, list[int]]], width: int, progress: Progress
 ) -> Replay:
     """Walk (prompt length, tokens) for each text."""
-    found, plan = Replay(), FixedPlan(backend.spec, drafter, width)
+    found = Replay()
     for number, (prompt_length, tokens) in enumerate(texts):
         backend.truncate(0)
-        plan.begin(tokens[:prompt_length])
-        for position, accepted, differences in _walk(backend, plan, tokens, prompt_length - 1):
+        drafter.reset()
+        for position, accepted, differences in _walk(backend, drafter, width, tokens, prompt_length - 1):
             found.paths[number, position - prompt_length] = accepted
             found.choices += accepted
             found.differences += [Difference(number, at - prompt_length, gap) for at, gap in differences]
@@ -106,14 +105,15 @@ def replay(
 
 
 def _walk(
-    backend: Backend, plan: FixedPlan, tokens: list[int], root: int
+    backend: Backend, drafter: Drafter, width: int, tokens: list[int], root: int
 ) -> Iterator[tuple[int, int, list[tuple[int, float]]]]:
     """Per pass: the position of the first token that it chose, how many it chose, and where it chose otherwise."""
     _prefill(backend, tokens[:root])
     while root < len(tokens) - 1:
-        step = plan.step(tokens[: root + 1], len(tokens) - 1 - root)
-        tree = step.tree
-        output = backend.run(step.method, tree.tokens, tree.positions(root), tree.ancestors(), want_logits=True)
+        room = len(tokens) - 1 - root
+        tree = drafter.draft(tokens[: root + 1], width, room - 1) if room > 1 else Tree.root(tokens[root])
+        method = backend.spec.verify_method(len(tree)) if room > 1 else DECODE
+        output = backend.run(method, tree.tokens, tree.positions(root), tree.ancestors(), want_logits=True)
         kept = output.kept.tolist()
         rows, differences = [0], []
         while True:
@@ -124,11 +124,11 @@ def _walk(
             if child is None or root + len(rows) == len(tokens) - 1:
                 break
             rows.append(child)
-        walk = Walk(rows, tokens[root + 1 : root + 1 + len(rows)], kept.index(rows[-1]))
-        wants_streams = plan.learn(step, output, walk, 0.0)
+        last = kept.index(rows[-1])
+        drafter.learn(output, last)
         backend.commit(rows)
-        if wants_streams and root + len(rows) < len(tokens) - 1:
-            plan.learn_streams(backend.streams(walk.last), 0.0)
+        if backend.spec.deferred and not output.carries_streams(last) and root + len(rows) < len(tokens) - 1:
+            drafter.learn(backend.streams(last), 0)
         yield root + 1, len(rows), differences
         root += len(rows)
 

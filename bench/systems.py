@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.reference.sampling import SamplingConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
@@ -63,5 +62,5 @@ class OwnRuntime:
         generation = self._session.generate(request.prompt_ids, config)
         generation.finish()
         statistics = generation.statistics
-        facts = {"streams_passes": statistics.streams_passes, "looked_up_tokens": statistics.looked_up_tokens}
-        return Answer(tuple(generation.token_ids), statistics.stopwatch.decode_ms, {**statistics.to_dict(), **facts})
+        decode_ms = sum(ms for phase, ms in statistics["time_ms"].items() if phase != "prefill")
+        return Answer(tuple(generation.token_ids), decode_ms, statistics)

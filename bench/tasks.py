@@ -81,14 +81,16 @@ class SystemResult:
         spent = {phase: sum(one["time_ms"][phase] for one in known) for phase in known[0]["time_ms"]}
         decoding = sum(ms for phase, ms in spent.items() if phase != "prefill")
         outside = sum(spent[phase] for phase in LOOP_PHASES)
-        drafted, looked_up = (sum(one[key] for one in known) for key in ("draft_tokens_accepted", "looked_up_tokens"))
+        accepted: Counter[str] = Counter()
+        for one in known:
+            accepted.update(one["accepted_by_source"])
         reasons = Counter(one["fallback_reason"] for one in known if one["fallback_reason"])
         return {
             "mean_accepted_tokens": emitted / passes if passes else 0.0,
             "loop_share": outside / decoding if decoding else 0.0,
             "widths": dict(widths),
             "streams_passes": sum(one["streams_passes"] for one in known),
-            "accepted_by": {"streams": drafted - looked_up, "n-grams": looked_up},
+            "accepted_by_source": dict(accepted),
             "fallback_reasons": dict(reasons),
         }
 

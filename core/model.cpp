@@ -14,7 +14,7 @@ namespace {
 [[noreturn]] void bad_tables(const std::string& sentence) { throw Failure(SF_BAD_TABLES, sentence); }
 
 constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",         "stream_vocab", "calibration",
-                                  "acceptance",  "ngram_keys",   "ngram_starts", "ngram_ids",    "ngram_log_probs"};
+                                  "ngram_keys",  "ngram_starts", "ngram_ids",    "ngram_log_probs"};
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 std::string of_shape(const sf_tensor& tensor) {

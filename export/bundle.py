@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.runtime.backends.reference import ReferenceBackend
-from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.text_io import TextIO
 
 from . import facts, reference, selftest
@@ -54,7 +53,7 @@ class Report:
             `lowering` the emitted graphs against PyTorch on the same weights; `float32` the emitted graphs against the
             float32 model.
         bytes: per file.
-        calibration: of the drafts, hits per promised hit at each depth, and acceptance per depth and rank.
+        calibration: of the drafts, hits per predicted hit at each depth.
         target: what the target has to say, for example how many groups of weights were carried over bit for bit.
     """
 
@@ -64,7 +63,7 @@ class Report:
     peak_memory_bytes: int = 0
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
-    calibration: dict[str, list[Any]] = field(default_factory=dict)
+    calibration: list[float] = field(default_factory=list)
     target: dict[str, Any] = field(default_factory=dict)
 
 
@@ -162,17 +161,17 @@ class _Export:
         self.report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
         self.report.target = self.facts.report
 
-    def _calibrate(self, draft: Path) -> dict[str, list[Any]]:
-        """Adds `calibration` and `acceptance` to draft.safetensors, by a few answers of the bundle itself."""
+    def _calibrate(self, draft: Path) -> list[float]:
+        """Adds `calibration` to draft.safetensors, by a few answers of the bundle itself."""
         model = facts.model_facts(self.plan, self.model)
         marks = model["bos_token_id"], model["eos_token_ids"]
         text = TextIO(draft.parent / "tokenizer.json", model["chat_template"], *marks)
         prompts = held_out_prompts(self.plan.adapter, self.model.base.config.vocab_size) or questions(text)
-        with closing(self.target.open()) as backend:
-            measured = asdict(calibrate(backend, DraftTables.load(draft), prompts))
-        found = {name: np.array(values, np.float32) for name, values in measured.items() if values}
-        write_tensors(draft, draft_arrays(self.model) | found)
-        return measured
+        arrays = draft_arrays(self.model)
+        ratios = calibrate(self.target.open(), arrays, prompts)
+        if ratios:
+            write_tensors(draft, {**arrays, "calibration": np.array(ratios, np.float32)})
+        return ratios
 
     def _prove(
         self, name: str, results: list[selftest.PassResult], against: list[selftest.PassResult], floor: selftest.Floor

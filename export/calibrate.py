@@ -1,7 +1,7 @@
-"""How far the streams keep their promises, measured as the bundle is made: the plan's first guess (docs/runtime.md).
+"""How often drafts come true, measured as the bundle is made: the plan's first guess (docs/runtime.md).
 
 The bundle's own engine answers a few prompts greedily at its widest tree; per depth the hits are counted against what
-the tree promised, as the plan does while running. The prompts are those that the adapter was held out to in training,
+the tree predicted, as the plan does while running. The prompts are those that the adapter was held out to in training,
 so that a model tuned for a task is asked what it is for; where it names none, a few questions. A user's text may
 differ, so the plan gives these counts little weight and follows what it sees.
 """
@@ -9,16 +9,18 @@ differ, so the plan gives these counts little weight and follows what it sees.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from streamfuse.model.checkpoint import read_adapter
-from streamfuse.runtime.acceptance import Calibration, RankShares
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.runtime.core import Pass
+from streamfuse.runtime.session import Session
 from streamfuse.text_io import TextError, TextIO
 
 _QUESTIONS = (
@@ -31,6 +33,7 @@ _QUESTIONS = (
 )
 _NEW_TOKENS = 48
 _MOST_RATIO = 10.0  # what draft.safetensors may hold
+_PRIOR_WEIGHT = 3.0  # predicted hits at a ratio of 1 that every depth begins with: a few prompts prove little
 
 
 def held_out_prompts(adapter: Path, vocab_size: int) -> list[list[int]]:
@@ -55,41 +58,48 @@ def questions(text: TextIO) -> list[list[int]]:
         return [text.encode(question) for question in _QUESTIONS]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What draft.safetensors holds of it, G streams; empty where no prompt fits or none drafts.
+class Hits:
+    """Drafted children per depth: how many came true, and how many the tree predicted."""
 
-    Attributes:
-        calibration: [G] hits per promised hit at each depth.
-        acceptance: [G][RANKS] share of the paths that went on with the child of this rank, per depth.
-    """
+    def __init__(self, depths: int) -> None:
+        self.hits, self.predicted = [0.0] * depths, [0.0] * depths
 
-    calibration: list[float] = field(default_factory=list)
-    acceptance: list[list[float]] = field(default_factory=list)
+    def add(self, one: Pass) -> None:
+        """The path that the model took through a pass's tree."""
+        row = 0
+        for depth, token in enumerate(one.walk_tokens[: len(self.hits)]):
+            children = [other for other, parent in enumerate(one.parents) if parent == row]
+            predicted = sum(math.exp(one.log_probs[child] - one.log_probs[row]) for child in children)
+            if not predicted:
+                return
+            row = next((child for child in children if one.tokens[child] == token), 0)
+            self.hits[depth] += row > 0
+            self.predicted[depth] += min(predicted, 1.0)
+            if not row:
+                return
+
+    def ratios(self) -> list[float]:
+        """[depths] hits per predicted hit; empty where nothing was predicted."""
+        if not any(self.predicted):
+            return []
+        pairs = zip(self.hits, self.predicted, strict=True)
+        return [min((hits + _PRIOR_WEIGHT) / (predicted + _PRIOR_WEIGHT), _MOST_RATIO) for hits, predicted in pairs]
 
 
-def calibrate(backend: Backend, tables: DraftTables, prompts: Sequence[Sequence[int]]) -> Measured:
-    """Answer the prompts and count.
+def calibrate(
+    backend: Backend, tables: Mapping[str, npt.NDArray[Any]], prompts: Sequence[Sequence[int]]
+) -> list[float]:
+    """Answer the prompts and count: hits per predicted hit at each depth, [G].
 
-    `backend` must be empty, and is empty afterwards. What a depth lacks in sights its ratio makes up towards 1.
+    Empty where no prompt fits or none drafts. What a depth lacks in samples its ratio makes up towards 1. `tables` are
+    the arrays of draft.safetensors; `backend` is closed afterwards.
     """
     spec = backend.spec
-    if not spec.num_streams or not spec.widths:
-        return Measured()
-    ranks = RankShares(spec.num_streams)
-    seen = Calibration((), spec.num_streams, forget=1.0)
-    config = GenerationConfig(_NEW_TOKENS, width=max(rows for rows, _ in spec.widths.values()))
-
-    def observe(one: Round) -> None:
-        seen.learn(one.tree, one.walk.tokens)
-        ranks.learn(one.tree, one.walk.tokens)
-
-    for prompt in prompts:
-        if len(prompt) + _NEW_TOKENS <= spec.capacity:
-            loop = Loop(backend, list(prompt), config, StreamDrafter(tables), observe=observe)
-            for _ in loop.run():
-                pass
-            backend.truncate(0)
-    if not seen.sights:
-        return Measured()
-    return Measured([min(ratio, _MOST_RATIO) for ratio in seen.per_depth()], ranks.shares())
+    seen = Hits(spec.num_streams)
+    with Session(backend, tables) as session:
+        for prompt in prompts if spec.num_streams and spec.widths else ():
+            if len(prompt) + _NEW_TOKENS <= spec.capacity:
+                session.reset()
+                config = GenerationConfig(_NEW_TOKENS, width=spec.verify_widths[-1])
+                session.generate(prompt, config, seen.add).finish()
+    return seen.ratios()

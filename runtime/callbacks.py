@@ -78,9 +78,7 @@ class _Callbacks:
 
         return call
 
-    def _run(
-        self, method: bytes, n: int, ids: int, positions: int, ancestors: int, want_logits: int, out: Any
-    ) -> None:
+    def _run(self, method: bytes, n: int, ids: int, positions: int, ancestors: int, want_logits: int, out: Any) -> None:
         output = self._engine.run(
             method.decode(),
             view(ids, np.int64, n),

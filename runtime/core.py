@@ -6,7 +6,7 @@ import ctypes
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -153,7 +153,7 @@ def view(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
         return np.zeros(shape if 0 in shape else (0,), dtype)
     count = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = (ctypes.c_char * count).from_address(address)
-    found: npt.NDArray[Any] = np.frombuffer(memory, dtype).reshape(shape)  # type: ignore[call-overload]  # a buffer
+    found: npt.NDArray[Any] = np.frombuffer(memory, dtype).reshape(shape)
     return found
 
 
@@ -233,6 +233,14 @@ class Pass:
     walk_tokens: list[int]
     delivered: int
     cached: int
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        depths = [0] * len(self.parents)
+        for row, parent in enumerate(self.parents[1:], start=1):
+            depths[row] = depths[parent] + 1
+        return max(depths)
 
     @classmethod
     def of(cls, one: _Pass) -> Pass:
@@ -371,9 +379,7 @@ class CoreSession:
         """Milliseconds per method, of a pass with one real row and with all; for tests and simulations."""
         names = ["decode", *self._methods, *(["streams"] if "streams" in ms else [])]
         pairs = np.array([np.broadcast_to(ms[name], 2) for name in names], np.float64).T.copy()
-        self._check(
-            self._library.sf_set_costs(self._open(), *(row.ctypes.data for row in pairs), len(names), frozen)
-        )
+        self._check(self._library.sf_set_costs(self._open(), *(row.ctypes.data for row in pairs), len(names), frozen))
 
     def observe(self, observer: Callable[[Pass], None] | None) -> None:
         """Sees every pass after its commit."""
@@ -388,7 +394,7 @@ class CoreSession:
             self._failure.append(error)
 
     def plan_by(self, planner: Callable[[list[int], int], tuple[str, list[int], list[int], bool]] | None) -> None:
-        """(tokens, room) -> (method, tree's tokens, parents, ask for streams) in the plan's place, before every pass."""
+        """(tokens, room) -> (method, tree's tokens, parents, ask for streams): called in the plan's place."""
 
         def plan(_: Any, tokens: int, n: int, room: int, step: Any) -> None:
             try:

@@ -1,4 +1,4 @@
-"""A conversation with one model: each generation continues from what the cache already holds. The loop is the core's."""
+"""A conversation with one model: each generation continues from what the cache holds. The loop is the core's."""
 
 from __future__ import annotations
 

@@ -12,16 +12,15 @@ import time
 from dataclasses import replace
 
 import numpy as np
+from streamfuse.runtime.costs import CostTable
+from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
+from streamfuse.runtime.stats import PHASES
 
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, IntArray, ModelSpec, PassOutput
-from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.costs import CostTable
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
 from streamfuse.runtime.reference.ngram_table import NgramTable
-from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.stats import PHASES
 
 VOCAB, SLOTS, STREAMS, TOP_K, RANK = 49152, 7500, 4, 16, 32
 SPEC = ModelSpec(2048, VOCAB, STREAMS, TOP_K, 64, {f"verify_{n}": (n, min(n, 8)) for n in (4, 8, 16)}, stream_nodes={})

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fakes import ArithmeticBackend, spec
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.random import philox4x32, uniform
-from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig
+from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
 
 FORMAT = 1

@@ -25,11 +25,12 @@ def main(bundle: Path, new_tokens: int) -> None:
         print(f"{stage:36} {now:6.1f} MB now, {mapped:6.1f} of it files, {most:6.1f} MB at most, {share}")
 
     report("Python")
+    from streamfuse.runtime.costs import measure
+    from streamfuse.runtime.native_grow import native_grower, native_ngrams
+
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
     from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.costs import measure
     from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-    from streamfuse.runtime.native_grow import native_grower, native_ngrams
     from streamfuse.runtime.session import Session
 
     report("numpy and the runtime's modules")

@@ -1,8 +1,8 @@
 """Held-out measures of a stream-fused model: call-reduction ratio, acceptance per depth and rank, by exact replay.
 
 The continuation is the model's own text, so the pass after position t accepts exactly the longest path of the tree
-that the text follows. No pass is simulated away: tree growth is the runtime's own (`streamfuse.runtime.reference.draft`). Every
-drafted node is verified; what in-graph pruning loses is measured on the exported bundle.
+that the text follows. No pass is simulated away: trees grow as in the readable loop (runtime/reference/draft.py).
+Every drafted node is verified; what in-graph pruning loses is measured on the exported bundle.
 """
 
 from __future__ import annotations

@@ -263,8 +263,8 @@ class _Inputs:
             raise BackendError(f"no method takes more than {len(self._ids)} rows, and these are {n}")
         if n not in self._views:
             self._views[n] = self._ids[:n], self._positions[:n], self._visible[: n * n].reshape(n, n)
-        for view, values in zip(self._views[n], (ids, positions, visible), strict=True):
-            np.copyto(view, values)
+        for place, values in zip(self._views[n], (ids, positions, visible), strict=True):
+            np.copyto(place, values)
         return n, *self._addresses
 
 

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.numbers import exponential, logarithm
-from streamfuse.runtime.tensors import map_tensors
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.tensors import map_tensors
 
 Float64Array = npt.NDArray[np.float64]
-_MOST_RATIO, _MOST_RANKS = 10, 8
+_MOST_RATIO = 10
 _NEEDED = {"parent_left": "<f2", "parent_right": "<f2", "gate": "<f4", "stream_vocab": "<i4"}
-_MEASURED = {"calibration": "<f4", "acceptance": "<f4"}  # each may be missing
+_MEASURED = {"calibration": "<f4"}  # may be missing
 _NGRAMS = {"ngram_keys": "<i8", "ngram_starts": "<i4", "ngram_ids": "<i4", "ngram_log_probs": "<f2"}  # all or none
 
 
@@ -50,8 +50,7 @@ class DraftTables:
     parent_right: FloatArray  # [S, r]
     gate: FloatArray  # [G, r]
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
-    calibration: tuple[float, ...] = ()  # [G] hits per promised hit at each depth; empty where nobody measured
-    acceptance: tuple[tuple[float, ...], ...] = ()  # [G, ranks] measured likewise: shares per depth and rank
+    calibration: tuple[float, ...] = ()  # [G] hits per predicted hit at each depth; empty where nobody measured
     ngrams: NgramTable | None = None  # what follows the last two tokens by rule; None where nobody counted
 
     @classmethod
@@ -62,7 +61,6 @@ class DraftTables:
         gate: FloatArray,
         stream_vocab: npt.NDArray[np.int32],
         calibration: npt.ArrayLike | None = None,
-        acceptance: npt.ArrayLike | None = None,
         ngrams: NgramTable | None = None,
     ) -> DraftTables:
         """From the arrays of draft.safetensors. ValueError, naming the array, where a shape or a value cannot be."""
@@ -84,8 +82,7 @@ class DraftTables:
         slot_of = np.full(vocab_size, -1, np.int32)
         slot_of[stream_vocab] = np.arange(len(stream_vocab), dtype=np.int32)
         right, gate = parent_right.astype(np.float32), gate.astype(np.float32)
-        ratios, shares = _ratios(calibration, streams), _shares(acceptance, streams)
-        return cls(parent_left, right, gate, slot_of, ratios, shares, ngrams)
+        return cls(parent_left, right, gate, slot_of, _ratios(calibration, streams), ngrams)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> DraftTables:
@@ -131,18 +128,6 @@ def _ratios(calibration: npt.ArrayLike | None, streams: int) -> tuple[float, ...
     if found.shape != (streams,) or not ((found >= 0) & (found <= _MOST_RATIO)).all():
         raise ValueError(f"calibration {found.shape} is not {streams} ratios from 0 to {_MOST_RATIO}")
     return tuple(found.tolist())
-
-
-def _shares(acceptance: npt.ArrayLike | None, streams: int) -> tuple[tuple[float, ...], ...]:
-    """Checked; empty for None."""
-    if acceptance is None:
-        return ()
-    found = np.asarray(acceptance, np.float64)
-    if found.ndim != 2 or len(found) != streams or not 1 <= found.shape[1] <= _MOST_RANKS:
-        raise ValueError(f"acceptance {found.shape} is not of {streams} depths and 1 to {_MOST_RANKS} ranks")
-    if not ((found >= 0).all() and (found.sum(axis=1) <= 1.001).all()):
-        raise ValueError("acceptance holds a depth whose shares are not from 0 to 1 together")
-    return tuple(tuple(level) for level in found.tolist())
 
 
 def _check_kinds(arrays: Mapping[str, npt.NDArray[Any]]) -> None:

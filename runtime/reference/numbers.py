@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,13 +13,21 @@ _ODD = (21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1)
 _SHIFT = float.fromhex("0x1.8p52")  # its last bit is worth 1, so a sum with it is rounded to an integer
 
 
+def _horner(x: Float64Array, divisors: tuple[int, ...]) -> Float64Array:
+    """Sum of x^i / divisors[n - 1 - i], from the highest power down."""
+    total = np.full(np.shape(x), 1.0 / divisors[0])
+    for divisor in divisors[1:]:
+        total = total * x + 1.0 / divisor
+    return total
+
+
 def exponential(x: Float64Array) -> Float64Array:
     """e^x for x float64 of at most 700, below -700 as at -700: 2^k by the exponent, a Taylor series for the rest."""
     x = np.maximum(x, -700.0)
     shifted = x * 1.4426950408889634 + _SHIFT
     k = shifted - _SHIFT
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    series = reduce(lambda sum_, factorial: sum_ * r + 1.0 / factorial, _FACTORIALS[1:], 1.0 / _FACTORIALS[0])
+    series = _horner(r, _FACTORIALS)
     found: Float64Array = (np.atleast_1d(series).view(np.int64) + (np.atleast_1d(shifted).view(np.int64) << 52)).view(
         np.float64
     )
@@ -37,6 +43,6 @@ def logarithm(x: Float64Array) -> Float64Array:
     m, e = np.where(large, m * 0.5, m), np.where(large, e + 1.0, e)
     f = (m - 1.0) / (m + 1.0)
     s = f * f
-    series = reduce(lambda sum_, odd: sum_ * s + 1.0 / odd, _ODD[1:], 1.0 / _ODD[0])
+    series = _horner(s, _ODD)
     found: Float64Array = e * _LN2_HIGH + (2.0 * f * series + e * _LN2_LOW)
     return found.reshape(np.shape(x))

@@ -1,7 +1,7 @@
 """From a row of logits to a token: greedy, or the inverse of the cumulative distribution at `uniform(seed, position)`.
 
 The filters act in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p. Ties go
-to the smaller token id. All arithmetic is float64; docs/random.md defines it to the bit, and core/sample.cpp is the same.
+to the smaller token id. All arithmetic is float64; docs/random.md defines it to the bit. core/sample.cpp is the same.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def lane_ends(weights: Float64Array) -> Float64Array:
     return np.cumsum(sums)
 
 
-def distribution(
-    penalised: FloatArray | Float64Array, config: SamplingConfig
-) -> tuple[IntArray | None, Float64Array]:
+def distribution(penalised: FloatArray | Float64Array, config: SamplingConfig) -> tuple[IntArray | None, Float64Array]:
     """The tokens that may be sampled, ascending, and their weights (not normalised; the best score weighs 1).
 
     Scores [V] are logits after `penalise`. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n].

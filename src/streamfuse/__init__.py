@@ -1,3 +1,37 @@
-"""streamfuse: one language model that drafts its own future (Speculative Streaming), trained, exported and run."""
+"""streamfuse: one language model that drafts its own future (Speculative Streaming), trained, exported and run.
+
+    import streamfuse
+
+    with streamfuse.open("build/demo") as model:
+        print(model.generate("Why is the sky blue?").text)
+
+`open` gives a Model; `pull` and `export` make what it opens (docs/python.md). Importing this imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Model", "__version__", "open", "pull"]
+
+if TYPE_CHECKING:
+    from streamfuse.api import Model
+    from streamfuse.api import Model as open
+    from streamfuse.model.pull import pull as pull
+
+
+def __getattr__(name: str) -> Any:
+    """Parts are imported when they are asked for: `import streamfuse` stays light."""
+    if name in ("open", "Model"):
+        from streamfuse.api import Model
+
+        return Model
+    if name == "pull":
+        from streamfuse.parts import need
+
+        need("pull")
+        from streamfuse.model.pull import pull
+
+        return pull
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

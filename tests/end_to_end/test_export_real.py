@@ -20,9 +20,8 @@ from streamfuse.export.selftest import Script
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables
-from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import TextIO
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from streamfuse.runtime.acceptance import RANKS
 
 from export_samples import (
     STREAM_VOCAB,
@@ -36,11 +37,9 @@ from streamfuse.export.preview import preview
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
 from streamfuse.kernels.packing import pack_q4_1
 from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.acceptance import RANKS
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables
-from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.tensors import map_tensors
 

@@ -19,9 +19,9 @@ from onnx_samples import Written, write
 from streamfuse.export.plan import Schedule
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.loop import Loop
-from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig
+from streamfuse.runtime.reference.sampling import Sampler
 
 onnx = pytest.importorskip("onnx")
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from streamfuse.runtime.costs import CostTable, PlanCache, agrees, device_name, measure, methods_of
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
-from streamfuse.runtime.costs import CostTable, PlanCache, agrees, device_name, measure, methods_of
 
 MS = {DECODE: 2.0, "verify_2": 2.2, "verify_4": 2.5, "verify_8": 4.0}
 FILES = {"model.pte": "ab" * 32, "tokenizer.json": "cd" * 32}

@@ -9,10 +9,9 @@ import pytest
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import ModelSpec
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop
-from streamfuse.runtime.reference.sampling import SamplingConfig
 
 PROMPTS = ([1], [9, 2, 6, 5, 3, 5], list(range(40)))
 SAMPLINGS = (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
 
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
-from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.tree import Tree
 

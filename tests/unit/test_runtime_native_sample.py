@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from streamfuse.runtime.native_sample import NativeDraw
+
+from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.reference.random import uniform
-from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig, penalise
+from streamfuse.runtime.reference.sampling import Sampler, penalise
 
 SOURCE = Path(__file__).parents[2] / "kernels" / "engine" / "sample.cpp"
 TRACE = Path(__file__).parents[1] / "traces" / "sampling.json"

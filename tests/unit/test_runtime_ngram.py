@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from streamfuse.runtime.ngram import MAX_MATCH, MIN_MATCH, Chain, ChainOdds, NgramIndex, merge
 
 import oracle
-from streamfuse.runtime.ngram import MAX_MATCH, MIN_MATCH, Chain, ChainOdds, NgramIndex, merge
 from streamfuse.runtime.reference.tree import Tree
 
 

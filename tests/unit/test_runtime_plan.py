@@ -9,22 +9,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from streamfuse.runtime.acceptance import RankShares, best_paths
+from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
+from streamfuse.runtime.costs import CostTable
+from streamfuse.runtime.plan import Step
 
 import plan_simulation
 from fakes import ArithmeticBackend, greedy_after, spec
 from plan_simulation import DEVICES, REGIMES, simulate, tables_knowing
-from streamfuse.runtime.reference.accept import Walk
-from streamfuse.runtime.acceptance import RankShares, best_paths
-from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
-from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.costs import CostTable
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.reference.accept import Walk
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop
-from streamfuse.runtime.plan import Step
-from streamfuse.runtime.reference.sampling import SamplingConfig
-from streamfuse.runtime.session import Session
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.session import Session
 
 SAMPLINGS = (
     SamplingConfig(),

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.reference.random import uniform
-from streamfuse.runtime.reference.sampling import Sampler, SamplingConfig, distribution, penalise
+from streamfuse.runtime.reference.sampling import Sampler, distribution, penalise
 
 STEPS = json.loads((Path(__file__).parents[1] / "traces" / "sampling.json").read_text(encoding="utf-8"))["steps"]
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")

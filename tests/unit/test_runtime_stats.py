@@ -6,12 +6,12 @@ import itertools
 import json
 
 import pytest
+from streamfuse.runtime.stats import Statistics, Stopwatch
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.loop import Loop
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.stats import Statistics, Stopwatch
 
 KEYS = """prompt_tokens generated_tokens model_load_ms prefill_ms first_token_ms decode_token_per_sec
     prefill_token_per_sec rounds target_forward_passes draft_tokens_proposed draft_tokens_accepted acceptance_rate

@@ -14,9 +14,8 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.loop import Loop
-from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.session import Session
 
 SHAPES = GraphShapes(capacity=80, prefill_rows=8, widths=((4, 4), (8, 8), (16, 6)), top_k=6)

@@ -11,13 +11,12 @@ import pytest
 
 import make_traces
 from fakes import ArithmeticBackend
-from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop
 from streamfuse.runtime.reference.ngram_table import NgramTable
-from streamfuse.runtime.reference.sampling import SamplingConfig
 from streamfuse.runtime.reference.tree import Tree
 
 FOLDER = Path(__file__).parents[1] / "traces"

@@ -7,8 +7,8 @@ import pytest
 
 import oracle
 from fakes import ArithmeticBackend, spec
-from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.reference.tree import Tree
 
 TREES = 2500

@@ -14,11 +14,12 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from streamfuse.api import Model
 from streamfuse.parts import need
 
 from . import options
 from .console import err, out
-from .engine import open_for_text
+from .engine import loaded
 from .pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -109,15 +110,15 @@ def _run(
 
     from streamfuse.bench.acceptance import measure_bundle
 
-    opened = open_for_text(bundle)
-    widths = opened.bundle.spec().verify_widths
+    model = Model(bundle, threads=threads, plan_cache=False)
+    widths = model.bundle.spec().verify_widths
     if not widths:
         raise typer.BadParameter(f"{bundle}: this bundle has no streams, so nothing is drafted")
     if width is not None and width not in widths:
         raise typer.BadParameter(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {width}")
     settings = replace(settings, width=width or widths[-1])
-    with opened.session(threads) as session, _progress(len(samples)) as advance:
-        return measure_bundle(session, opened.text, samples, settings, advance), settings
+    with loaded(model, plan=False) as session, _progress(len(samples)) as advance:
+        return measure_bundle(session, model.text, samples, settings, advance), settings
 
 
 def _replay(adapter: Path | None, model: str, samples: list[Sample], settings: AcceptanceSettings) -> Acceptance:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfuse.api import Model
 from streamfuse.parts import need
 
 from . import options, tables
 from .console import err, out
-from .engine import open_for_text
+from .engine import loaded
 
 if TYPE_CHECKING:
     from streamfuse.bench.latency import Latency
@@ -52,10 +53,10 @@ def latency(
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.profile import profiler_of
 
-    opened = open_for_text(bundle)
-    manifest, settings = opened.bundle.manifest, LatencySettings(repetitions=repetitions, context=context)
+    model = Model(bundle, threads=threads, plan_cache=False)
+    manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
     settings.check(manifest)
-    with opened.session(threads) as session, err.status("the loop") as status:
+    with loaded(model, plan=False) as session, err.status("the loop") as status:
         backend = session.backend
         loop_ms = loop_costs(session, manifest, settings, status.update)
         machine = ReadBandwidth(engine_threads(backend))

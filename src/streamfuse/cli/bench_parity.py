@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamfuse.api import Model
+from streamfuse.engines import engines_of
+
 from . import options, tables
 from .console import err, out
-from .engine import open_backend, open_for_text
 
 if TYPE_CHECKING:
     from streamfuse.text_io import TextIO
@@ -58,7 +60,7 @@ def parity(
     from streamfuse.bench.parity import ParityError, Replay, check_comparable, decibels, replay, write_text
     from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 
-    opened = [open_for_text(bundle) for bundle in bundles]
+    opened = [Model(bundle) for bundle in bundles]
     first = opened[0].bundle.spec()
     width = width or first.default_width or first.verify_widths[-1]
     try:
@@ -69,7 +71,7 @@ def parity(
     replays: list[Replay] = []
     texts: list[tuple[int, list[int]]] = []
     for one in opened:
-        with closing(open_backend(one.bundle, threads)) as backend:
+        with closing(engines_of(one.bundle, threads)()) as backend:
             if not texts:
                 texts = [(len(prompt), write_text(backend, prompt, max_new_tokens)) for prompt in prompts]
             drafting = DraftTables.load(one.bundle.draft) if one.bundle.draft else None

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfuse.api import Model
 from streamfuse.parts import MissingPart, need
 
 from . import options, tables
 from .console import err, out, say
-from .engine import Opened, open_for_text
+from .engine import loaded
 
 if TYPE_CHECKING:
     from streamfuse.bench.systems import System
@@ -92,8 +93,8 @@ def tasks(
     names = _names(systems)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
-    opened = open_for_text(bundle)
-    manifest = opened.bundle.manifest
+    opened = Model(bundle, threads=threads, plan_cache=False)
+    manifest = opened.manifest
     if data == ADVERSARIAL:
         asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
     else:
@@ -103,7 +104,7 @@ def tasks(
     if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     rival = _rival(names, gguf, adapter, opened, asked_for=systems is not None)
-    with opened.session(threads, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
+    with loaded(opened, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
         facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
         used = engine_threads(session.backend)
         machine = ReadBandwidth(used)
@@ -142,7 +143,7 @@ def _own(names: list[str], session: Session) -> list[System]:
     return [OwnRuntime(session, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
 
 
-def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Opened, asked_for: bool) -> Path | None:
+def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Model, asked_for: bool) -> Path | None:
     """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
     from streamfuse.bench.rivals.llama_cpp import RivalError
     from streamfuse.bench.systems import LLAMA_CPP
@@ -159,7 +160,7 @@ def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Ope
         return None
 
 
-def _gguf(gguf: Path | None, adapter: str | None, opened: Opened) -> Path:
+def _gguf(gguf: Path | None, adapter: str | None, opened: Model) -> Path:
     """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
     from streamfuse.adapters import find
     from streamfuse.bench.rivals.gguf_weights import gguf_of, merged_gguf
@@ -170,7 +171,7 @@ def _gguf(gguf: Path | None, adapter: str | None, opened: Opened) -> Path:
     need("rival")
     if gguf is not None:
         return gguf
-    manifest = opened.bundle.manifest
+    manifest = opened.manifest
     checkpoint = resolve_model(manifest.model.name, offline=True)
     source = gguf_of(checkpoint, manifest)
     name = adapter or manifest.speculation.adapter
@@ -179,14 +180,14 @@ def _gguf(gguf: Path | None, adapter: str | None, opened: Opened) -> Path:
 
 @contextmanager
 def _fastest(
-    gguf: Path, threads: int, opened: Opened, prompt_ids: list[int], settings: TaskSettings
+    gguf: Path, threads: int, opened: Model, prompt_ids: list[int], settings: TaskSettings
 ) -> Iterator[tuple[System, dict[str, float]]]:
     """llama.cpp with the quantization that is fastest here, and tokens per second of all."""
     from streamfuse.bench.rivals.llama_cpp import QUANTIZATIONS, LlamaCpp, quantized
     from streamfuse.bench.tasks import trial
     from streamfuse.model.pull import cache_root
 
-    manifest = opened.bundle.manifest
+    manifest = opened.manifest
     with ExitStack() as stack:
         candidates: dict[str, LlamaCpp] = {}
         for kind in QUANTIZATIONS:

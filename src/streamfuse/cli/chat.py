@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from streamfuse.api import Model
 from streamfuse.text_io import Conversation, TextError
 
 from . import options, tables
 from .console import out, say
-from .engine import open_for_text
+from .engine import loaded
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -58,17 +59,16 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    opened = open_for_text(bundle)
-    if not opened.text.can_chat:
+    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache)
+    if not model.text.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
     config = options.Wishes(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
-    ).config(opened.bundle.manifest)  # fmt: skip
-    with opened.session(threads, plan=config.needs_plan, remember=not no_plan_cache) as session:
-        model = opened.bundle.manifest.model.name
-        say(f"{model}. {_HELP}")
-        _Terminal(session, Conversation(opened.text, system), config).talk()
+    ).config(model.manifest)  # fmt: skip
+    with loaded(model, plan=config.needs_plan) as session:
+        say(f"{model.manifest.model.name}. {_HELP}")
+        _Terminal(session, Conversation(model.text, system), config).talk()
 
 
 class _Terminal:
@@ -128,7 +128,7 @@ class _Terminal:
             self._conversation.take_back()
         else:
             self._conversation.answer(generation.text, generation.token_ids)
-        self._last = generation.statistics.to_dict()
+        self._last = generation.statistics
         if interrupted:
             say("(stopped)")
         elif self._last["finish_reason"] == "context":

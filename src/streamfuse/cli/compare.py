@@ -80,7 +80,7 @@ def _run(session: Session, prompt_ids: list[int], config: GenerationConfig) -> R
         text = generation.finish()
     if interrupted:
         raise KeyboardInterrupt
-    return Run(tuple(generation.token_ids), text, generation.statistics.to_dict())
+    return Run(tuple(generation.token_ids), text, generation.statistics)
 
 
 def _median(runs: list[Run]) -> Run:

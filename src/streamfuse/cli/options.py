@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -95,28 +95,12 @@ class Wishes:
 
     def config(self, manifest: Manifest) -> GenerationConfig:
         """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
-        from streamfuse.runtime.config import GenerationConfig
-        from streamfuse.runtime.reference.sampling import SamplingConfig
+        from streamfuse.api import config_of
 
-        defaults = manifest.sampling_defaults
-
-        def choose(name: str) -> Any:
-            said = getattr(self, name)
-            return getattr(defaults, name) if said is None else said
-
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        widths = [method.rows for method in manifest.verify_methods.values()]
-        if self.speculative and self.width != AUTO and self.width not in map(str, widths):
-            raise typer.BadParameter(
-                f"--width must be auto or one of {', '.join(map(str, widths))} for this bundle, not {self.width}"
-            )
+        said = {name: getattr(self, name) for name in self.__slots__ if name != "width"}
+        if self.width != AUTO and not self.width.isdecimal():
+            raise typer.BadParameter(f"--width must be auto or a number of nodes, not {self.width}")
         try:
-            return GenerationConfig(
-                max_new_tokens=choose("max_new_tokens"),
-                sampling=SamplingConfig(seed=self.seed, **{name: choose(name) for name in names}),
-                stop_strings=self.stop,
-                speculative=self.speculative,
-                width=int(self.width) if self.width != AUTO and self.speculative else None,
-            )
+            return config_of(manifest, **said, width=None if self.width == AUTO else int(self.width))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None

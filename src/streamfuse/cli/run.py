@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfuse.api import Model
+
 from . import options, tables
 from .compare import compare
 from .console import err, out, say
-from .engine import Opened, open_for_text
+from .engine import loaded
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -69,14 +71,14 @@ def run(
         raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
     if raw and system is not None:
         raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
-    opened = open_for_text(bundle)
+    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache)
     config = options.Wishes(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
-    ).config(opened.bundle.manifest)  # fmt: skip
-    prompt_ids = _encode(opened, sys.stdin.read() if prompt == "-" else prompt, system, raw)
-    opened.check_prompt(prompt_ids)
-    with opened.session(threads, plan=config.needs_plan, remember=not no_plan_cache) as session:
+    ).config(model.manifest)  # fmt: skip
+    prompt_ids = model.encode(sys.stdin.read() if prompt == "-" else prompt, system, raw)
+    model.check_prompt(prompt_ids)
+    with loaded(model, plan=config.needs_plan) as session:
         if compare_:
             comparison = compare(session, prompt_ids, config, repeats, err)
             if json_:
@@ -88,17 +90,6 @@ def run(
             _answer(session, prompt_ids, config, json_, stats)
 
 
-def _encode(opened: Opened, prompt: str, system: str | None, raw: bool) -> list[int]:
-    if raw:
-        return opened.text.encode(prompt)
-    if not opened.text.can_chat and system is None:
-        return opened.text.encode(prompt)
-    messages = [{"role": "user", "content": prompt}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    return opened.text.encode_chat(messages)
-
-
 def _answer(session: Session, prompt_ids: list[int], config: GenerationConfig, as_json: bool, stats: bool) -> None:
     generation = session.generate(prompt_ids, config)
     with stop_on_interrupt(generation.stop) as interrupted:
@@ -106,7 +97,7 @@ def _answer(session: Session, prompt_ids: list[int], config: GenerationConfig, a
             if not as_json:
                 sys.stdout.write(piece.text)
                 sys.stdout.flush()
-    statistics = generation.statistics.to_dict()
+    statistics = generation.statistics
     if as_json:
         print(json.dumps({"text": generation.text, **statistics}, ensure_ascii=False))
     else:

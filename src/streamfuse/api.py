@@ -1,0 +1,349 @@
+"""The way in for Python: `import streamfuse; model = streamfuse.open("build/demo")`.
+
+A model finds everything of its bundle by itself: engine, tokenizer, chat template, drafting tables, and what passes
+cost on this device. The command line and the benches use the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamfuse.bundle import Bundle, Manifest, open_bundle
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig, check_prompt
+from streamfuse.text_io import Conversation, TextIO
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.backend import Backend
+    from streamfuse.runtime.session import Generation, Piece, Session
+
+_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An answer. `statistics` has the keys of docs/runtime.md, times in milliseconds."""
+
+    text: str
+    tokens: list[int]
+    statistics: dict[str, Any] = field(repr=False)
+
+
+def config_of(
+    manifest: Manifest,
+    *,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    stop_token_ids: Sequence[int] = (),
+    ignore_eos: bool = False,
+    speculative: bool = True,
+    width: int | None = None,
+) -> GenerationConfig:
+    """The configuration of one generation; what is None is the bundle's default.
+
+    Args:
+        max_new_tokens: tokens to generate at most.
+        temperature: 0 is greedy; higher is more varied.
+        top_k: sample among the k likeliest tokens; 0: off.
+        top_p: sample among the likeliest tokens of this total probability; 1: off.
+        min_p: drop tokens below this share of the likeliest one; 0: off.
+        repetition_penalty: above 1, tokens seen before are less likely; 1: off.
+        seed: the same seed gives the same text, with and without speculation.
+        stop: the text ends before any of these.
+        stop_token_ids: tokens that end the text, beside the model's own.
+        ignore_eos: the model's end-of-sequence tokens are tokens like others.
+        speculative: False decodes one token per pass, the baseline.
+        width: nodes per verify pass; None: what pays, by the cost measured on this device.
+
+    Raises:
+        ValueError: a value out of its range; names the flag.
+    """
+    said = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            "repetition_penalty": repetition_penalty}  # fmt: skip
+    defaults = manifest.sampling_defaults
+    chosen: dict[str, Any] = {name: getattr(defaults, name) if said[name] is None else said[name] for name in _DEFAULTS}
+    widths = [method.rows for method in manifest.verify_methods.values()]
+    if speculative and width is not None and width not in widths:
+        raise ValueError(f"--width must be auto or one of {', '.join(map(str, widths))} for this bundle, not {width}")
+    return GenerationConfig(
+        max_new_tokens=defaults.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        sampling=SamplingConfig(seed=seed, **chosen),
+        stop_token_ids=tuple(stop_token_ids),
+        stop_strings=tuple(stop),
+        ignore_eos=ignore_eos,
+        speculative=speculative,
+        width=width if speculative else None,
+    )
+
+
+class Model:
+    """A bundle that is open: checked files, tokenizer, loaded graphs. Use it as a context manager, or close it.
+
+    `generate` and `stream` share one sequence, so a prompt that begins like the last one is not read again; each
+    `chat` has a sequence of its own. One thread at a time, but for `stop`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | Bundle, *, threads: int | None = None, plan_cache: bool = True
+    ) -> None:
+        """Open a bundle folder.
+
+        Args:
+            path: a folder that `streamfuse export` wrote.
+            threads: of the engine; None lets it choose.
+            plan_cache: remember what passes cost on this device; False measures it anew, about 100 ms.
+
+        Raises:
+            BundleError: the bundle is damaged, foreign or newer; names file and field.
+            TextError: the tokenizer or the chat template cannot be used.
+            BackendError: the graphs cannot be loaded here.
+            MissingPart: a package is not installed; names the line that installs it.
+        """
+        from streamfuse.parts import need
+
+        self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path))
+        if self.bundle.manifest.target == "onnx":
+            need("run-onnx")
+        model = self.manifest.model
+        self.text = TextIO(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+        self._threads, self._plan_cache = threads, plan_cache
+        self._new_engine: Any = None
+        self._load_ms = 0.0
+        self._session: Session | None = None
+        self._open: list[Session] = []
+        self._running: Session | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def manifest(self) -> Manifest:
+        """All that the bundle says of itself."""
+        return self.bundle.manifest
+
+    def config(self, **options: Any) -> GenerationConfig:
+        """The options of `config_of` for this bundle."""
+        return config_of(self.manifest, **options)
+
+    def encode(self, prompt: str, system: str | None = None, raw: bool = False) -> list[int]:
+        """Token ids of a prompt: in the chat template where the bundle has one, unless `raw`.
+
+        Raises:
+            TextError: the template refuses the messages, or there is none for a system message.
+        """
+        if raw or (not self.text.can_chat and system is None):
+            return self.text.encode(prompt)
+        messages = [{"role": "user", "content": prompt}]
+        return self.text.encode_chat([*([] if system is None else [{"role": "system", "content": system}]), *messages])
+
+    def check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        """PromptError for a prompt that does not fit, before seconds are spent on loading the engine."""
+        check_prompt(prompt_ids, self.bundle.spec())
+
+    def session(self, *, text: bool = True) -> Session:
+        """A sequence of its own that speaks token ids (runtime.session.Session). Closed with the model, or before.
+
+        Without `text` it gives no text, only ids.
+        """
+        from streamfuse.engines import cost_file, device_of, identity_of
+        from streamfuse.runtime.session import Session
+        from streamfuse.runtime.tensors import map_tensors
+
+        started = time.perf_counter()
+        backend = self._engine()
+        device = device_of(self.bundle, self._threads)
+        try:
+            session = Session(
+                backend,
+                map_tensors(self.bundle.draft) if self.bundle.draft else None,
+                self.text.decode if text else None,
+                identity=identity_of(self.bundle),
+                cost_file=cost_file(self.bundle, device) if self._plan_cache else None,
+                device=device,
+                model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
+            )
+        except BaseException:
+            backend.close()
+            raise
+        self._load_ms = self._load_ms or 1000 * (time.perf_counter() - started)
+        self._open.append(session)
+        return session
+
+    def generate(
+        self, prompt: str | Sequence[int], *, system: str | None = None, raw: bool = False, **options: Any
+    ) -> Result:
+        """Answer a prompt (text, or token ids). `options` are those of `config_of`, the command line's by name."""
+        with self.stream(prompt, system=system, raw=raw, **options) as generation:
+            text = generation.finish()
+        return Result(text, generation.token_ids, generation.statistics)
+
+    def stream(
+        self, prompt: str | Sequence[int], *, system: str | None = None, raw: bool = False, **options: Any
+    ) -> Generation:
+        """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
+        config = self.config(**options)
+        ids = self.encode(prompt, system, raw) if isinstance(prompt, str) else list(prompt)
+        self.check_prompt(ids)
+        self._session = self._session or self.session()
+        return self._start(self._session, ids, config)
+
+    def chat(self, system: str | None = None, **options: Any) -> Chat:
+        """A conversation with a cache of its own, so that only new words are read. TextError without a template."""
+        if not self.text.can_chat:
+            from streamfuse.text_io import TextError
+
+            raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use raw prompts")
+        return Chat(self, self.session(), Conversation(self.text, system), options)
+
+    def stop(self) -> None:
+        """End the generation that runs at its next token. Any thread may call it."""
+        with self._lock:
+            if self._running is not None:
+                self._running.stop()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Tokens and cache of `generate`'s sequence to a file, for `restore` in another process."""
+        self._session = self._session or self.session()
+        self._session.save(path)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed."""
+        self._session = self._session or self.session()
+        self._session.restore(path)
+
+    def close(self) -> None:
+        """Give back the engine's memory. Nothing happens the second time."""
+        with self._lock:
+            self._running = None
+        for session in self._open:
+            session.close()
+        self._open.clear()
+        self._session = self._new_engine = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _engine(self) -> Backend:
+        from streamfuse import engines
+
+        if self._new_engine is None:
+            self._new_engine = engines.engines_of(self.bundle, self._threads)
+        backend: Backend = self._new_engine()
+        return backend
+
+    def _start(self, session: Session, ids: Sequence[int], config: GenerationConfig) -> Generation:
+        with self._lock:
+            self._running = session
+        return session.generate(ids, config)
+
+
+class Chat:
+    """Turns of a conversation over one cache. `options` are the defaults of every turn."""
+
+    def __init__(self, model: Model, session: Session, conversation: Conversation, options: dict[str, Any]) -> None:
+        self._model, self._session, self._conversation, self._options = model, session, conversation, options
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The turns so far, {"role", "content"}."""
+        return list(self._conversation.messages)
+
+    def send(self, words: str, **options: Any) -> Result:
+        """Ask, and wait for the whole answer."""
+        pieces = self.stream(words, **options)
+        for _ in pieces:
+            pass
+        return pieces.result
+
+    def stream(self, words: str, **options: Any) -> Answer:
+        """Ask; the answer comes in pieces. A turn that is left early counts as far as it was delivered.
+
+        Raises:
+            PromptError: the conversation outgrew the context; it is as before, and `reset` begins anew.
+        """
+        config = self._model.config(**{**self._options, **options})
+        ids = self._conversation.ask(words)
+        try:
+            generation = self._model._start(self._session, ids, config)
+        except ValueError:
+            self._conversation.take_back()
+            raise
+        return Answer(generation, self._conversation)
+
+    def stop(self) -> None:
+        """End the answer that runs at its next token. Any thread may call it."""
+        self._session.stop()
+
+    def reset(self) -> None:
+        """Forget all turns but the system message."""
+        self._conversation.reset()
+        self._session.reset()
+
+    def close(self) -> None:
+        """Give the cache's memory back."""
+        self._session.close()
+
+    def __enter__(self) -> Chat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Answer(Iterator["Piece"]):
+    """A turn of a chat that is being written. The conversation takes it when it ends, or is closed."""
+
+    def __init__(self, generation: Generation, conversation: Conversation) -> None:
+        self._generation, self._conversation = generation, conversation
+        self._taken = False
+
+    @property
+    def result(self) -> Result:
+        """What was delivered so far."""
+        return Result(self._generation.text, self._generation.token_ids, self._generation.statistics)
+
+    def stop(self) -> None:
+        """End at the next token. Any thread may call it."""
+        self._generation.stop()
+
+    def close(self) -> None:
+        """End now."""
+        self._generation.close()
+        self._take()
+
+    def __next__(self) -> Piece:
+        try:
+            return next(self._generation)
+        except StopIteration:
+            self._take()
+            raise
+        except BaseException:
+            self._generation.close()
+            self._take()
+            raise
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self) -> None:
+        if self._taken:
+            return
+        self._taken = True
+        if self._generation.token_ids or self._generation.statistics["finish_reason"] != "stopped":
+            self._conversation.answer(self._generation.text, self._generation.token_ids)
+        else:
+            self._conversation.take_back()

@@ -1,0 +1,105 @@
+"""The engine of a bundle, whatever its target, and what it costs there: the one place that knows all of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamfuse.bundle import Bundle
+from streamfuse.parts import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamfuse.runtime.backend import Backend
+
+_HERE = ("kernels", "xnnpack")  # of ExecuTorch's backends, those that the native engine carries
+
+
+def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
+    """Load the graphs of a bundle; what is returned makes engines on them, one per sequence.
+
+    The native engine shares its weights among them; ONNX Runtime and Core ML load graphs anew for each.
+
+    Raises:
+        BackendError: the engine or the graphs cannot be loaded, or the delegate lives on phones only.
+        MissingPart: a package is not installed.
+    """
+    if bundle.manifest.target == "onnx":
+        need("run-onnx")
+        from streamfuse.runtime.backends.onnxruntime import OnnxBackend
+
+        return lambda: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads)
+    if bundle.manifest.target == "coreml":
+        if platform.system() == "Darwin":
+            need("run-coreml")
+        from streamfuse.runtime.backends.coreml import open_package
+
+        return lambda: open_package(bundle.graph, bundle.spec())
+    if bundle.manifest.backend not in _HERE:
+        from streamfuse.runtime.backend import BackendError
+
+        raise BackendError(
+            f"{bundle.folder} needs ExecuTorch's delegate {bundle.manifest.backend}, which is on devices;"
+            f" here run {' and '.join(_HERE)}"
+        )
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
+
+    program = ExecuTorchProgram(bundle.graph, num_threads=threads)
+    return lambda: ExecuTorchBackend(program, bundle.spec())
+
+
+def identity_of(bundle: Bundle) -> str:
+    """What tells this bundle from others: a hash over the hashes of its files."""
+    import hashlib
+
+    files = bundle.manifest.files
+    return hashlib.sha256("\n".join(f"{name} {files[name].sha256}" for name in sorted(files)).encode()).hexdigest()
+
+
+def device_of(bundle: Bundle, threads: int | None) -> str:
+    """What makes a pass cost differently: processor, cores, threads, and the engine's version or build."""
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    forced = os.environ.get("STREAMFUSE_ISA", "")
+    return (
+        f"{platform.system()} {platform.machine()}, {model}, {cores} cores, threads {threads or 'default'}, "
+        f"{_engine_stamp(bundle)}" + (f", {forced}" if forced else "")
+    )
+
+
+def cost_file(bundle: Bundle, device: str) -> Path:
+    """Where the core keeps what passes cost, in the user's cache folder. The folder is made; it may be read-only."""
+    import hashlib
+
+    from streamfuse.model.pull import cache_root
+
+    key = hashlib.sha256(f"{identity_of(bundle)}\n{device}".encode()).hexdigest()[:24]
+    folder = cache_root() / "plans"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{key}.costs"
+
+
+def _engine_stamp(bundle: Bundle) -> str:
+    """Changes with the engine, so that a new build or version is measured anew."""
+    from streamfuse.kernels.library import LibraryError, find_library
+
+    if bundle.manifest.target != "executorch":
+        package = {"onnx": "onnxruntime", "coreml": "coremltools"}[bundle.manifest.target]
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            return package
+    try:
+        facts = find_library().stat()
+    except LibraryError:
+        return "no native engine"
+    return f"engine {facts.st_size} {int(facts.st_mtime)}"
