@@ -86,11 +86,11 @@ def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -
 
 
 def test_a_delegate_that_is_not_here_is_named(vulkan: tuple[Path, Report]) -> None:
-    from streamfuse.cli.engine import open_backend
+    from streamfuse.engines import engines_of
     from streamfuse.runtime.backend import BackendError
 
     with pytest.raises(BackendError, match="needs ExecuTorch's delegate vulkan, which is on devices"):
-        open_backend(open_bundle(vulkan[0]), 1)
+        engines_of(open_bundle(vulkan[0]), 1)
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
