@@ -80,7 +80,9 @@ class Plan {
   double price() const;  // of streams for the next step, in milliseconds
   bool wanted(double free_gain) const;
   bool affords(double ms) const { return budget_ >= ms / plain_ms(); }
+  bool can_buy() const;
   void judge(double gain);
+  void back_off(const char* reason);
 
   const Model& model_;
   Costs& costs_;
