@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from export_samples import TEXT
-from native_samples import said_by, tiny_bundle
+from native_samples import said_by
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -70,13 +70,12 @@ def source_packages() -> list[Path]:
     return found
 
 
-def test_an_installed_wheel_runs_its_own_engine(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_runs_its_own_engine(wheel: Path, tiny_graph: Path, tmp_path: Path) -> None:
     place = tmp_path / "site"
     said_by([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place, wheel])
-    graph = tiny_bundle(tmp_path / "tiny") / "model.pte"
     environment = {"PYTHONPATH": str(place), "STREAMFUSE_ENGINE": ""}
     command = (
         [sys.executable, "-P", "-c", GENERATE] if sys.version_info >= (3, 11) else [sys.executable, "-c", GENERATE]
     )
-    said = said_by([*command, str(place), str(graph), str(TEXT[:6])], **environment)
+    said = said_by([*command, str(place), str(tiny_graph), str(TEXT[:6])], **environment)
     assert len(said.split()) == 13
