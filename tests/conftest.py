@@ -17,7 +17,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # fakes.py, oracle.py, make_traces.py
 
-# PyTorch's threads sleep while they wait: where other work holds a core, threads that spin wait for one that cannot run.
+# PyTorch's threads sleep while they wait: where other work holds a core, spinning threads wait for one that cannot run.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
 
