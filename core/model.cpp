@@ -107,7 +107,7 @@ Tables::Tables(const Spec& spec, const sf_tensor* tensors, int32_t count) : tens
       bad_tables(name + " does not lie at a multiple of " + std::to_string(item) + " bytes");
   }
   read_parent_term(spec);
-  if (find("ngram_keys") != nullptr) read_ngrams(spec);
+  if (any_of({"ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"})) read_ngrams(spec);
   tensors_ = nullptr;  // the list is the caller's
 }
 
@@ -115,6 +115,10 @@ const sf_tensor* Tables::find(const char* name) const {
   for (int32_t i = 0; i < count_; ++i)
     if (std::strcmp(tensors_[i].name, name) == 0) return &tensors_[i];
   return nullptr;
+}
+
+bool Tables::any_of(std::initializer_list<const char*> names) const {
+  return std::any_of(names.begin(), names.end(), [this](const char* name) { return find(name) != nullptr; });
 }
 
 const sf_tensor& Tables::need(const char* name, int dtype, int rank) const {
@@ -131,7 +135,7 @@ const sf_tensor& Tables::need(const char* name, int dtype, int rank) const {
 void Tables::read_parent_term(const Spec& spec) {
   if (const sf_tensor* given = find("calibration")) {
     const sf_tensor& ratios = need("calibration", SF_F32, 1);
-    if (ratios.shape[0] != 0 && ratios.shape[0] != spec.num_streams)
+    if (ratios.shape[0] != spec.num_streams)
       bad_tables("calibration has the shape " + of_shape(ratios) + ", the bundle " + std::to_string(spec.num_streams) +
                  " streams");
     const auto* values = static_cast<const float*>(given->data);
@@ -140,7 +144,7 @@ void Tables::read_parent_term(const Spec& spec) {
       calibration.push_back(values[i]);
     }
   }
-  if (find("parent_left") == nullptr) return;
+  if (!any_of({"parent_left", "parent_right", "gate", "stream_vocab"})) return;
   const sf_tensor &left = need("parent_left", SF_F16, 2), &right = need("parent_right", SF_F16, 2),
                   &gates = need("gate", SF_F32, 2), &vocab = need("stream_vocab", SF_I32, 1);
   if (left.shape[0] != spec.vocab_size)

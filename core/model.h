@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class Tables {
   void read_parent_term(const Spec& spec);
   void read_ngrams(const Spec& spec);
   const sf_tensor* find(const char* name) const;
+  bool any_of(std::initializer_list<const char*> names) const;
   const sf_tensor& need(const char* name, int dtype, int rank) const;
 
   const sf_tensor* tensors_;

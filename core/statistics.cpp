@@ -154,6 +154,7 @@ std::string Statistics::json(const Spec& spec) const {
   out.open('{');
   for (size_t source = SF_STREAMS; source < accepted_of.size(); ++source) out.member(kSourceNames[source], accepted_of[source]);
   out.close('}');
+  out.member("prefilled_tokens", prefilled_tokens);
   out.member("streams_passes", streams_passes);
   out.member("near_ties", near_ties);
   out.close('}');

@@ -63,7 +63,7 @@ def test_speculation_changes_no_token_but_in_a_near_tie(
         for width in (4, 12):
             loop = Loop(OnnxBackend(program, written.spec), TEXT[:11], GenerationConfig(50, sampling, width=width))
             list(loop.run())
-            assert loop.statistics.draft_tokens_accepted > 0
+            assert loop.counts.draft_tokens_accepted > 0
             equal += loop.tokens == plain.tokens
             if loop.tokens != plain.tokens:
                 noise = NOISE[dtype, quantize]
