@@ -13,8 +13,8 @@ namespace {
 [[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 [[noreturn]] void bad_tables(const std::string& sentence) { throw Failure(SF_BAD_TABLES, sentence); }
 
-constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",         "stream_vocab", "calibration",
-                                  "ngram_keys",  "ngram_starts", "ngram_ids",    "ngram_log_probs"};
+constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",      "stream_vocab",   "calibration",
+                                  "ngram_keys",  "ngram_starts", "ngram_ids", "ngram_log_probs"};
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 std::string of_shape(const sf_tensor& tensor) {
@@ -32,8 +32,8 @@ void need_finite(const sf_tensor& tensor) {
   const int64_t n = elements(tensor);
   const auto* half = static_cast<const uint16_t*>(tensor.data);
   const auto* single = static_cast<const float*>(tensor.data);
-  const bool fine = tensor.dtype == SF_F16 ? std::all_of(half, half + n, finite_half)
-                                           : std::all_of(single, single + n, finite_float);
+  const bool fine =
+      tensor.dtype == SF_F16 ? std::all_of(half, half + n, finite_half) : std::all_of(single, single + n, finite_float);
   if (!fine) bad_tables(std::string(tensor.name) + " holds what is not a finite number");
 }
 
@@ -99,7 +99,8 @@ Tables::Tables(const Spec& spec, const sf_tensor* tensors, int32_t count) : tens
       if (name == tensors[j].name) bad_tables("there are two tables " + name);
     if (tensor.rank < 1 || tensor.rank > 2) bad_tables(name + " has " + std::to_string(tensor.rank) + " dimensions");
     for (int32_t d = 0; d < tensor.rank; ++d)
-      if (tensor.shape[d] < 0 || tensor.shape[d] > kMostElements) bad_tables(name + " has the shape " + of_shape(tensor));
+      if (tensor.shape[d] < 0 || tensor.shape[d] > kMostElements)
+        bad_tables(name + " has the shape " + of_shape(tensor));
     if (tensor.rank == 2 && tensor.shape[1] > 0 && tensor.shape[0] > kMostElements / tensor.shape[1])
       bad_tables(name + " has the shape " + of_shape(tensor));
     const size_t item = tensor.dtype == SF_F16 ? 2 : tensor.dtype == SF_I64 ? 8 : 4;

@@ -10,13 +10,14 @@ namespace {
 constexpr const char* kCosts = "verifying costs more here than drafts bring";
 constexpr const char* kRejected = "too few drafts were accepted";
 
-constexpr double kForget = 0.96;      // of what was seen of a source, per step: about the last 25 count
-constexpr double kPriorWeight = 3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
+constexpr double kForget = 0.96;  // of what was seen of a source, per step: about the last 25 count
+constexpr double kPriorWeight =
+    3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
 constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.005;  // plain passes: at first, at most, per plain pass
 constexpr int64_t kTries = 4;                                         // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
-constexpr double kFollow = 0.07;       // how much one step teaches about what streams are worth: about the last ten count
-constexpr double kRecent = 0.98;      // likewise of the rate: the last fifty
+constexpr double kFollow = 0.07;  // how much one step teaches about what streams are worth: about the last ten count
+constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
 
 }  // namespace
 
@@ -128,8 +129,7 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   if (width > 0) {  // one width always
     draft_.tree.set_root(tokens.back());
     if (width < 2 || room < 2) return plain;  // the last token's successor is of no use
-    if (streams_ready_)
-      from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
+    if (streams_ready_) from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
     int64_t method = 0;
     while (model_.spec.verify[static_cast<size_t>(method)].rows < draft_.tree.size()) ++method;
     return {method, draft_.tree.size(), nullptr};
@@ -156,8 +156,8 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   return plain;
 }
 
-bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, double ms,
-                 const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs,
+                 double ms, const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   take_streams(ids, log_probs);
   if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_;
   costs_.observe(step.method, step.nodes, ms);
