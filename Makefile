@@ -3,6 +3,7 @@
 #   make demo     virtual environment, native engine, model, bundle, and one prompt plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     all tests, with the real model too
+#   make test-full  and the cases that repeat what another one proves (docs/testing.md)
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
@@ -35,11 +36,11 @@ export PYTHONSAFEPATH := 1
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-NATIVE_SOURCES := $(wildcard kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
+NATIVE_SOURCES := $(wildcard core/* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test unit check format clean distclean traces native bundle bundles no-dialogsum schema arm sanitize wheel
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm sanitize wheel
 .DEFAULT_GOAL := help
 
 help:
@@ -60,9 +61,9 @@ no-dialogsum:
 
 native: $(ENGINE_STAMP)
 
-test: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST)
+test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST)
 	build/native/test_ops
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(if $(filter test-full,$@),--full)
 
 # Seconds: no weights, no network, no bundle.
 unit: $(VENV)/.dev $(ENGINE_STAMP)

@@ -45,7 +45,8 @@ int64_t Costs::method_at(size_t place) const {
 
 double Costs::of(int64_t method, int64_t nodes) const {
   const Pair& pair = pairs_[place(method)];
-  const double more = nodes > 1 ? (pair.last - pair.first) * static_cast<double>(nodes - 1) / static_cast<double>(pair.span) : 0.0;
+  const double more =
+      nodes > 1 ? (pair.last - pair.first) * static_cast<double>(nodes - 1) / static_cast<double>(pair.span) : 0.0;
   return speed_ * (pair.first + more);
 }
 
@@ -56,7 +57,8 @@ double Costs::per_node(int64_t method) const {
 
 void Costs::set(const double* first, const double* last, int64_t count, bool frozen) {
   if (count != this->count() || first == nullptr || last == nullptr)
-    throw Failure(SF_BAD_ARGUMENT, "costs are asked for " + std::to_string(this->count()) + " methods, not " + std::to_string(count));
+    throw Failure(SF_BAD_ARGUMENT,
+                  "costs are asked for " + std::to_string(this->count()) + " methods, not " + std::to_string(count));
   for (int64_t i = 0; i < count; ++i)
     if (!(first[i] > 0 && last[i] > 0 && std::isfinite(first[i]) && std::isfinite(last[i])))
       throw Failure(SF_BAD_ARGUMENT, "the cost of a pass must be a positive time");
@@ -74,8 +76,8 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
   pair.first *= ratio, pair.last *= ratio, speed_ *= ratio;
 }
 
-// Rounds take turns, so that a change of speed meets all methods alike. The second best of each counts: other work on the
-// device only ever adds time, and the best may be luck.
+// Rounds take turns, so that a change of speed meets all methods alike. The second best of each counts: other work on
+// the device only ever adds time, and the best may be luck.
 void Costs::measure(const Run& run) {
   std::vector<std::vector<double>> first(pairs_.size()), last(pairs_.size());
   for (int round = 0; round <= kRounds; ++round) {  // the first one warms up

@@ -57,7 +57,8 @@ void StreamGrower::find_slots(const int64_t* ids, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int32_t slot = tables.slot_of[static_cast<size_t>(ids[i])];
     if (slot < 0)
-      throw Failure(SF_EXECUTION, "a stream proposed token " + std::to_string(ids[i]) + ", outside the stream vocabulary");
+      throw Failure(SF_EXECUTION,
+                    "a stream proposed token " + std::to_string(ids[i]) + ", outside the stream vocabulary");
     slots_[static_cast<size_t>(i)] = slot;
     for (int64_t at = 0; at < tables.rank; at += 32) {
       __builtin_prefetch(tables.parent_right + slot * tables.rank + at);

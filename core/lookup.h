@@ -21,8 +21,9 @@ class LookUp {
   // The text is `tokens` now, of which the first `kept` are as they were at the last call.
   void follow(const std::vector<int64_t>& tokens, int64_t kept);
 
-  // Joins what followed the longest match of the text's end to the tree, best first again, at most `width` nodes. A node
-  // that both propose takes the larger probability, which keeps parents before children. False where nothing matches.
+  // Joins what followed the longest match of the text's end to the tree, best first again, at most `width` nodes. A
+  // node that both propose takes the larger probability, which keeps parents before children. False where nothing
+  // matches.
   bool join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& tree);
 
   // The model chose these tokens after the root of the last `join` that found something.
@@ -31,7 +32,9 @@ class LookUp {
  private:
   static constexpr int64_t kLengths = kLongest - kShortest + 1;
   int32_t& slot(int64_t length, const int64_t* tokens, int64_t end);
-  static int64_t strength(int64_t match, int64_t depth) { return (match + depth < kLongest ? match + depth : kLongest) - kShortest; }
+  static int64_t strength(int64_t match, int64_t depth) {
+    return (match + depth < kLongest ? match + depth : kLongest) - kShortest;
+  }
 
   std::array<std::vector<int32_t>, kLengths> places_;  // hash tables: where what followed a run of tokens stands
   int64_t followed_ = 0;

@@ -13,8 +13,8 @@ namespace {
 [[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 [[noreturn]] void bad_tables(const std::string& sentence) { throw Failure(SF_BAD_TABLES, sentence); }
 
-constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",         "stream_vocab", "calibration",
-                                  "ngram_keys",  "ngram_starts", "ngram_ids",    "ngram_log_probs"};
+constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",      "stream_vocab",   "calibration",
+                                  "ngram_keys",  "ngram_starts", "ngram_ids", "ngram_log_probs"};
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 std::string of_shape(const sf_tensor& tensor) {
@@ -32,8 +32,8 @@ void need_finite(const sf_tensor& tensor) {
   const int64_t n = elements(tensor);
   const auto* half = static_cast<const uint16_t*>(tensor.data);
   const auto* single = static_cast<const float*>(tensor.data);
-  const bool fine = tensor.dtype == SF_F16 ? std::all_of(half, half + n, finite_half)
-                                           : std::all_of(single, single + n, finite_float);
+  const bool fine =
+      tensor.dtype == SF_F16 ? std::all_of(half, half + n, finite_half) : std::all_of(single, single + n, finite_float);
   if (!fine) bad_tables(std::string(tensor.name) + " holds what is not a finite number");
 }
 
@@ -99,7 +99,8 @@ Tables::Tables(const Spec& spec, const sf_tensor* tensors, int32_t count) : tens
       if (name == tensors[j].name) bad_tables("there are two tables " + name);
     if (tensor.rank < 1 || tensor.rank > 2) bad_tables(name + " has " + std::to_string(tensor.rank) + " dimensions");
     for (int32_t d = 0; d < tensor.rank; ++d)
-      if (tensor.shape[d] < 0 || tensor.shape[d] > kMostElements) bad_tables(name + " has the shape " + of_shape(tensor));
+      if (tensor.shape[d] < 0 || tensor.shape[d] > kMostElements)
+        bad_tables(name + " has the shape " + of_shape(tensor));
     if (tensor.rank == 2 && tensor.shape[1] > 0 && tensor.shape[0] > kMostElements / tensor.shape[1])
       bad_tables(name + " has the shape " + of_shape(tensor));
     const size_t item = tensor.dtype == SF_F16 ? 2 : tensor.dtype == SF_I64 ? 8 : 4;
@@ -107,7 +108,7 @@ Tables::Tables(const Spec& spec, const sf_tensor* tensors, int32_t count) : tens
       bad_tables(name + " does not lie at a multiple of " + std::to_string(item) + " bytes");
   }
   read_parent_term(spec);
-  if (find("ngram_keys") != nullptr) read_ngrams(spec);
+  if (any_of({"ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"})) read_ngrams(spec);
   tensors_ = nullptr;  // the list is the caller's
 }
 
@@ -115,6 +116,10 @@ const sf_tensor* Tables::find(const char* name) const {
   for (int32_t i = 0; i < count_; ++i)
     if (std::strcmp(tensors_[i].name, name) == 0) return &tensors_[i];
   return nullptr;
+}
+
+bool Tables::any_of(std::initializer_list<const char*> names) const {
+  return std::any_of(names.begin(), names.end(), [this](const char* name) { return find(name) != nullptr; });
 }
 
 const sf_tensor& Tables::need(const char* name, int dtype, int rank) const {
@@ -131,7 +136,7 @@ const sf_tensor& Tables::need(const char* name, int dtype, int rank) const {
 void Tables::read_parent_term(const Spec& spec) {
   if (const sf_tensor* given = find("calibration")) {
     const sf_tensor& ratios = need("calibration", SF_F32, 1);
-    if (ratios.shape[0] != 0 && ratios.shape[0] != spec.num_streams)
+    if (ratios.shape[0] != spec.num_streams)
       bad_tables("calibration has the shape " + of_shape(ratios) + ", the bundle " + std::to_string(spec.num_streams) +
                  " streams");
     const auto* values = static_cast<const float*>(given->data);
@@ -140,7 +145,7 @@ void Tables::read_parent_term(const Spec& spec) {
       calibration.push_back(values[i]);
     }
   }
-  if (find("parent_left") == nullptr) return;
+  if (!any_of({"parent_left", "parent_right", "gate", "stream_vocab"})) return;
   const sf_tensor &left = need("parent_left", SF_F16, 2), &right = need("parent_right", SF_F16, 2),
                   &gates = need("gate", SF_F32, 2), &vocab = need("stream_vocab", SF_I32, 1);
   if (left.shape[0] != spec.vocab_size)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ struct Spec {
   int64_t widest() const { return verify.empty() ? 1 : verify.back().rows; }
 };
 
-// The parent term, the n-gram table, and what was measured when the bundle was made. Pointers go to the caller's memory.
-// Throws Failure(SF_BAD_TABLES) unless every shape, range and order is right: nothing is read outside afterwards.
+// The parent term, the n-gram table, and what was measured when the bundle was made. Pointers go to the caller's
+// memory. Throws Failure(SF_BAD_TABLES) unless every shape, range and order is right: nothing is read outside
+// afterwards.
 class Tables {
  public:
   Tables(const Spec& spec, const sf_tensor* tensors, int32_t count);
@@ -39,17 +41,18 @@ class Tables {
   std::vector<int32_t> slot_of;            // [vocab_size]: row of parent_right; -1 outside the stream vocabulary
   std::vector<double> calibration;         // [num_streams] hits per predicted hit at each depth, or empty
 
-  int64_t contexts = 0;                      // of the n-gram table; 0: there is none
-  const int64_t* ngram_keys = nullptr;       // [contexts], ascending: token * (vocab_size + 1) + before + 1
-  const int32_t* ngram_starts = nullptr;     // [contexts + 1]
-  const int32_t* ngram_ids = nullptr;        // most probable first
-  const uint16_t* ngram_log_probs = nullptr; // float16, natural logarithm
-  std::vector<int32_t> ngram_first;          // [vocab_size + 1]: where the contexts of each last token begin
+  int64_t contexts = 0;                       // of the n-gram table; 0: there is none
+  const int64_t* ngram_keys = nullptr;        // [contexts], ascending: token * (vocab_size + 1) + before + 1
+  const int32_t* ngram_starts = nullptr;      // [contexts + 1]
+  const int32_t* ngram_ids = nullptr;         // most probable first
+  const uint16_t* ngram_log_probs = nullptr;  // float16, natural logarithm
+  std::vector<int32_t> ngram_first;           // [vocab_size + 1]: where the contexts of each last token begin
 
  private:
   void read_parent_term(const Spec& spec);
   void read_ngrams(const Spec& spec);
   const sf_tensor* find(const char* name) const;
+  bool any_of(std::initializer_list<const char*> names) const;
   const sf_tensor& need(const char* name, int dtype, int rank) const;
 
   const sf_tensor* tensors_;
@@ -57,7 +60,8 @@ class Tables {
 };
 
 struct Model {
-  Model(const sf_spec& spec, const sf_tensor* tensors, int32_t count) : spec(spec), tables(this->spec, tensors, count) {}
+  Model(const sf_spec& spec, const sf_tensor* tensors, int32_t count)
+      : spec(spec), tables(this->spec, tensors, count) {}
   Spec spec;
   Tables tables;
 };

@@ -11,11 +11,11 @@
 
 namespace streamfuse {
 
-// e^x within two units of the last place; below -700 as at -700. 2^k by adding to the exponent, and the Taylor series of
+// e^x within two units of the last place; 0 below -700. 2^k by adding to the exponent, and the Taylor series of
 // the remainder, at most ln(2) / 2. Without branches, so that a compiler makes vectors of it. x is at most 700.
-inline __attribute__((always_inline)) double exponential(double x) {
+inline __attribute__((always_inline)) double exponential(double given) {
   constexpr double kShift = 0x1.8p52;  // its last bit is worth 1, so a sum with it is rounded to an integer
-  x = x < -700.0 ? -700.0 : x;
+  const double x = given < -700.0 ? -700.0 : given;
   const double shifted = x * 1.4426950408889634 + kShift, k = shifted - kShift;
   const double r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
   double sum = 1.0 / 6227020800;
@@ -32,7 +32,8 @@ inline __attribute__((always_inline)) double exponential(double x) {
   sum = sum * r + 0.5;
   sum = sum * r + 1.0;
   sum = sum * r + 1.0;
-  return std::bit_cast<double>(std::bit_cast<uint64_t>(sum) + (std::bit_cast<uint64_t>(shifted) << 52));
+  const double found = std::bit_cast<double>(std::bit_cast<uint64_t>(sum) + (std::bit_cast<uint64_t>(shifted) << 52));
+  return given < -700.0 ? 0.0 : found;
 }
 
 // ln(x) for normal x > 0, within two units of the last place: x = m 2^e with m between sqrt(1/2) and sqrt(2), and

@@ -10,13 +10,14 @@ namespace {
 constexpr const char* kCosts = "verifying costs more here than drafts bring";
 constexpr const char* kRejected = "too few drafts were accepted";
 
-constexpr double kForget = 0.96;      // of what was seen of a source, per step: about the last 25 count
-constexpr double kPriorWeight = 3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
-constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.01;  // plain passes: at first, at most, per plain pass
+constexpr double kForget = 0.96;  // of what was seen of a source, per step: about the last 25 count
+constexpr double kPriorWeight =
+    3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
+constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.005;  // plain passes: at first, at most, per plain pass
 constexpr int64_t kTries = 4;                                         // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
-constexpr double kFollow = 0.07;       // how much one step teaches about what streams are worth: about the last ten count
-constexpr double kRecent = 0.98;      // likewise of the rate: the last fifty
+constexpr double kFollow = 0.07;  // how much one step teaches about what streams are worth: about the last ten count
+constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
 
 }  // namespace
 
@@ -128,8 +129,7 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   if (width > 0) {  // one width always
     draft_.tree.set_root(tokens.back());
     if (width < 2 || room < 2) return plain;  // the last token's successor is of no use
-    if (streams_ready_)
-      from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
+    if (streams_ready_) from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
     int64_t method = 0;
     while (model_.spec.verify[static_cast<size_t>(method)].rows < draft_.tree.size()) ++method;
     return {method, draft_.tree.size(), nullptr};
@@ -150,14 +150,14 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   const Choice choice = best(draft_);
   if (choice.method != kDecode && affords(costs_.of(choice.method, choice.nodes) - plain_ms()))
     return {choice.method, choice.nodes, nullptr};
-  const bool buys = wanted(0.0) && affords(price() + std::max(0.0, costs_.of(0) - plain_ms()));
+  const bool buys = wanted(0.0) && can_buy();
   if (buys && !model_.spec.deferred && !streams_ready_) return {0, 1, nullptr};
   if (!buys) plain.reason = reason_;
   return plain;
 }
 
-bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, double ms,
-                 const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs,
+                 double ms, const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   take_streams(ids, log_probs);
   if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_;
   costs_.observe(step.method, step.nodes, ms);
@@ -174,12 +174,13 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
     of_table_.learn(draft_.own, chosen);
   }
   if (draft_.looked_up) look_up_.learn(chosen);
-  if (model_.spec.num_streams > 0 && !wanted(0.0) && position_ >= retry_) {
+  if (model_.spec.num_streams == 0) return false;
+  if (!wanted(0.0) && position_ >= retry_) {
     tries_ = 0;
     of_streams_.doubt();
   }
-  if (!model_.spec.deferred || streams_ready_ || room < 2) return false;
-  if (!wanted(0.0) || !affords(price() + std::max(0.0, costs_.of(0) - plain_ms()))) return false;
+  if (wanted(0.0) && !can_buy() && !streams_ready_) back_off(kCosts);
+  if (!model_.spec.deferred || streams_ready_ || room < 2 || !wanted(0.0)) return false;
   look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
   draft(tokens, room - 1, next_);
   looked_ = true;
@@ -191,14 +192,23 @@ void Plan::judge(double gain) {
   ++tries_;
   worth_ += std::max(kFollow, 1.0 / static_cast<double>(tries_)) * (gain - worth_);
   if (tries_ < kTries) return;
-  if (worth_ > rate() * price()) {
+  if (worth_ > rate() * price())
     back_off_ = kBackOff;
-  } else if (position_ >= retry_) {
-    reason_ = of_streams_.ratio(1) > 0.7 ? kCosts : kRejected;
-    retry_ = position_ + back_off_;
-    back_off_ = std::min(2 * back_off_, kMostBackOff);
-  }
+  else if (position_ >= retry_)
+    back_off(of_streams_.ratio(1) > 0.7 ? kCosts : kRejected);
 }
+
+// Streams are left alone for a while: they did not pay, or the budget cannot pay for finding out.
+void Plan::back_off(const char* reason) {
+  reason_ = reason;
+  tries_ = kTries;
+  worth_ = std::min(worth_, 0.0);
+  retry_ = position_ + back_off_;
+  back_off_ = std::min(2 * back_off_, kMostBackOff);
+}
+
+// Whether the budget pays for streams and for a verify pass that brings nothing.
+bool Plan::can_buy() const { return affords(price() + std::max(0.0, costs_.of(0) - plain_ms())); }
 
 void Plan::learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width) {
   take_streams(ids, log_probs);

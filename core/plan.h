@@ -6,7 +6,8 @@
 // best known rate:
 //   1. A tree is cut where one more row earns less than it costs, and verified where what is left gains over a plain
 //      pass. How much it earns is its paths' probabilities, corrected per depth by how such predictions came true.
-//   2. Streams are bought where what steps with streams gain, less what the free draft at hand would, exceeds the price.
+//   2. Streams are bought where what steps with streams gain, less what the free draft at hand would, exceeds the
+//   price.
 //   3. Where they do not pay they are left alone for a while, twice as long each time, then tried for a few steps.
 //   4. What being wrong may cost is bounded by a budget: earned by gains and a trickle from plain passes.
 // docs/runtime.md explains; tests/plan_simulation.py shows what it gains on devices and texts that are made up.
@@ -80,7 +81,9 @@ class Plan {
   double price() const;  // of streams for the next step, in milliseconds
   bool wanted(double free_gain) const;
   bool affords(double ms) const { return budget_ >= ms / plain_ms(); }
+  bool can_buy() const;
   void judge(double gain);
+  void back_off(const char* reason);
 
   const Model& model_;
   Costs& costs_;
@@ -90,18 +93,18 @@ class Plan {
   Calibration of_streams_, of_table_;
 
   bool streams_ready_ = false;
-  std::vector<int64_t> ids_;      // streams of the last accepted node
+  std::vector<int64_t> ids_;  // streams of the last accepted node
   std::vector<float> log_probs_;
-  Draft draft_, next_;            // of this step; of the next one, where it was looked at before streams were bought
-  bool looked_ = false;           // whether next_ is that of the next step
+  Draft draft_, next_;   // of this step; of the next one, where it was looked at before streams were bought
+  bool looked_ = false;  // whether next_ is that of the next step
   std::vector<double> hits_;
 
-  double budget_;                      // plain passes that may be lost
-  double tokens_ = 0.0, ms_ = 0.0;     // of recent steps
-  double worth_ = 0.0;                 // what a step with streams gains over a plain pass, in tokens
-  int64_t tries_ = 0;                  // steps with streams since they were last tried anew
-  int64_t position_ = 0, retry_ = 0;   // tokens so far; where streams that failed are tried again ...
-  int64_t back_off_;                   // ... and after how many tokens the next time
+  double budget_;                     // plain passes that may be lost
+  double tokens_ = 0.0, ms_ = 0.0;    // of recent steps
+  double worth_ = 0.0;                // what a step with streams gains over a plain pass, in tokens
+  int64_t tries_ = 0;                 // steps with streams since they were last tried anew
+  int64_t position_ = 0, retry_ = 0;  // tokens so far; where streams that failed are tried again ...
+  int64_t back_off_;                  // ... and after how many tokens the next time
   const char* reason_;
 };
 

@@ -70,8 +70,10 @@ int64_t Sampler::greedy(const Number* scores) {
   double second = -std::numeric_limits<double>::infinity();
   for (int64_t id = 0; id < vocab_size_; ++id) {
     const double score = static_cast<double>(scores[id]);
-    if (best < 0 && score == summit.score) best = id;
-    else if (score > second) second = score;
+    if (best < 0 && score == summit.score)
+      best = id;
+    else if (score > second)
+      second = score;
   }
   distance = summit.score - second;
   near_tie = distance <= kNearLogit;
@@ -120,8 +122,7 @@ int64_t Sampler::draw(const Sampling& sampling, const Number* scores, double num
       narrow_to(sampling.top_p * total);
     }
   }
-  if (sampling.min_p > 0.0)
-    std::erase_if(kept_, [&](const Token& token) { return token.weight < sampling.min_p; });
+  if (sampling.min_p > 0.0) std::erase_if(kept_, [&](const Token& token) { return token.weight < sampling.min_p; });
   lanes.fill(0.0);
   for (size_t m = 0; m < kept_.size(); ++m) lanes[m % kLanes] += kept_[m].weight;
   const int64_t place = fall(lanes.data(), static_cast<int64_t>(kept_.size()), number,
@@ -139,8 +140,8 @@ void Sampler::keep_from(const Sampling& sampling, const Number* scores, double t
   }
 }
 
-// Top-p: the shortest best-first prefix that weighs at least `goal`, in the order of ids. False, and all kept, where all
-// weigh less.
+// Top-p: the shortest best-first prefix that weighs at least `goal`, in the order of ids. False, and all kept, where
+// all weigh less.
 bool Sampler::narrow_to(double goal) {
   const auto by_id = [](const Token& a, const Token& b) { return a.id < b.id; };
   double sum = 0.0;

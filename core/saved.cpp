@@ -90,7 +90,8 @@ Saved read(const std::string& path, const Spec& spec) {
   get(&header, sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) bad(path, "is no saved session");
   if (header.version != kVersion)
-    bad(path, "was written in form " + std::to_string(header.version) + ", this version reads " + std::to_string(kVersion));
+    bad(path,
+        "was written in form " + std::to_string(header.version) + ", this version reads " + std::to_string(kVersion));
   if (header.identity_bytes > kMostIdentity) bad(path, "is damaged");
   Saved saved;
   saved.identity.resize(header.identity_bytes);

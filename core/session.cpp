@@ -139,8 +139,9 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
           std::to_string(spec_.vocab_size));
   const bool can_draft = spec_.num_streams > 0 && !spec_.verify.empty();
   const bool drafts = generation.speculative && can_draft;
-  if (drafts && generation.width != 0 &&
-      std::none_of(spec_.verify.begin(), spec_.verify.end(), [&](const Method& m) { return m.rows == generation.width; })) {
+  if (drafts && generation.width != 0 && std::none_of(spec_.verify.begin(), spec_.verify.end(), [&](const Method& m) {
+        return m.rows == generation.width;
+      })) {
     std::string widths;
     for (const Method& method : spec_.verify) widths += (widths.empty() ? "" : ", ") + std::to_string(method.rows);
     bad("width must be one of " + widths + " for this bundle, not " + std::to_string(generation.width));
@@ -161,7 +162,8 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
     for (int64_t i = 0; i < costs_.count(); ++i) {
       const bool streams = spec_.deferred && i + 1 == costs_.count();
       const int64_t method = streams ? kStreams : i - 1;
-      statistics_.cost_ms.push_back(costs_.of(method, method >= 0 ? spec_.verify[static_cast<size_t>(method)].rows : 1));
+      statistics_.cost_ms.push_back(
+          costs_.of(method, method >= 0 ? spec_.verify[static_cast<size_t>(method)].rows : 1));
     }
   }
   plan_.begin(tokens_, same);
@@ -349,9 +351,16 @@ void Session::end_block() {
       seen_tokens_.push_back(node.token), seen_parents_.push_back(node.parent);
       seen_log_probs_.push_back(node.log_prob), seen_sources_.push_back(node.source);
     }
-    const sf_pass pass = {name_of(step_.method), step_.reason,
-                          {step_.nodes, seen_tokens_.data(), seen_parents_.data(), seen_log_probs_.data(), seen_sources_.data()},
-                          &results_, walk_rows_.data(), walk_tokens_.data(), chosen, delivered_, cached_};
+    const sf_pass pass = {
+        name_of(step_.method),
+        step_.reason,
+        {step_.nodes, seen_tokens_.data(), seen_parents_.data(), seen_log_probs_.data(), seen_sources_.data()},
+        &results_,
+        walk_rows_.data(),
+        walk_tokens_.data(),
+        chosen,
+        delivered_,
+        cached_};
     observer_(observer_context_, &pass);
   }
   check_streams(results_, survivor_);
@@ -359,8 +368,9 @@ void Session::end_block() {
   const size_t block = static_cast<size_t>(survivor_ * spec_.num_streams * spec_.top_k);
   bool asks = planned_streams_ && spec_.deferred;
   if (planner_ == nullptr || generation_.width != 0)
-    asks = plan_.learn(step_, walk_tokens_, carries ? results_.stream_ids + block : nullptr,
-                       carries ? results_.stream_log_probs + block : nullptr, pass_ms_, tokens_, room_, generation_.width);
+    asks =
+        plan_.learn(step_, walk_tokens_, carries ? results_.stream_ids + block : nullptr,
+                    carries ? results_.stream_log_probs + block : nullptr, pass_ms_, tokens_, room_, generation_.width);
   if (!asks || reason_ != nullptr || delivered_ != chosen || stop_.load(std::memory_order_relaxed)) return;
   lap(kDraft);
   ++statistics_.streams_passes;
@@ -392,12 +402,14 @@ void Session::ask_planner() {
   const auto found = std::find(places.begin(), places.end(), wish.method);
   if (found == places.end()) bad("the planner named a method that there is not");
   step_.method = found - places.begin();
-  if (wish.n < 1 || wish.n > spec_.verify[static_cast<size_t>(step_.method)].rows) bad("the planner's tree does not fit its method");
+  if (wish.n < 1 || wish.n > spec_.verify[static_cast<size_t>(step_.method)].rows)
+    bad("the planner's tree does not fit its method");
   for (int32_t row = 1; row < wish.n; ++row) {
     const int64_t parent = seen_parents_[static_cast<size_t>(row)], token = seen_tokens_[static_cast<size_t>(row)];
     if (parent < 0 || parent >= row || token < 0 || token >= spec_.vocab_size) bad("the planner's tree is no tree");
     planned_.add(token, parent, 0.0, SF_STREAMS);
-    if (static_cast<int64_t>(tokens_.size()) - 1 + planned_[row].depth >= spec_.capacity) bad("the planner's tree is too deep for the context");
+    if (static_cast<int64_t>(tokens_.size()) - 1 + planned_[row].depth >= spec_.capacity)
+      bad("the planner's tree is too deep for the context");
   }
   step_.nodes = wish.n;
 }

@@ -47,7 +47,9 @@ class Session {
 
   // Low level: see streamfuse_low.h. Costs come in the order in which the caller's spec names the verify methods.
   void set_costs(const double* first, const double* last, int32_t count, bool frozen);
-  void observe(void (*observer)(void*, const sf_pass*), void* context) { observer_ = observer, observer_context_ = context; }
+  void observe(void (*observer)(void*, const sf_pass*), void* context) {
+    observer_ = observer, observer_context_ = context;
+  }
   void plan_by(void (*planner)(void*, const int64_t*, int64_t, int64_t, sf_step*), void* context) {
     planner_ = planner, planner_context_ = context;
   }

@@ -34,7 +34,9 @@ class Writer {
   void value(const char* sentence) { sentence == nullptr ? null() : (separate(), text(sentence)); }
   void null() { separate(), out_ << "null"; }
   template <typename T>
-  void member(const char* name, T number) { key(name), value(number); }
+  void member(const char* name, T number) {
+    key(name), value(number);
+  }
   std::string done() const { return out_.str(); }
 
  private:
@@ -112,7 +114,9 @@ std::string Statistics::json(const Spec& spec) const {
   int64_t most = 0;
   for (const auto& [reason, count] : fallback_reasons)
     if (fallback_reason == nullptr && count > most) main_reason = reason, most = count;
-  const auto name_of = [&](size_t place) { return place == 0 ? "decode" : place <= spec.verify.size() ? spec.verify[place - 1].name.c_str() : "streams"; };
+  const auto name_of = [&](size_t place) {
+    return place == 0 ? "decode" : place <= spec.verify.size() ? spec.verify[place - 1].name.c_str() : "streams";
+  };
   Writer out;
   out.open('{');
   out.member("prompt_tokens", prompt_tokens);
@@ -152,8 +156,10 @@ std::string Statistics::json(const Spec& spec) const {
   out.close('}');
   out.key("accepted_by_source");
   out.open('{');
-  for (size_t source = SF_STREAMS; source < accepted_of.size(); ++source) out.member(kSourceNames[source], accepted_of[source]);
+  for (size_t source = SF_STREAMS; source < accepted_of.size(); ++source)
+    out.member(kSourceNames[source], accepted_of[source]);
   out.close('}');
+  out.member("prefilled_tokens", prefilled_tokens);
   out.member("streams_passes", streams_passes);
   out.member("near_ties", near_ties);
   out.close('}');

@@ -69,7 +69,8 @@ Struct known_part(const Struct* given, const Struct& defaults) {
   Struct result = defaults;
   if (given == nullptr) return result;
   if (given->size < sizeof(size_t) || given->size > 4096) bad("a structure does not say its size");
-  std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof(Struct)), reinterpret_cast<char*>(&result));
+  std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof(Struct)),
+              reinterpret_cast<char*>(&result));
   return result;
 }
 
@@ -80,7 +81,8 @@ streamfuse::Sampling sampling_of(const sf_options& o) {
   if (o.top_k < 0) bad("top_k must be at least 0 (0 = off)");
   if (!(o.top_p > 0 && o.top_p <= 1)) bad("top_p must be above 0 and at most 1 (1 = off)");
   if (!(o.min_p >= 0 && o.min_p <= 1)) bad("min_p must be from 0 (off) to 1");
-  if (!(o.repetition_penalty > 0 && o.repetition_penalty < 1e30)) bad("repetition_penalty must be a number above 0 (1 = off)");
+  if (!(o.repetition_penalty > 0 && o.repetition_penalty < 1e30))
+    bad("repetition_penalty must be a number above 0 (1 = off)");
   return {o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed};
 }
 
@@ -130,7 +132,9 @@ const char* sf_model_error(const sf_model* model) { return model == nullptr ? "o
 
 int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_options* options, sf_session** out) {
   sf_backend given = {};
-  if (backend != nullptr) std::copy_n(reinterpret_cast<const char*>(backend), std::min(backend->size, sizeof given), reinterpret_cast<char*>(&given));
+  if (backend != nullptr)
+    std::copy_n(reinterpret_cast<const char*>(backend), std::min(backend->size, sizeof given),
+                reinterpret_cast<char*>(&given));
   const auto give_back = [&given] {
     if (given.release != nullptr) given.release(given.context);
   };
@@ -143,8 +147,10 @@ int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_
     if (model == nullptr || model->model == nullptr) bad("a session needs a model that was opened");
     if (given.run == nullptr || given.commit == nullptr || given.truncate == nullptr)
       bad("an engine needs run, commit and truncate");
-    if (model->model->spec.deferred && given.streams == nullptr) bad("the bundle is deferred, but the engine has no streams");
-    const sf_session_options known = known_part(options, sf_session_options{sizeof(sf_session_options), nullptr, nullptr, nullptr, nullptr, 0.0});
+    if (model->model->spec.deferred && given.streams == nullptr)
+      bad("the bundle is deferred, but the engine has no streams");
+    const sf_session_options known =
+        known_part(options, sf_session_options{sizeof(sf_session_options), nullptr, nullptr, nullptr, nullptr, 0.0});
     (*out)->session = std::make_unique<streamfuse::Session>(model->model, given, known);
     return SF_OK;
   });
@@ -154,7 +160,9 @@ int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_
 
 void sf_free_session(sf_session* session) { delete session; }
 
-const char* sf_error(const sf_session* session) { return session == nullptr ? "out of memory" : session->error.c_str(); }
+const char* sf_error(const sf_session* session) {
+  return session == nullptr ? "out of memory" : session->error.c_str();
+}
 
 void sf_default_options(sf_options* out) {
   if (out != nullptr) *out = defaults();
@@ -232,7 +240,8 @@ void sf_plan_by(sf_session* handle, void (*planner)(void*, const int64_t*, int64
 }
 
 int sf_set_costs(sf_session* handle, const double* first, const double* last, int32_t count, int32_t frozen) {
-  return on(handle, [&](streamfuse::Session& session) { return session.set_costs(first, last, count, frozen != 0), SF_OK; });
+  return on(handle,
+            [&](streamfuse::Session& session) { return session.set_costs(first, last, count, frozen != 0), SF_OK; });
 }
 
 int64_t sf_grow_streams(sf_model* handle, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
@@ -256,7 +265,8 @@ int64_t sf_grow_table(sf_model* handle, int64_t before, int64_t root, int64_t wi
   int64_t rows = 0;
   const int code = guarded(handle->error, [&] {
     const int64_t vocabulary = handle->model->spec.vocab_size;
-    if (root < 0 || root >= vocabulary || before < -1 || before >= vocabulary) bad("a token lies outside the vocabulary");
+    if (root < 0 || root >= vocabulary || before < -1 || before >= vocabulary)
+      bad("a token lies outside the vocabulary");
     streamfuse::TableGrower grower(*handle->model);
     streamfuse::Tree tree;
     grower.grow(before, root, width, depth, tree);
@@ -272,7 +282,8 @@ int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* histor
   int64_t token = 0;
   const int code = guarded(error, [&] {
     streamfuse::Sampler sampler(vocab_size);
-    token = sampler.choose(sampling_of(known_part(options, defaults())), logits, {history, static_cast<size_t>(n)}, position);
+    token = sampler.choose(sampling_of(known_part(options, defaults())), logits, {history, static_cast<size_t>(n)},
+                           position);
     if (distance != nullptr) *distance = sampler.distance;
     return SF_OK;
   });

@@ -103,27 +103,27 @@ typedef struct sf_backend {
 /* ---- what a bundle is ------------------------------------------------------------------------------------------- */
 
 typedef struct sf_method {
-  const char* name;       /* for example verify_8 */
-  int32_t rows, keep;     /* nodes that it takes, nodes that survive its pruner; 1 <= keep <= rows */
-  int32_t carrying;       /* survivors that carry streams; 0 <= carrying <= keep */
+  const char* name;   /* for example verify_8 */
+  int32_t rows, keep; /* nodes that it takes, nodes that survive its pruner; 1 <= keep <= rows */
+  int32_t carrying;   /* survivors that carry streams; 0 <= carrying <= keep */
 } sf_method;
 
 /* The facts of a manifest that the loop needs. */
 typedef struct sf_spec {
   size_t size;
-  int64_t capacity;     /* tokens of context that the cache holds */
+  int64_t capacity; /* tokens of context that the cache holds */
   int64_t vocab_size;
-  int64_t num_streams;  /* 0 where the bundle has none */
-  int64_t top_k;        /* candidates per stream */
-  int64_t prefill_rows; /* prompt tokens per prefill pass */
+  int64_t num_streams;   /* 0 where the bundle has none */
+  int64_t top_k;         /* candidates per stream */
+  int64_t prefill_rows;  /* prompt tokens per prefill pass */
   int64_t default_width; /* rows of the verify method to use where nothing is measured; 0: the middle one */
   const sf_method* verify;
   int32_t verify_count;
-  int32_t deferred;          /* whether the engine's `streams` works */
-  const int64_t* stop_ids;   /* the model's end-of-sequence tokens */
+  int32_t deferred;        /* whether the engine's `streams` works */
+  const int64_t* stop_ids; /* the model's end-of-sequence tokens */
   int32_t stop_count;
   int32_t reserved;
-  const char* identity;      /* what tells this bundle from others, for example a hash of its files' hashes */
+  const char* identity; /* what tells this bundle from others, for example a hash of its files' hashes */
 } sf_spec;
 
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };
@@ -156,18 +156,19 @@ typedef struct sf_session_options {
   double model_load_ms;  /* goes into the statistics as it is */
 } sf_session_options;
 
-/* The session takes the engine: it calls backend->release at its end, also where this call fails. options may be NULL. */
+/* The session takes the engine: it calls backend->release at its end, also where this call fails. options may be NULL.
+ */
 SF_EXPORT int sf_new_session(sf_model*, const sf_backend* backend, const sf_session_options* options, sf_session** out);
 SF_EXPORT void sf_free_session(sf_session*);
 SF_EXPORT const char* sf_error(const sf_session*); /* never NULL */
 
 typedef struct sf_options {
   size_t size;
-  int64_t max_new_tokens; /* at least 1 */
-  double temperature;     /* 0: greedy */
-  int64_t top_k;          /* 0: off */
-  double top_p;           /* 1: off */
-  double min_p;           /* 0: off */
+  int64_t max_new_tokens;    /* at least 1 */
+  double temperature;        /* 0: greedy */
+  int64_t top_k;             /* 0: off */
+  double top_p;              /* 1: off */
+  double min_p;              /* 0: off */
   double repetition_penalty; /* 1: off */
   uint64_t seed;
   const int64_t* stop_ids; /* beside the model's own */
@@ -213,8 +214,8 @@ SF_EXPORT int sf_reset(sf_session*);
 /* The context and all tokens delivered after it, valid until the next call; the cache holds the first `cached`. */
 SF_EXPORT int sf_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* cached);
 
-/* One JSON object about the last text, keys as in docs/runtime.md; valid until the next call on this session. NULL where
- * memory is out. */
+/* One JSON object about the last text, keys as in docs/runtime.md; valid until the next call on this session. NULL
+ * where memory is out. */
 SF_EXPORT const char* sf_statistics(sf_session*);
 
 /* Writes tokens and cache to a file, in one piece or not at all; reads them back. A file of another bundle, engine or

@@ -1,4 +1,5 @@
-/* Low-level verbs of the core: for tests, benches and the laboratory, not for apps. They may change between versions. */
+/* Low-level verbs of the core: for tests, benches and the laboratory, not for apps. They may change between versions.
+ */
 #ifndef STREAMFUSE_LOW_H
 #define STREAMFUSE_LOW_H
 
@@ -11,10 +12,10 @@ extern "C" {
 /* A tree of n nodes: row 0 is the root, parents come before children, rows are best first. */
 typedef struct sf_tree {
   int64_t n;
-  const int64_t* tokens;    /* [n] */
-  const int64_t* parents;   /* [n], rows; -1 for the root */
-  const double* log_probs;  /* [n], of the path from the root; 0 for the root */
-  const uint8_t* sources;   /* [n], SF_STREAMS, SF_LOOKUP or SF_TABLE; SF_MODEL for the root */
+  const int64_t* tokens;   /* [n] */
+  const int64_t* parents;  /* [n], rows; -1 for the root */
+  const double* log_probs; /* [n], of the path from the root; 0 for the root */
+  const uint8_t* sources;  /* [n], SF_STREAMS, SF_LOOKUP or SF_TABLE; SF_MODEL for the root */
 } sf_tree;
 
 /* All that one pass did. Pointers are valid during the call. */
@@ -38,21 +39,23 @@ SF_EXPORT void sf_observe(sf_session*, void (*observer)(void* context, const sf_
 typedef struct sf_step {
   int32_t method;
   int32_t n;
-  int64_t* tokens;  /* room for as many rows as the widest method has */
+  int64_t* tokens; /* room for as many rows as the widest method has */
   int64_t* parents;
-  int32_t streams;  /* 1: ask for deferred streams after the pass */
+  int32_t streams; /* 1: ask for deferred streams after the pass */
 } sf_step;
 
 /* Takes the plan's place: called before every pass, with all tokens so far. NULL gives the plan back. */
-SF_EXPORT void sf_plan_by(sf_session*, void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room,
-                                                       sf_step* step), void* context);
+SF_EXPORT void sf_plan_by(sf_session*,
+                          void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room, sf_step* step),
+                          void* context);
 
 /* Costs in milliseconds per method, decode first, then the spec's verify methods in their order, then streams where the
- * bundle is deferred: [count] with one real row, [count] with all. Frozen ones are not corrected by what passes take. */
+ * bundle is deferred: [count] with one real row, [count] with all. Frozen ones are not corrected by what passes take.
+ */
 SF_EXPORT int sf_set_costs(sf_session*, const double* first, const double* last, int32_t count, int32_t frozen);
 
-/* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables. The
- * arrays have room for `width` rows. Returns the number of rows, or minus an error code. */
+/* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables.
+ * The arrays have room for `width` rows. Returns the number of rows, or minus an error code. */
 SF_EXPORT int64_t sf_grow_streams(sf_model*, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
                                   int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
 

@@ -21,12 +21,16 @@ from streamfuse.runtime.config import GenerationConfig, PromptError
 Clock = Callable[[], float]  # monotonic seconds
 
 SOURCES = ("model", "streams", "lookup", "table")  # who drafted a token; the model itself where nobody did
-_OK, _BAD_ARGUMENT, _EXECUTION, _END = 0, 1, 6, 100
+_OK, _BAD_ARGUMENT, _BAD_TABLES, _END = 0, 1, 9, 100
 _DTYPES = {np.dtype(np.float16): 1, np.dtype(np.float32): 2, np.dtype(np.int32): 3, np.dtype(np.int64): 4}
 
 
 class CoreError(BackendError):
     """What the core refuses or an engine failed at, in one sentence."""
+
+
+class TablesError(CoreError):
+    """Drafting tables that contradict themselves or the model."""
 
 
 class _Struct(ctypes.Structure):
@@ -179,7 +183,7 @@ class CoreModel:
             verify_count=len(names), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
             identity=identity.encode(),
         )  # fmt: skip
-        self._arrays = {name: np.ascontiguousarray(array) for name, array in (tensors or {}).items()}
+        self._arrays = {name: np.asarray(array, order="C") for name, array in (tensors or {}).items()}
         tables = (_Tensor * len(self._arrays))()
         for table, (name, array) in zip(tables, self._arrays.items(), strict=True):
             table.name, table.dtype, table.rank = name.encode(), _DTYPES.get(array.dtype, 0), array.ndim
@@ -191,7 +195,7 @@ class CoreModel:
         if code != _OK:
             sentence = self.library.sf_model_error(handle).decode(errors="replace")
             self.close()
-            raise CoreError(sentence)
+            raise (TablesError if code == _BAD_TABLES else CoreError)(sentence)
 
     @property
     def handle(self) -> c_void_p:

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 
 from fakes import ArithmeticBackend, spec
+from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.core import Pass
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.random import philox4x32, uniform
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.session import Session
 
 FORMAT = 1
 
@@ -63,14 +66,21 @@ def loop_trace(about: str, backend: ArithmeticBackend, prompt: list[int], config
     return {
         "format": FORMAT,
         "about": about,
-        "spec": {key: value for key, value in asdict(backend.spec).items() if key not in ("stream_nodes", "deferred")},
+        "spec": spec_facts(backend.spec),
         "accuracy": backend.accuracy,
         "sampling": sampling,
         "config": {key: value for key, value in asdict(config).items() if key != "sampling"},
         "prompt": prompt,
         "steps": steps,
         "generated": tokens[len(prompt) :],
-        "finish_reason": loop.statistics.finish_reason,
+        "finish_reason": loop.counts.finish_reason,
+    }
+
+
+def spec_facts(model: ModelSpec) -> dict[str, Any]:
+    """The spec; of the schedule only where it is the deferred one."""
+    return {
+        key: value for key, value in asdict(model).items() if model.deferred or key not in ("stream_nodes", "deferred")
     }
 
 
@@ -78,6 +88,12 @@ def loop_traces() -> dict[str, dict[str, Any]]:
     hot = SamplingConfig(temperature=0.8, top_k=12, top_p=0.95, min_p=0.01, repetition_penalty=1.1, seed=2**63 + 5)
     small = spec(capacity=24)
     return {
+        "loop_deferred": loop_trace(
+            "the deferred schedule: streams in a pass of their own after the commit",
+            ArithmeticBackend(deferred_spec(), mixed=True),
+            [3, 1, 4],
+            GenerationConfig(16, width=8),
+        ),
         "loop_greedy": loop_trace(
             "greedy, pruned wide trees", ArithmeticBackend(spec()), [3, 1, 4], GenerationConfig(16, width=8)
         ),
@@ -100,6 +116,54 @@ def loop_traces() -> dict[str, dict[str, Any]]:
             GenerationConfig(64),
         ),
     }
+
+
+def deferred_spec() -> ModelSpec:
+    """The schedule that ships: no verify pass carries streams."""
+    return spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
+
+
+def plan_trace() -> dict[str, Any]:
+    """What the core's plan chooses where passes have fixed costs: two texts that it can draft, then one it cannot."""
+    costs = {"decode": 2.0, "verify_2": [2.1, 2.2], "verify_4": [2.2, 2.6], "verify_8": [2.4, 4.0], "streams": 0.5}
+    table = {
+        "ngram_keys": [7 * 65, 32 * 65, 32 * 65 + 8],
+        "ngram_starts": [0, 1, 2, 4],
+        "ngram_ids": [32, 20, 20, 5],
+        "ngram_log_probs": [-0.125, -0.5, -0.25, -2.0],
+    }
+    tables = {name: np.array(table[name], dtype) for name, dtype in NGRAM_DTYPES.items()}
+    texts = []
+    backend = ArithmeticBackend(deferred_spec(), 12, mixed=True)
+    with Session(backend, tables, costs={name: np.broadcast_to(ms, 2) for name, ms in costs.items()}) as session:
+        for accuracy, prompt, count in ((12, [3, 1, 4], 40), (16, [9, 7, 32], 30), (0, [5], 40)):
+            backend.accuracy = accuracy
+            steps: list[dict[str, Any]] = []
+            session.reset()
+            generation = session.generate(
+                prompt, GenerationConfig(count), lambda one, to=steps: to.append(plan_step(one))
+            )
+            generation.finish()
+            texts.append({
+                "accuracy": accuracy, "prompt": prompt, "max_new_tokens": count, "steps": steps,
+                "generated": generation.token_ids, "streams_passes": generation.statistics["streams_passes"],
+            })  # fmt: skip
+    return {
+        "format": FORMAT, "about": "the plan at fixed costs, written by the core", "spec": spec_facts(backend.spec),
+        "cost_ms": costs, **table, "texts": texts,
+    }  # fmt: skip
+
+
+NGRAM_DTYPES = {
+    "ngram_keys": np.int64, "ngram_starts": np.int32, "ngram_ids": np.int32, "ngram_log_probs": np.float16
+}  # fmt: skip
+
+
+def plan_step(one: Pass) -> dict[str, Any]:
+    return {
+        "method": one.method, "reason": one.reason, "tokens": one.tokens, "parents": one.parents,
+        "sources": one.sources, "path": one.walk_rows, "emitted": one.walk_tokens[: one.delivered],
+    }  # fmt: skip
 
 
 def greedy_token(of: Any, prompt: list[int], place: int) -> int:
@@ -224,6 +288,7 @@ def traces() -> dict[str, dict[str, Any]]:
         "sampling": sampling_trace(),
         "growth": growth_trace(),
         "ngrams": ngrams_trace(),
+        "plan": plan_trace(),
     }
 
 

@@ -1,6 +1,6 @@
 """A plan on devices and texts that are made up: `python tests/plan_simulation.py` prints the table.
 
-The text is a fixed sequence; streams promise it with known odds, so that a cost table and a regime are all that a plan
+The text is a fixed sequence; streams predict it with known odds, so that a cost table and a regime are all that a plan
 meets. Time is virtual: each pass advances a clock by its cost in the table (with noise where the device has it), and a
 step that is planned by DRAFT_MS more, because drafting takes time whether its tree is verified or not.
 """
@@ -52,14 +52,14 @@ DEVICES = {
     "stepped (GPU)": Device(3.0, (3.3, 3.3, 6.5)),
     "noisy CPU": Device(2.5, (2.9, 3.6, 6.4), noise=0.3),
     "deferred CPU": Device(2.5, (2.75, 3.2, 5.6), streams=0.7),
-    "dear streams": Device(3.4, (4.6, 6.9, 12.5), streams=1.35),
-    "dear and noisy": Device(3.4, (4.6, 6.9, 12.5), noise=0.3, streams=1.35),
+    "expensive streams": Device(3.4, (4.6, 6.9, 12.5), streams=1.35),
+    "expensive and noisy": Device(3.4, (4.6, 6.9, 12.5), noise=0.3, streams=1.35),
 }
 
 
 @dataclass(frozen=True)
 class Regime:
-    """How often streams are right: `hit` is the chance that the next token is among the promised ones, per depth given
+    """How often streams are right: `hit` is the chance that the next token is among the predicted ones, per depth given
     the parent; `promise` multiplies the odds that the streams state (above 1: they boast)."""
 
     hit: float

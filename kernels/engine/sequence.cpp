@@ -72,7 +72,7 @@ void Sequence::load_methods() {
 }
 
 void Sequence::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
-                  const uint8_t* ancestors, bool want_logits) {
+                   const uint8_t* ancestors, bool want_logits) {
   const Signature& signature = program_->signature(method);
   if (signature.is_streams()) bad_argument("method streams is called by sf_engine_streams");
   GraphMethod& target = *methods_.at(method);
@@ -210,13 +210,15 @@ uint64_t Sequence::bytes_of(int64_t length) const {
 }
 
 void Sequence::save(int64_t length, void* data, uint64_t bytes) const {
-  if (length > length_ || data == nullptr || bytes != bytes_of(length)) bad_argument("these cache rows cannot be saved");
+  if (length > length_ || data == nullptr || bytes != bytes_of(length))
+    bad_argument("these cache rows cannot be saved");
   const size_t each = static_cast<size_t>(bytes) / caches_.size();
   for (size_t c = 0; c < caches_.size(); ++c) std::memcpy(static_cast<char*>(data) + c * each, caches_[c].data(), each);
 }
 
 void Sequence::load(int64_t length, const void* data, uint64_t bytes) {
-  if (length_ != 0 || data == nullptr || bytes != bytes_of(length)) bad_argument("these cache rows do not fit this engine");
+  if (length_ != 0 || data == nullptr || bytes != bytes_of(length))
+    bad_argument("these cache rows do not fit this engine");
   const size_t each = static_cast<size_t>(bytes) / caches_.size();
   for (size_t c = 0; c < caches_.size(); ++c)
     std::memcpy(caches_[c].data(), static_cast<const char*>(data) + c * each, each);

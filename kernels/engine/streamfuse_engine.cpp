@@ -151,7 +151,9 @@ void sf_program_close(sf_program* handle) {
   delete handle;
 }
 
-const char* sf_program_error(const sf_program* handle) { return handle == nullptr ? "out of memory" : handle->error.c_str(); }
+const char* sf_program_error(const sf_program* handle) {
+  return handle == nullptr ? "out of memory" : handle->error.c_str();
+}
 
 int sf_program_describe(sf_program* handle, const char** json) {
   return of_program(handle, [&] {
@@ -191,7 +193,9 @@ void sf_engine_free(sf_engine* handle) {
   delete handle;
 }
 
-const char* sf_engine_error(const sf_engine* handle) { return handle == nullptr ? "out of memory" : handle->error.c_str(); }
+const char* sf_engine_error(const sf_engine* handle) {
+  return handle == nullptr ? "out of memory" : handle->error.c_str();
+}
 
 int sf_engine_backend(sf_engine* handle, sf_backend* out) {
   if (handle == nullptr || out == nullptr) return SF_BAD_ARGUMENT;

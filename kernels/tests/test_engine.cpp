@@ -75,7 +75,9 @@ struct Program {
 
 struct Engine {
   sf_engine* handle = nullptr;
-  explicit Engine(const Program& program) { check(sf_engine_new(program.handle, &handle), sf_program_error(program.handle)); }
+  explicit Engine(const Program& program) {
+    check(sf_engine_new(program.handle, &handle), sf_program_error(program.handle));
+  }
   ~Engine() { sf_engine_free(handle); }
   operator sf_engine*() const { return handle; }
   int64_t length() const {
@@ -86,7 +88,8 @@ struct Engine {
 };
 
 // A pass over a chain of tokens that follow what is committed.
-void run_chain(const Engine& engine, const std::string& method, const std::vector<int64_t>& tokens, bool want_logits = false) {
+void run_chain(const Engine& engine, const std::string& method, const std::vector<int64_t>& tokens,
+               bool want_logits = false) {
   const size_t n = tokens.size();
   std::vector<int64_t> positions(n);
   std::vector<uint8_t> ancestors(n * n);
@@ -94,7 +97,8 @@ void run_chain(const Engine& engine, const std::string& method, const std::vecto
     positions[i] = engine.length() + static_cast<int64_t>(i);
     std::fill_n(&ancestors[i * n], i + 1, 1);
   }
-  check(sf_engine_run(engine, method.c_str(), static_cast<int>(n), tokens.data(), positions.data(), ancestors.data(), want_logits),
+  check(sf_engine_run(engine, method.c_str(), static_cast<int>(n), tokens.data(), positions.data(), ancestors.data(),
+                      want_logits),
         sf_engine_error(engine));
 }
 
@@ -138,7 +142,8 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   sf_default_options(&options);
   options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
   check(sf_reset(session.handle), sf_error(session.handle));
-  check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options), sf_error(session.handle));
+  check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
+        sf_error(session.handle));
   std::vector<int64_t> text;
   sf_token token;
   int code;
@@ -185,20 +190,27 @@ void wrong_passes_are_refused(const Program& program) {
     return sf_engine_run(session, method, n, i, p, a, 0);
   };
   const char* verify = program.verify.c_str();
-  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "an unknown method");
+  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "an unknown method");
   expect_failure(run(nullptr, 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no method");
   expect_failure(run("decode", 0, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no rows");
-  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative number of rows");
-  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, sf_engine_error(session), "more rows than the method has");
+  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "a negative number of rows");
+  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "more rows than the method has");
   expect_failure(run("decode", 1, nullptr, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no ids");
   expect_failure(run("decode", 1, &id, nullptr, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no positions");
   expect_failure(run("decode", 1, &id, &place, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session), "no ancestors");
-  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, sf_engine_error(session), "a row that sees a later one");
-  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, sf_engine_error(session), "a row that does not see itself");
+  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "a row that sees a later one");
+  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "a row that does not see itself");
   for (const int64_t wrong : {int64_t{-1}, program.vocab_size, int64_t{1} << 40})
-    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "an id outside the vocabulary");
+    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
+                   "an id outside the vocabulary");
   for (const int64_t wrong : {int64_t{-1}, program.capacity, int64_t{1} << 40})
-    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "a position outside the context");
+    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
+                   "a position outside the context");
 }
 
 void wrong_commits_and_lengths_are_refused(const Program& program) {
@@ -206,19 +218,25 @@ void wrong_commits_and_lengths_are_refused(const Program& program) {
   const int32_t first = 0, far = 99, negative = -1;
   sf_results results;
   expect_failure(sf_engine_read(session, &results), SF_NOT_KEPT, sf_engine_error(session), "results before any pass");
-  expect_failure(sf_engine_commit(session, &first, 1), SF_NOT_KEPT, sf_engine_error(session), "a commit before any pass");
+  expect_failure(sf_engine_commit(session, &first, 1), SF_NOT_KEPT, sf_engine_error(session),
+                 "a commit before any pass");
   run_chain(session, "decode", {1});
-  expect_failure(sf_engine_commit(session, &far, 1), SF_NOT_KEPT, sf_engine_error(session), "a row that was not in the pass");
+  expect_failure(sf_engine_commit(session, &far, 1), SF_NOT_KEPT, sf_engine_error(session),
+                 "a row that was not in the pass");
   expect_failure(sf_engine_commit(session, &negative, 1), SF_NOT_KEPT, sf_engine_error(session), "a negative row");
   expect_failure(sf_engine_commit(session, nullptr, 1), SF_BAD_ARGUMENT, sf_engine_error(session), "no rows");
-  expect_failure(sf_engine_commit(session, &first, -1), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative number of rows");
+  expect_failure(sf_engine_commit(session, &first, -1), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "a negative number of rows");
   expect_failure(sf_engine_truncate(session, -1), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative length");
-  expect_failure(sf_engine_truncate(session, 1), SF_BAD_ARGUMENT, sf_engine_error(session), "a length beyond what is committed");
+  expect_failure(sf_engine_truncate(session, 1), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "a length beyond what is committed");
   expect(session.length() == 0, "a refused call changed the length");
   check(sf_engine_commit(session, &first, 1), sf_engine_error(session));
   check(sf_engine_truncate(session, 0), sf_engine_error(session));
-  expect_failure(sf_engine_read(session, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session), "no place for the results");
-  expect_failure(sf_engine_streams(session, 99), SF_BAD_ARGUMENT, sf_engine_error(session), "streams of a node that did not survive");
+  expect_failure(sf_engine_read(session, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "no place for the results");
+  expect_failure(sf_engine_streams(session, 99), SF_BAD_ARGUMENT, sf_engine_error(session),
+                 "streams of a node that did not survive");
 }
 
 void a_full_context_is_refused_and_can_be_cut(const Program& program) {

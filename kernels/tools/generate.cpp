@@ -2,8 +2,8 @@
 //
 //   generate model.pte --tokens 1,504,29 [--count 16] [--width 0] [--threads 0]
 //
-// prints the new token ids, and to stderr what it took. Width 1 decodes plainly, 0 lets the plan choose; drafts come from
-// streams and look-up (the bundle's tables are not read).
+// prints the new token ids, and to stderr what it took. Width 1 decodes plainly, 0 lets the plan choose; drafts come
+// from streams and look-up (the bundle's tables are not read).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

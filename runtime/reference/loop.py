@@ -51,6 +51,11 @@ class Counts:
     near_ties: int = 0  # choices that another engine's rounding might turn
     finish_reason: str = "stopped"  # until the loop knows better: a caller may walk away at any token
 
+    @property
+    def mean_accepted_tokens(self) -> float:
+        """Delivered tokens per target pass, bonus tokens counted; plain decoding is 1.00."""
+        return self.generated_tokens / max(self.target_forward_passes, 1)
+
 
 @dataclass(slots=True)
 class Loop:

@@ -22,8 +22,8 @@ def _horner(x: Float64Array, divisors: tuple[int, ...]) -> Float64Array:
 
 
 def exponential(x: Float64Array) -> Float64Array:
-    """e^x for x float64 of at most 700, below -700 as at -700: 2^k by the exponent, a Taylor series for the rest."""
-    x = np.maximum(x, -700.0)
+    """e^x for x float64 of at most 700, 0 below -700: 2^k by the exponent, a Taylor series for the remainder."""
+    given, x = x, np.maximum(x, -700.0)
     shifted = x * 1.4426950408889634 + _SHIFT
     k = shifted - _SHIFT
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
@@ -31,7 +31,7 @@ def exponential(x: Float64Array) -> Float64Array:
     found: Float64Array = (np.atleast_1d(series).view(np.int64) + (np.atleast_1d(shifted).view(np.int64) << 52)).view(
         np.float64
     )
-    return found.reshape(np.shape(x))
+    return np.where(given < -700.0, 0.0, found.reshape(np.shape(x)))
 
 
 def logarithm(x: Float64Array) -> Float64Array:

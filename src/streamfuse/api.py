@@ -153,6 +153,7 @@ class Model:
         Without `text` it gives no text, only ids.
         """
         from streamfuse.engines import cost_file, device_of, identity_of
+        from streamfuse.runtime.core import TablesError
         from streamfuse.runtime.session import Session
         from streamfuse.runtime.tensors import map_tensors
 
@@ -169,6 +170,9 @@ class Model:
                 device=device,
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
             )
+        except TablesError as error:
+            backend.close()
+            raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
         except BaseException:
             backend.close()
             raise

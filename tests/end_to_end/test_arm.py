@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from native_samples import WIDTHS, said_by, tiny_bundle
+from native_samples import WIDTHS, said_by
 from streamfuse.kernels.arm.build import INSTALL, build_arm, missing_tools, run_command
 from streamfuse.kernels.build import build
 
@@ -30,11 +30,6 @@ def arm() -> Path:
 @pytest.fixture(scope="session")
 def here() -> Path:
     return build(quiet=True, jobs=2).parent
-
-
-@pytest.fixture(scope="session")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bundle(tmp_path_factory.mktemp("tiny")) / "model.pte"
 
 
 def emulated(program: Path, *arguments: object, processor: str = "max") -> str:
@@ -62,14 +57,14 @@ def test_operators_give_the_bits_of_this_machine(arm: Path, here: Path, processo
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_whole_graphs_give_the_bits_of_this_machine(
-    arm: Path, here: Path, graph: Path, processor: str, width: int
+    arm: Path, here: Path, tiny_graph: Path, processor: str, width: int
 ) -> None:
-    said = emulated(arm / "test_engine", graph, width, processor=processor)
-    assert digest(said) == digest(said_by([here / "test_engine", graph, str(width)]))
+    said = emulated(arm / "test_engine", tiny_graph, width, processor=processor)
+    assert digest(said) == digest(said_by([here / "test_engine", tiny_graph, str(width)]))
 
 
 @pytest.mark.skipif(not (REAL_BUNDLE / "model.pte").is_file(), reason="build/demo is not there (make demo)")
-@pytest.mark.parametrize(("method", "count"), [("decode", 8), ("verify_8", 4)])
+@pytest.mark.parametrize(("method", "count"), [("decode", 8), pytest.param("verify_8", 4, marks=pytest.mark.full)])
 def test_a_real_model_says_the_same_words(arm: Path, here: Path, method: str, count: int) -> None:
     options = ["--tokens", "1,4093,198,1780,253,2573,28,253,1838", "--count", str(count), "--method", method]
     model = str(REAL_BUNDLE / "model.pte")

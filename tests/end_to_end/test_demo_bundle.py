@@ -56,9 +56,17 @@ def test_the_demo_is_equal_and_accepts_drafts() -> None:
     assert len(facts["text"]) > 100
 
 
-@pytest.mark.parametrize("prompt", ["List the planets in order.", "Translate to French: the cat sleeps.", "2 + 2 ="])
+PROMPTS = ["List the planets in order.", "Translate to French: the cat sleeps.", "2 + 2 ="]
+FLAGS = [[], ["--temperature", "0.8", "--top-p", "0.95", "--seed", "7"], ["--repetition-penalty", "1.2"]]
+
+
 @pytest.mark.parametrize(
-    "flags", [[], ["--temperature", "0.8", "--top-p", "0.95", "--seed", "7"], ["--repetition-penalty", "1.2"]]
+    ("prompt", "flags"),
+    [
+        pytest.param(prompt, flags, marks=[] if at == of else pytest.mark.full)  # each of both once by default
+        for at, prompt in enumerate(PROMPTS)
+        for of, flags in enumerate(FLAGS)
+    ],
 )
 def test_speculation_changes_no_token(prompt: str, flags: list[str]) -> None:
     assert comparison(prompt, "--max-new-tokens", "40", *flags)["equal"] is True

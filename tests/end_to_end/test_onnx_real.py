@@ -37,7 +37,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     from streamfuse.export.plan import ExportPlan
 
     folder = tmp_path_factory.mktemp("onnx") / "bundle"
-    export_bundle(ExportPlan(resolve_model(DEFAULT_MODEL), find(DEFAULT), folder, target="onnx", widths=(4, WIDTH)))
+    export_bundle(ExportPlan(resolve_model(DEFAULT_MODEL), find(DEFAULT), folder, target="onnx", widths=(WIDTH,)))
     return open_bundle(folder)
 
 

@@ -64,27 +64,43 @@ def _converted(kind: type[decoder.Decoder], rows: int, half: bool) -> Any:
     return samples.convert(model, _inputs(model, rows), INPUTS[kind], [*ANSWERS, *NEW], half=half)
 
 
-@pytest.fixture(scope="module", params=[decoder.Decoder, decoder.ChannelsFirst], ids=["plain", "channels_first"])
-def model(request: pytest.FixtureRequest) -> decoder.Decoder:
-    return _model(request.param)
+LAYOUTS = {"plain": decoder.Decoder, "channels_first": decoder.ChannelsFirst}
+# Both layouts and every precision by default; the others cross them.
+DEFAULT = [("plain", "float16"), ("plain", "int4"), ("channels_first", "float32")]
+PACKAGES = [
+    pytest.param(kind, id="-".join(kind), marks=[] if kind in DEFAULT else pytest.mark.full)
+    for kind in ((layout, precision) for layout in LAYOUTS for precision in FLOORS)
+]
 
 
-@pytest.fixture(scope="module", params=list(FLOORS))
+@pytest.fixture(scope="module", params=PACKAGES)
+def kind(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A layout and a precision."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(kind: tuple[str, str]) -> decoder.Decoder:
+    return _model(LAYOUTS[kind[0]])
+
+
+@pytest.fixture(scope="module")
 def package(
-    request: pytest.FixtureRequest, model: decoder.Decoder, tmp_path_factory: pytest.TempPathFactory
+    kind: tuple[str, str], model: decoder.Decoder, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
     """A multifunction package with every width, and its precision."""
+    precision = kind[1]
     folder, merged = tmp_path_factory.mktemp("models"), samples.ct.utils.MultiFunctionDescriptor()
     logging.disable(logging.WARNING)
     for name, rows in ROWS.items():
-        part = _converted(type(model), rows, half=request.param != "float32")
-        if request.param == "int4":
+        part = _converted(type(model), rows, half=precision != "float32")
+        if precision == "int4":
             part = _compressed(part)
         merged.add_function(str(samples.save(part, folder, name)), "main", name)
     merged.default_function_name = "decode"
     samples.ct.utils.save_multifunction(merged, str(folder / "all.mlpackage"))
     logging.disable(logging.NOTSET)
-    return folder / "all.mlpackage", request.param
+    return folder / "all.mlpackage", precision
 
 
 @pytest.mark.parametrize("engine", samples.ENGINES)

@@ -307,11 +307,11 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
             assert fused.statistics["draft_tokens_proposed"] > 0
 
 
-@pytest.mark.parametrize("exported", ["float32"], indirect=True)
+@pytest.mark.parametrize("exported", ["kernels", pytest.param("float32", marks=pytest.mark.full)], indirect=True)
 def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
-    changes = {"backend": "xnnpack", "quantize": Quantize.NONE, "num_streams": 2, "stream_nodes": None}
-    plan = plan_for(checkpoint, tmp_path / "two", widths=(4,), default_width=4, **changes)
+    fewer = {"schedule": Schedule.FUSED, "num_streams": 2, "stream_nodes": None, "widths": (4,), "default_width": 4}
+    plan = plan_for(checkpoint, tmp_path / "two", **{**KINDS[exported.kind], **fewer})
     export_bundle(plan)
     found = []
     for folder in (plan.output_dir, exported.plan.output_dir):

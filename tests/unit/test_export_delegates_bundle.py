@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import export_samples as samples
+from bundle_samples import write_bundle
 from streamfuse.bundle import open_bundle
 from streamfuse.export.bundle import Report, export_bundle
 from streamfuse.export.plan import PlanError, Quantize, Schedule
@@ -75,6 +76,7 @@ def test_core_ml_stores_weights_once(coreml: tuple[Path, Report]) -> None:
     assert all(method["delegate_bytes"] < 1000 for method in report.target["delegation"].values())
 
 
+@pytest.mark.full  # nothing here runs a Vulkan program; that a delegate takes methods whole, Core ML's shows by default
 def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -> None:
     report = vulkan[1].target
     assert report["proof"] == "graph"
@@ -85,12 +87,14 @@ def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -
     assert set(delegation["streams"]["outside"]) == {"aten.topk", "aten.embedding"}
 
 
-def test_a_delegate_that_is_not_here_is_named(vulkan: tuple[Path, Report]) -> None:
+def test_a_delegate_that_is_not_here_is_named(tmp_path: Path) -> None:
     from streamfuse.engines import engines_of
     from streamfuse.runtime.backend import BackendError
 
     with pytest.raises(BackendError, match="needs ExecuTorch's delegate vulkan, which is on devices"):
-        engines_of(open_bundle(vulkan[0]), 1)
+        engines_of(
+            open_bundle(write_bundle(tmp_path / "bundle", backend="vulkan", kernels=False, required_operators=[])), 1
+        )
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:

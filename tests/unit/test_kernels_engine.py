@@ -177,7 +177,8 @@ def tiny() -> TinyModel:
     return TinyModel().eval()
 
 
-@pytest.fixture(scope="session", params=["float32", "8da4w"])
+# 8da4w is what the engine's tests say of XNNPACK's int8 activations; test_export_bundle.py runs them by default too.
+@pytest.fixture(scope="session", params=["float32", pytest.param("8da4w", marks=pytest.mark.full)])
 def program(request: pytest.FixtureRequest, tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory):
     """The .pte and the eager methods that it was made from."""
     import copy

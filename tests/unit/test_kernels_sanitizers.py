@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from native_samples import WIDTHS, tiny_bundle
+from native_samples import WIDTHS
 from streamfuse.kernels.build import build, default_build_dir
 
 if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
@@ -28,7 +28,7 @@ TOO_EARLY = "ThreadSanitizer: unexpected memory mapping"  # of older compilers o
 def built(sanitizers: str) -> Path:
     """The folder of the programs built with these sanitizers."""
     folder = default_build_dir().parent / "sanitize" / sanitizers.split(",")[0]
-    return build(folder, sanitize=sanitizers, quiet=True, jobs=2).parent
+    return build(folder, sanitize=sanitizers, targets=("test_ops", "test_engine"), quiet=True, jobs=2).parent
 
 
 def run(program: Path, *arguments: object, **environment: str) -> str:
@@ -50,11 +50,6 @@ def thread() -> Path:
     return built("thread")
 
 
-@pytest.fixture(scope="session")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bundle(tmp_path_factory.mktemp("tiny")) / "model.pte"
-
-
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_operators_touch_only_their_memory(address: Path, instruction_set: str) -> None:
     said = run(address / "test_ops", 40, STREAMFUSE_ISA=instruction_set)
@@ -63,13 +58,13 @@ def test_operators_touch_only_their_memory(address: Path, instruction_set: str) 
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_engine_touches_only_its_memory(address: Path, graph: Path, width: int) -> None:
-    run(address / "test_engine", graph, width)
+def test_the_engine_touches_only_its_memory(address: Path, tiny_graph: Path, width: int) -> None:
+    run(address / "test_engine", tiny_graph, width)
 
 
 def test_operators_share_their_work_without_races(thread: Path) -> None:
     run(thread / "test_ops", 20, STREAMFUSE_THREADS="3")
 
 
-def test_sessions_in_threads_have_no_races(thread: Path, graph: Path) -> None:
-    run(thread / "test_engine", graph, WIDTHS[-1])
+def test_sessions_in_threads_have_no_races(thread: Path, tiny_graph: Path) -> None:
+    run(thread / "test_engine", tiny_graph, WIDTHS[-1])

@@ -9,6 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import oracle
+from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.core import CoreModel, TablesError
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.tree import Tree
 
@@ -106,7 +108,6 @@ def sound() -> dict[str, np.ndarray]:
         "gate": random.normal(size=(3, 2)).astype(np.float32),
         "stream_vocab": np.arange(5, 5 + SLOTS, dtype=np.int32),
         "calibration": np.array([1, 0.5, 10], np.float32),
-        "acceptance": np.array([[0.5, 0.25, 0.25, 0]] * 3, np.float32),
         "ngram_keys": np.array([4, 5, 40]),
         "ngram_starts": np.array([0, 2, 2, 3], np.int32),
         "ngram_ids": np.array([3, 1, VOCAB - 1], np.int32),
@@ -122,7 +123,6 @@ def test_drafting_data_survives_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tables.parent_left, arrays["parent_left"])
     np.testing.assert_array_equal(tables.right_of(np.array([5, 6])), arrays["parent_right"][:2].astype(np.float32))
     assert tables.calibration == (1, 0.5, 10)
-    assert tables.acceptance == ((0.5, 0.25, 0.25, 0),) * 3
     assert tables.ngrams is not None
     assert tables.ngrams.after(-1, 0) == []
     assert tables.ngrams.ids.tolist() == [3, 1, VOCAB - 1]
@@ -133,7 +133,7 @@ def test_drafting_data_survives_the_file(tmp_path: Path) -> None:
         tables.check(3, 7)
     save_file({name: array for name, array in arrays.items() if name in list(arrays)[:4]}, path)
     tables = DraftTables.load(path)
-    assert (tables.calibration, tables.acceptance, tables.ngrams) == ((), (), None)
+    assert (tables.calibration, tables.ngrams) == ((), None)
 
 
 def changed(name: str, place: object, value: float) -> np.ndarray:
@@ -173,13 +173,6 @@ DAMAGES: list[tuple[str, np.ndarray | None, str]] = [
     ("calibration", changed("calibration", 1, np.nan), "calibration"),
     ("calibration", changed("calibration", 1, 10.5), "calibration"),
     ("calibration", changed("calibration", 1, -0.5), "calibration"),
-    ("acceptance", np.zeros((2, 4), np.float32), "acceptance"),
-    ("acceptance", np.zeros((3, 9), np.float32), "acceptance"),
-    ("acceptance", np.zeros((3, 0), np.float32), "acceptance"),
-    ("acceptance", np.zeros(3, np.float32), "acceptance"),
-    ("acceptance", changed("acceptance", (1, 3), 0.01), "acceptance"),
-    ("acceptance", changed("acceptance", (1, 3), -0.01), "acceptance"),
-    ("acceptance", changed("acceptance", (1, 3), np.nan), "acceptance"),
     ("ngram_keys", changed("ngram_keys", 0, -1), "ngram_keys names a token outside"),
     ("ngram_keys", changed("ngram_keys", 2, VOCAB * (VOCAB + 1)), "ngram_keys names a token outside"),
     ("ngram_keys", changed("ngram_keys", 2, 5), "ngram_keys are not ascending"),
@@ -212,6 +205,16 @@ def test_damaged_drafting_data_is_refused_by_file_and_array(
         DraftTables.load(tmp_path / "draft.safetensors")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "array", "words"), DAMAGES)
+def test_the_core_refuses_the_same_tables_and_names_the_array(name: str, array: np.ndarray | None, words: str) -> None:
+    spec = ModelSpec(64, VOCAB, 3, 4, 8, {"verify_4": (4, 4)})
+    CoreModel(spec, sound()).close()
+    arrays = sound()
+    arrays.pop(name, None)
+    with pytest.raises(TablesError, match=name):
+        CoreModel(spec, {**arrays, **({} if array is None else {name: array})})
 
 
 def test_drafting_data_that_is_cut_short_or_gone_is_refused_by_file_name(tmp_path: Path) -> None:

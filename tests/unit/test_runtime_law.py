@@ -44,7 +44,7 @@ def test_speculation_never_changes_a_token(sampling: dict[str, float]) -> None:
         for width, accuracy in ((2, 16), (4, 0), (4, 12), (8, 12)):
             fused = loop_of(model, prompt, GenerationConfig(40, choice, width=width), accuracy)
             assert fused.tokens == plain.tokens
-            assert fused.statistics.finish_reason == plain.statistics.finish_reason
+            assert fused.counts.finish_reason == plain.counts.finish_reason
             assert fused.backend.cache == plain.backend.cache
             assert len(fused.tokens) == len(prompt) + 40
 
@@ -55,7 +55,7 @@ def test_pruning_never_changes_a_token(keep: int) -> None:
     plain = loop_of(model, [7, 7], GenerationConfig(50, speculative=False))
     fused = loop_of(model, [7, 7], GenerationConfig(50))
     assert fused.tokens == plain.tokens
-    assert (fused.statistics.draft_tokens_accepted > 0) == (keep > 1)
+    assert (fused.counts.draft_tokens_accepted > 0) == (keep > 1)
 
 
 def test_the_parent_term_never_changes_a_token(rng: np.random.Generator) -> None:
@@ -79,9 +79,9 @@ def test_when_every_draft_is_right_each_pass_brings_all_it_can(temperature: floa
     fused = run(Loop(backend, [1, 2], config))
     assert fused.tokens == plain.tokens
     # One token from the pass without drafts, then ten passes with three drafted tokens and the bonus.
-    assert fused.statistics.target_forward_passes == 11
-    assert fused.statistics.mean_accepted_tokens == 41 / 11
-    assert fused.statistics.acceptance_per_depth == [1, 1, 1]
+    assert fused.counts.target_forward_passes == 11
+    assert fused.counts.mean_accepted_tokens == 41 / 11
+    assert fused.counts.draft_tokens_accepted == 30
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -91,16 +91,16 @@ def test_when_no_draft_is_right_each_pass_still_brings_one_token(temperature: fl
     wrong = [(token + 1) % 64 for token in plain.tokens]
     fused = run(Loop(ArithmeticBackend(spec(top_k=1), script=wrong), [1, 2], config))
     assert fused.tokens == plain.tokens
-    assert fused.statistics.draft_tokens_accepted == 0
-    assert fused.statistics.draft_tokens_proposed > 0
-    assert fused.statistics.mean_accepted_tokens == 1
+    assert fused.counts.draft_tokens_accepted == 0
+    assert fused.counts.draft_tokens_proposed > 0
+    assert fused.counts.mean_accepted_tokens == 1
 
 
 def test_the_divergent_twin_forces_rejections_and_changes_nothing() -> None:
     fused = loop_of(spec(top_k=1), [4, 4], GenerationConfig(30), accuracy=0)
     plain = loop_of(spec(top_k=1), [4, 4], GenerationConfig(30, speculative=False))
     assert fused.tokens == plain.tokens
-    assert fused.statistics.draft_tokens_accepted == 0
+    assert fused.counts.draft_tokens_accepted == 0
 
 
 @pytest.mark.parametrize("budget", range(1, 14))
@@ -108,7 +108,7 @@ def test_the_law_holds_at_every_token_budget(budget: int) -> None:
     fused = loop_of(spec(), [4, 4], GenerationConfig(budget), accuracy=16)
     plain = loop_of(spec(), [4, 4], GenerationConfig(budget, speculative=False))
     assert fused.tokens == plain.tokens
-    assert fused.statistics.finish_reason == "length"
+    assert fused.counts.finish_reason == "length"
     assert fused.backend.length == len(fused.tokens) - 1
 
 
@@ -119,7 +119,7 @@ def test_the_law_holds_at_every_capacity(capacity: int) -> None:
     plain = loop_of(model, [4, 4, 4], GenerationConfig(99, speculative=False))
     assert fused.tokens == plain.tokens
     assert len(fused.tokens) == capacity
-    assert fused.statistics.finish_reason == plain.statistics.finish_reason == "context"
+    assert fused.counts.finish_reason == plain.counts.finish_reason == "context"
 
 
 @pytest.mark.parametrize("eos", range(64))
@@ -129,4 +129,4 @@ def test_the_law_holds_for_every_end_token(eos: int) -> None:
     plain = loop_of(model, [4, 4, 4], GenerationConfig(30, speculative=False))
     assert fused.tokens == plain.tokens
     assert eos not in fused.tokens[3:]
-    assert fused.statistics.finish_reason == plain.statistics.finish_reason
+    assert fused.counts.finish_reason == plain.counts.finish_reason

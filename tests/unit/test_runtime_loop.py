@@ -12,6 +12,7 @@ from streamfuse.runtime.config import NO_STREAMS, OFF_BY_REQUEST, GenerationConf
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.session import Session
 
 PROMPT = [3, 0, 1]  # its first sixteen greedy tokens are all different
 
@@ -31,7 +32,7 @@ def all_accepted(config: GenerationConfig, **facts: object) -> tuple[Loop, list[
 def assert_consistent(loop: Loop) -> None:
     """All reported tokens but the last are committed."""
     assert loop.backend.cache == loop.tokens[:-1]
-    assert loop.statistics.generated_tokens == len(loop.tokens) - len(PROMPT)
+    assert loop.counts.generated_tokens == len(loop.tokens) - len(PROMPT)
 
 
 @pytest.mark.parametrize("place", range(1, 9))
@@ -40,7 +41,7 @@ def test_an_end_token_inside_an_accepted_block_cuts_the_block(place: int) -> Non
     assert text[place] not in text[:place]
     loop, rounds = all_accepted(GenerationConfig(40), eos_token_ids=(text[place],))
     assert [one.token for one in loop.run()] == text[:place]
-    assert loop.statistics.finish_reason == "stop"
+    assert loop.counts.finish_reason == "stop"
     assert_consistent(loop)
     assert rounds[-1].delivered == (place - 1) % 4
     assert len(rounds[-1].walk.tokens) == 4, "the whole block was right, and part of it was not wanted"
@@ -50,14 +51,14 @@ def test_an_ignored_end_token_is_a_token_like_others() -> None:
     text = plain_text()
     loop, _ = all_accepted(GenerationConfig(12, ignore_eos=True), eos_token_ids=(text[2],))
     assert [one.token for one in loop.run()] == text[:12]
-    assert loop.statistics.finish_reason == "length"
+    assert loop.counts.finish_reason == "length"
 
 
 @pytest.mark.parametrize("budget", range(2, 7))
 def test_a_token_budget_inside_a_block_is_exact(budget: int) -> None:
     loop, _ = all_accepted(GenerationConfig(budget))
     assert [one.token for one in loop.run()] == plain_text()[:budget]
-    assert loop.statistics.finish_reason == "length"
+    assert loop.counts.finish_reason == "length"
     assert_consistent(loop)
 
 
@@ -81,7 +82,7 @@ def test_closing_the_generator_at_any_token_commits_what_was_delivered(count: in
     running.close()
     assert delivered == plain_text()[:count] == loop.tokens[len(PROMPT) :]
     assert loop.backend.cache == (loop.tokens[:-1] if count else [])
-    assert loop.statistics.finish_reason == "stopped"
+    assert loop.counts.finish_reason == "stopped"
 
 
 @pytest.mark.parametrize("count", range(1, 10))
@@ -93,7 +94,7 @@ def test_stop_ends_the_text_at_any_token(count: int) -> None:
         if len(delivered) == count:
             loop.stop.set()
     assert delivered == plain_text()[:count]
-    assert loop.statistics.finish_reason == "stopped"
+    assert loop.counts.finish_reason == "stopped"
     assert_consistent(loop)
 
 
@@ -111,8 +112,8 @@ def test_stop_works_from_another_thread() -> None:
     for _ in loop.run():
         arrived.set()
     thread.join(10)
-    assert loop.statistics.finish_reason == "stopped"
-    assert 0 < loop.statistics.generated_tokens < 90_000
+    assert loop.counts.finish_reason == "stopped"
+    assert 0 < loop.counts.generated_tokens < 90_000
     assert_consistent(loop)
 
 
@@ -128,7 +129,7 @@ def test_stop_during_prefill_leaves_a_prefix_of_the_prompt() -> None:
     backend.commit = commit_then_stop  # type: ignore[method-assign]
     assert list(loop.run()) == []
     assert backend.cache == [0, 1, 2, 3]
-    assert loop.statistics.finish_reason == "stopped"
+    assert loop.counts.finish_reason == "stopped"
 
 
 def test_an_engine_that_fails_leaves_the_cache_with_the_tokens() -> None:
@@ -150,8 +151,8 @@ def test_an_engine_that_fails_leaves_the_cache_with_the_tokens() -> None:
 def test_a_prompt_that_fills_the_context_ends_at_once() -> None:
     loop = Loop(ArithmeticBackend(spec(capacity=5)), [1, 2, 3, 4, 5], GenerationConfig(8))
     assert list(loop.run()) == []
-    assert loop.statistics.finish_reason == "context"
-    assert loop.statistics.to_dict()["mean_accepted_tokens"] == 0
+    assert loop.counts.finish_reason == "context"
+    assert loop.counts.target_forward_passes == 0
 
 
 @pytest.mark.parametrize(
@@ -184,9 +185,10 @@ def test_a_width_that_the_bundle_lacks_is_refused() -> None:
     ],
 )
 def test_plain_decoding_says_why(model: ModelSpec, config: GenerationConfig, reason: str) -> None:
-    loop = Loop(ArithmeticBackend(model), [1, 2], config)
-    list(loop.run())
-    stats = loop.statistics.to_dict()
+    session = Session(ArithmeticBackend(model))
+    generation = session.generate([1, 2], config)
+    generation.finish()
+    stats = generation.statistics
     assert (stats["speculative"], stats["fallback_reason"]) == (False, reason)
     assert stats["widths"] == {"decode": 5}
     assert stats["mean_accepted_tokens"] == 1

@@ -5,26 +5,21 @@ Run: pytest tests/unit/test_runtime_plan.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from streamfuse.runtime.acceptance import RankShares, best_paths
-from streamfuse.runtime.adaptive import COSTS, REJECTED, AdaptivePlan
-from streamfuse.runtime.costs import CostTable
-from streamfuse.runtime.plan import Step
 
 import plan_simulation
 from fakes import ArithmeticBackend, greedy_after, spec
-from plan_simulation import DEVICES, REGIMES, simulate, tables_knowing
-from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec, PassOutput
+from plan_simulation import DEVICES, REGIMES, session_on, simulate, tables_knowing
+from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.reference.accept import Walk
-from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.reference.loop import Loop
-from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.core import CoreModel, CoreSession, Pass
 from streamfuse.runtime.session import Session
 
+COSTS = "verifying costs more here than drafts bring"
+REJECTED = "too few drafts were accepted"
 SAMPLINGS = (
     SamplingConfig(),
     SamplingConfig(temperature=1.0, top_p=0.9, seed=7),
@@ -33,41 +28,33 @@ SAMPLINGS = (
 
 
 def plain_text(prompt: list[int], config: GenerationConfig) -> list[int]:
-    loop = Loop(ArithmeticBackend(spec()), list(prompt), GenerationConfig(60, config.sampling, speculative=False))
-    return [one.token for one in loop.run()]
+    with Session(ArithmeticBackend(spec())) as session:
+        generation = session.generate(prompt, GenerationConfig(60, config.sampling, speculative=False))
+        generation.finish()
+        return generation.token_ids
 
 
-class AnyPlan:
+def any_plan(
+    model: ModelSpec, random: np.random.Generator
+) -> Callable[[list[int], int], tuple[str, list[int], list[int], bool]]:
     """Random methods and trees, some of them right by knowing the greedy text; asks for deferred streams at random."""
 
-    def __init__(self, model: ModelSpec, random: np.random.Generator) -> None:
-        self._model, self._random = model, random
-        self.deferred = 0
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        pass
-
-    def step(self, tokens: Sequence[int], room: int) -> Step:
-        method = str(self._random.choice([DECODE, *self._model.widths]))
+    def plan(tokens: list[int], room: int) -> tuple[str, list[int], list[int], bool]:
+        method = str(random.choice([DECODE, *model.widths]))
         drafted, parents = [tokens[-1]], [-1]
         paths = [list(tokens)]
-        while method != DECODE and len(drafted) < self._random.integers(1, self._model.rows(method) + 1):
-            parent = int(self._random.integers(len(drafted)))
-            token = greedy_after(paths[parent], 64) if self._random.random() < 0.7 else int(self._random.integers(64))
-            if len(paths[parent]) < self._model.capacity and [*paths[parent], token] not in paths:
+        while method != DECODE and len(drafted) < random.integers(1, model.rows(method) + 1):
+            parent = int(random.integers(len(drafted)))
+            token = greedy_after(paths[parent], 64) if random.random() < 0.7 else int(random.integers(64))
+            if len(paths[parent]) < model.capacity and [*paths[parent], token] not in paths:
                 drafted.append(token)
                 parents.append(parent)
                 paths.append([*paths[parent], token])
-            elif self._random.random() < 0.1:
+            elif random.random() < 0.1:
                 break
-        return Step(method, Tree.of(drafted, parents))
+        return method, drafted, parents, bool(random.random() < 0.5)
 
-    def learn(self, step: Step, output: PassOutput, walk: Walk, ms: float) -> bool:
-        return self._model.deferred and bool(self._random.random() < 0.5)
-
-    def learn_streams(self, output: PassOutput, ms: float) -> None:
-        assert output.stream_ids.shape == (1, 3, 3)
-        self.deferred += 1
+    return plan
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "penalty"])
@@ -77,12 +64,16 @@ def test_no_plan_changes_a_token(sampling: SamplingConfig, rng: np.random.Genera
     text = plain_text([3, 1, 4], config)
     accepted = asked = 0
     for _ in range(25):
-        plan = AnyPlan(model, rng)
-        loop = Loop(ArithmeticBackend(model, mixed=True), [3, 1, 4], config, plan=plan)
-        assert [one.token for one in loop.run()] == text
-        assert loop.backend.cache == loop.tokens[:-1]
-        accepted += loop.statistics.draft_tokens_accepted
-        asked += plan.deferred
+        backend = ArithmeticBackend(model, mixed=True)
+        with CoreSession(CoreModel(model), backend) as session:
+            session.plan_by(any_plan(model, rng))
+            session.start([3, 1, 4], config)
+            while session.next() is not None:
+                pass
+            assert session.tokens[3:] == text
+            assert backend.cache == session.tokens[:-1]
+            accepted += session.statistics["draft_tokens_accepted"]
+            asked += session.statistics["streams_passes"]
     assert accepted > 50
     assert asked > 50
 
@@ -99,7 +90,7 @@ def test_the_adaptive_plan_changes_no_token_whatever_passes_cost(
         nodes = {"verify_8": int(rng.integers(0, 7)), "verify_4": int(rng.integers(0, 5))}
         model = spec(deferred=deferred, stream_nodes=nodes)
         ms = {name: float(rng.uniform(1, 4)) for name in (DECODE, *model.widths, *([STREAMS] if deferred else []))}
-        session = Session(ArithmeticBackend(model, accuracy, mixed=True), costs=CostTable.of(model, ms))
+        session = Session(ArithmeticBackend(model, accuracy, mixed=True), costs=ms)
         for _ in range(2):
             session.reset()
             generation = session.generate([3, 1, 4], config)
@@ -137,8 +128,8 @@ def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: st
     ways = [simulate(DEVICES[device], REGIMES[regime], width, 300) for width in (4, 8, 16)]
     ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True))
     plan = simulate(DEVICES[device], REGIMES[regime], None, 300)
-    # Dear streams and noisy passes: the best width gains 7 % at most, and a plan that has to try for it misses that.
-    least = 0.92 if device == "dear and noisy" else 0.94
+    # Expensive streams and noisy passes: the best width gains 7 % at most, and a plan that has to try misses that.
+    least = 0.92 if device == "expensive and noisy" else 0.94
     assert min(way.ms_per_token for way in ways) / plan.ms_per_token > least
     assert plan.text == ways[0].text
 
@@ -175,7 +166,7 @@ def test_repeated_text_is_drafted_from_itself_where_streams_are_wrong() -> None:
             self._text = np.tile(self._text[:40], 100)
 
     backend = Repeating()
-    session = Session(backend, costs=CostTable.of(backend.spec, DEVICES["this CPU"].costs), clock=backend.clock)
+    session = Session(backend, costs=DEVICES["this CPU"].costs, clock=backend.clock)
     generation = session.generate(backend._text[:2].tolist(), GenerationConfig(400))
     generation.finish()
     assert generation.token_ids == backend._text[2:402].tolist()
@@ -192,7 +183,7 @@ def test_a_wrong_table_costs_at_most_three_percent_of_plain_speed(device: str) -
 
 @pytest.mark.parametrize(
     ("device", "regime"),
-    [*((device, "adversarial") for device in DEVICES), ("deferred CPU", "fair"), ("dear streams", "good")],
+    [*((device, "adversarial") for device in DEVICES), ("deferred CPU", "fair"), ("expensive streams", "good")],
 )
 def test_a_table_that_knows_the_text_drafts_where_streams_do_not_pay(device: str, regime: str) -> None:
     without = simulate(DEVICES[device], REGIMES[regime], None, 300)
@@ -210,26 +201,29 @@ def test_streams_are_bought_where_the_table_knows_little() -> None:
     assert both.ms_per_token < 1.02 * min(table.ms_per_token, streams.ms_per_token)
 
 
-def test_a_pause_ends_though_free_drafts_go_on() -> None:
+def test_streams_that_failed_are_tried_again_though_free_drafts_go_on() -> None:
     """No pass is plain where the table is nearly always right, and the streams are better still."""
     device = DEVICES["deferred CPU"]
-    backend = plan_simulation.MadeUpBackend(device, REGIMES["excellent"])
-    session = Session(
-        backend, tables_knowing(0.9), costs=CostTable.of(device.spec, device.costs, frozen=True), clock=backend.clock
-    )
-    session.generate([1, 2], GenerationConfig(2)).finish()
-    assert session._plan is not None
-    session._plan._rest()
-    generation = session.generate([1, 2], GenerationConfig(300))
-    generation.finish()
-    assert generation.statistics.widths.get(DECODE, 0) < 24, "or else the pause ends by itself"
-    assert generation.statistics.streams_passes > 0
+    backend = plan_simulation.MadeUpBackend(device, REGIMES["adversarial"])
+    passes: list[Pass] = []
+    with session_on(backend, device, tables_knowing(0.9)) as session:
+        session.observe(passes.append)
+        for regime, tokens in (("adversarial", 200), ("excellent", 600)):
+            backend._regime = REGIMES[regime]
+            passes.clear()
+            session.reset()
+            session.start([1, 2], GenerationConfig(tokens))
+            while session.next() is not None:
+                pass
+        plain = sum(one.method == DECODE for one in passes)
+        assert plain < 150, "or else the back-off ends by plain passes"
+        assert session.statistics["streams_passes"] > 0
 
 
 def test_deferred_streams_are_asked_for_after_the_commit_and_not_at_the_end() -> None:
     model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
     backend = ArithmeticBackend(model, 16)
-    list(Loop(backend, [3, 0, 1], GenerationConfig(20, width=4)).run())
+    Session(backend).generate([3, 0, 1], GenerationConfig(20, width=4)).finish()
     passes = [method for method, _ in backend.calls if method.startswith(("verify", "decode"))]
     assert backend.calls.count(("streams", 1)) == len(passes) - 1
     assert backend.calls[-1][0] != "streams"
@@ -247,67 +241,35 @@ def test_an_easy_text_leaves_no_reason() -> None:
 
 def test_the_last_token_is_a_plain_pass_without_a_reason() -> None:
     model = spec()
-    plan = AdaptivePlan(model, CostTable.of(model, dict.fromkeys((DECODE, *model.widths), 1.0)), StreamDrafter())
-    plan.begin([1, 2])
-    step = plan.step([1, 2], 1)
-    assert (step.method, step.reason, len(step.tree)) == (DECODE, None, 1)
+    passes: list[Pass] = []
+    session = Session(ArithmeticBackend(model), costs=dict.fromkeys((DECODE, *model.widths), 1.0))
+    session.generate([1, 2], GenerationConfig(1), passes.append).finish()
+    assert [(one.method, one.reason, len(one.tokens)) for one in passes] == [(DECODE, None, 1)]
 
 
 def test_trees_shrink_where_each_node_costs() -> None:
     """An engine that skips padding rows: the plan drafts as many nodes as pay, not as many as fit."""
-    free, dear = {DECODE: (2.0, 2.0)}, {DECODE: (2.0, 2.0)}
+    free, expensive = {DECODE: (2.0, 2.0)}, {DECODE: (2.0, 2.0)}
     model = spec(widths={"verify_8": (8, 8)})
-    free["verify_8"], dear["verify_8"] = (2.2, 2.2), (2.2, 2.2 + 7 * 0.5)
+    free["verify_8"], expensive["verify_8"] = (2.2, 2.2), (2.2, 2.2 + 7 * 0.5)
     sizes = []
-    for costs in (free, dear):
+    for costs in (free, expensive):
         backend = ArithmeticBackend(model, 16)
-        session = Session(backend, costs=CostTable.of(model, costs, frozen=True))
+        session = Session(backend, costs=costs)
         session.generate([3, 0, 1], GenerationConfig(60)).finish()
         sizes.append(np.mean([nodes for method, nodes in backend.calls if method == "verify_8" and nodes > 1]))
     assert sizes[1] < sizes[0] == 8
 
 
-def plan_with(acceptance: Sequence[Sequence[float]]) -> AdaptivePlan:
-    tables = DraftTables.of(
-        np.zeros((9, 0), np.float16), np.zeros((9, 0), np.float16), np.zeros((3, 0), np.float32),
-        np.arange(9, dtype=np.int32), acceptance=acceptance,
-    )  # fmt: skip
-    model = spec()
-    costs = CostTable.of(model, dict.fromkeys((DECODE, *model.widths), 1.0), frozen=True)
-    return AdaptivePlan(model, costs, StreamDrafter(tables))
-
-
-def test_streams_are_worth_what_their_acceptance_per_depth_and_rank_says() -> None:
-    nothing, some, much = (plan_with([[share, share / 4, 0, 0]] * 3)._first_value() for share in (0.0, 0.3, 0.7))
-    assert nothing == 0
-    assert 0.3 < some < much < 3
-    with pytest.raises(ValueError, match="acceptance"):
-        plan_with([[0.9, 0.3, 0, 0]])
-
-
-def test_shares_per_depth_and_rank_are_those_of_the_walks() -> None:
-    tree = Tree.of([1, 2, 3, 4], [-1, 0, 0, 2], [0, -0.5, -1.0, -1.5])
-    seen = RankShares(3)
-    for chosen in ([3, 4, 9], [3, 5], [2, 7], [8]):
-        seen.learn(tree, chosen)
-    assert seen.shares() == [[0.25, 0.5, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 0]]
-    assert best_paths(seen.shares(), 3) == [0.5, 0.25, 0.25]
-
-
 def test_the_first_steps_follow_the_bundle_s_calibration() -> None:
-    """Streams that kept no promise when the bundle was made are not believed at the start; those that did are."""
+    """Streams whose drafts never came true when the bundle was made are not believed at the start; others are."""
     first = {}
-    for kept in (1.0, 0.02):
-        backend = plan_simulation.MadeUpBackend(DEVICES["this CPU"], REGIMES["good"])
-        calibration = (kept,) * plan_simulation.STREAMS
-        tables = DraftTables.of(
-            np.zeros((plan_simulation.VOCAB, 0), np.float16), np.zeros((plan_simulation.VOCAB, 0), np.float16),
-            np.zeros((plan_simulation.STREAMS, 0), np.float32), np.arange(plan_simulation.VOCAB, dtype=np.int32),
-            calibration,
-        )  # fmt: skip
-        costs = CostTable.of(backend.spec, DEVICES["this CPU"].costs, frozen=True)
-        session = Session(backend, tables, costs=costs, clock=backend.clock)
-        generation = session.generate([1, 2], GenerationConfig(8))
-        generation.finish()
-        first[kept] = generation.statistics.draft_tokens_proposed
+    for ratio in (1.0, 0.02):
+        backend = plan_simulation.MadeUpBackend(DEVICES["deferred CPU"], REGIMES["good"])
+        tables = {"calibration": np.full(plan_simulation.STREAMS, ratio, np.float32)}
+        with session_on(backend, DEVICES["deferred CPU"], tables) as session:
+            session.start([1, 2], GenerationConfig(8))
+            while session.next() is not None:
+                pass
+            first[ratio] = session.statistics["draft_tokens_proposed"]
     assert first[1.0] > 2 * first[0.02]

@@ -48,8 +48,8 @@ def test_speculation_never_changes_a_token_of_the_tiny_model(
     list(plain.run())
     list(fused.run())
     assert fused.tokens == plain.tokens
-    assert fused.statistics.draft_tokens_accepted > 0
-    assert fused.statistics.mean_accepted_tokens > 1
+    assert fused.counts.draft_tokens_accepted > 0
+    assert fused.counts.generated_tokens > fused.counts.target_forward_passes
 
 
 def test_a_second_turn_of_the_tiny_model_equals_a_fresh_one(methods: dict[str, torch.nn.Module]) -> None:
@@ -61,4 +61,4 @@ def test_a_second_turn_of_the_tiny_model_equals_a_fresh_one(methods: dict[str, t
     fresh = Session(backend(methods)).generate(prompt, GenerationConfig(20, speculative=False))
     fresh.finish()
     assert second.token_ids == fresh.token_ids
-    assert second.statistics.prefilled_tokens == 3
+    assert second.statistics["prefilled_tokens"] == 3

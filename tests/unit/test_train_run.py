@@ -106,8 +106,16 @@ def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> No
     assert checkpoint.stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("mode", ["lossless", "shared"])
-@pytest.mark.parametrize("kill_at", [6, 13])  # in the second and in the third epoch, beyond a checkpoint
+# In the second and in the third epoch, beyond a checkpoint.
+@pytest.mark.parametrize(
+    ("kill_at", "mode"),
+    [
+        (6, "lossless"),
+        (13, "shared"),
+        pytest.param(6, "shared", marks=pytest.mark.full),
+        pytest.param(13, "lossless", marks=pytest.mark.full),
+    ],
+)
 def test_a_killed_run_resumes_with_the_same_losses(
     kill_at: int, mode: str, config: TrainConfig, tmp_path: Path
 ) -> None:
@@ -128,6 +136,7 @@ def test_a_killed_run_resumes_with_the_same_losses(
 
 
 def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
     stop = threading.Event()
     stop.set()
     result = run(config, stop=stop)
@@ -143,6 +152,7 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: Tra
 
 
 def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
     first, _ = trained(config)
     again, losses = trained(config)
     assert again == first
@@ -150,10 +160,11 @@ def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -
 
 
 def test_no_resume_starts_over(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
     _, first = trained(config)
     _, second = trained(config, resume=False)
     assert second == first
-    assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == 15
+    assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == STEPS_PER_EPOCH == len(first)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +247,7 @@ def test_shared_mode_tunes_the_base_and_streams_together(config: TrainConfig) ->
 
 
 def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: TrainConfig, tmp_path: Path) -> None:
-    tuned = replace(shared(config), mode="base")
+    tuned = replace(shared(config), mode="base", epochs=1.0)
     result, _ = trained(tuned)
     assert result.metrics == {}
     assert "accuracy_stream_1" not in metrics_of(tuned.out_dir)[0]
@@ -276,7 +287,9 @@ def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["lossless", "shared"])
+@pytest.mark.parametrize(
+    "mode", ["shared", pytest.param("lossless", marks=pytest.mark.full)]
+)  # shared trains both parts
 def test_two_processes_give_the_losses_of_one_with_the_same_global_batch(
     mode: str, config: TrainConfig, tmp_path: Path
 ) -> None:

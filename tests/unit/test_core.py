@@ -1,0 +1,543 @@
+"""The core against the readable loop: numbers, trees, tokens to the bit; sessions that are stopped, saved, restored.
+
+Run: pytest tests/unit/test_core.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes import ArithmeticBackend, greedy_after, spec
+from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
+from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
+from streamfuse.runtime.core import CoreError, CoreModel, Pass, load_core
+from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.numbers import exponential, logarithm
+from streamfuse.runtime.reference.random import uniform
+from streamfuse.runtime.reference.sampling import Sampler
+from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.session import Session
+
+CORE = Path(__file__).parents[2] / "core"
+VOCAB, SLOTS = 60, 40
+SAMPLINGS = (
+    SamplingConfig(),
+    SamplingConfig(temperature=1.0, seed=2**63 + 5),
+    SamplingConfig(temperature=0.7, top_p=0.9, seed=7),
+    SamplingConfig(temperature=1.3, top_k=12, min_p=0.02, repetition_penalty=1.1, seed=3),
+    SamplingConfig(repetition_penalty=1.2),
+)
+
+
+def numbers(rng: np.random.Generator) -> np.ndarray:
+    wide = -np.exp(rng.uniform(-40, 8, 20_000))
+    edges = [0.0, -0.0, -700.0, np.nextafter(-700, 0), np.nextafter(-700, -800), -745.2, -1e308, -np.inf, 0.5, 700.0]
+    return np.concatenate([wide, edges])
+
+
+def test_exponential_and_logarithm_are_numpys_to_the_bit_and_right_to_two_last_places(rng: np.random.Generator) -> None:
+    library, x = load_core(), numbers(rng)
+    y = np.empty_like(x)
+    library.sf_exp(x.ctypes.data, y.ctypes.data, len(x))
+    assert y.tobytes() == exponential(x).tobytes()
+    normal = x >= -700
+    np.testing.assert_allclose(y[normal], np.exp(x[normal]), rtol=5e-16)
+    assert not y[x < -700].any()
+    positive = np.concatenate([np.exp(rng.uniform(-600, 600, 20_000)), 1 + rng.uniform(-1e-6, 1e-6, 1000), [1.0, 2.0]])
+    z = np.empty_like(positive)
+    library.sf_log(positive.ctypes.data, z.ctypes.data, len(positive))
+    assert z.tobytes() == logarithm(positive).tobytes()
+    np.testing.assert_allclose(z, np.log(positive), rtol=5e-16, atol=1e-300)
+
+
+def test_uniform_numbers_are_those_of_the_reference(rng: np.random.Generator) -> None:
+    for seed, position in rng.integers(0, 2**63, (500, 2), dtype=np.uint64).tolist():
+        assert load_core().sf_uniform(seed, position) == uniform(seed, position)
+
+
+def streams_of(rng: np.random.Generator, count: int, k: int, tied: bool) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.stack([rng.permutation(SLOTS)[:k] for _ in range(count)]).astype(np.int64)
+    if tied:
+        return ids, -np.sort(rng.integers(1, 4, (count, k)), axis=1).astype(np.float32)
+    probs = np.sort(rng.dirichlet(np.full(k + 1, 0.5), count)[:, :k] * 0.98 + 1e-3)[:, ::-1]
+    return ids, np.log(probs).astype(np.float32)
+
+
+def grown(model: CoreModel, name: str, *arguments: object, width: int, depth: int) -> Tree:
+    tokens, parents, log_probs = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width)
+    outputs = (array.ctypes.data for array in (tokens, parents, log_probs))
+    rows = getattr(model.library, name)(model.handle, *arguments, width, depth, *outputs)
+    assert rows >= 1, model.library.sf_model_error(model.handle)
+    return Tree.of(tokens[:rows].tolist(), parents[:rows].tolist(), log_probs[:rows].tolist())
+
+
+def assert_same_bits(found: Tree, expected: Tree) -> None:
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    assert found.parents.tolist() == expected.parents.tolist()
+    assert found.log_probs.tobytes() == expected.log_probs.tobytes()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rank", [0, 1, 8, 13, 32])
+def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator, rank: int, tied: bool) -> None:
+    for _ in range(20):
+        left = (rng.normal(size=(VOCAB, rank)) * 10.0 ** rng.integers(-8, 1)).astype(np.float16)  # subnormal ones too
+        right, gate = rng.normal(size=(SLOTS, rank)).astype(np.float16), rng.normal(size=(4, rank)).astype(np.float32)
+        vocab, k = np.arange(SLOTS, dtype=np.int32), int(rng.integers(1, 17))
+        widths = {"verify_18": (18, 18)}
+        tensors = {"parent_left": left, "parent_right": right, "gate": gate, "stream_vocab": vocab}
+        model = CoreModel(ModelSpec(64, VOCAB, 4, k, 8, widths), tensors)
+        tables = DraftTables.of(left, right, gate, vocab)
+        for _ in range(10):
+            ids, log_probs = streams_of(rng, 4, k, tied)
+            width, depth = int(rng.integers(1, 18)), int(rng.integers(1, 6))
+            places = (7, ids.ctypes.data, log_probs.ctypes.data)
+            found = grown(model, "sf_grow_streams", *places, width=width, depth=depth)
+            assert_same_bits(found, grow(7, ids, log_probs, width, depth, tables))
+
+
+def table_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    keys = np.unique(rng.integers(0, VOCAB * (VOCAB + 1), 400))
+    counts = rng.integers(0, 5, len(keys))
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    probs = [np.sort(np.log(rng.dirichlet(np.full(n + 1, 0.4))[:n] + 1e-3))[::-1] for n in counts]
+    probs = np.minimum(np.concatenate([*probs, []]), 0).astype(np.float16)
+    ids = rng.integers(0, VOCAB, int(starts[-1])).astype(np.int32)
+    return {"ngram_keys": keys, "ngram_starts": starts, "ngram_ids": ids, "ngram_log_probs": probs}
+
+
+def test_trees_of_the_n_gram_table_are_equal_to_the_bit(rng: np.random.Generator) -> None:
+    for _ in range(20):
+        arrays = table_of(rng)
+        model = CoreModel(ModelSpec(64, VOCAB, 0, 0, 8, {"verify_18": (18, 18)}), arrays)
+        table = NgramTable.of(VOCAB, *arrays.values())
+        for _ in range(20):
+            before, root = int(rng.integers(-1, VOCAB)), int(rng.integers(VOCAB))
+            width, depth = int(rng.integers(1, 18)), int(rng.integers(0, 9))
+            tokens = [root] if before < 0 else [before, root]
+            found = grown(model, "sf_grow_table", before, root, width=width, depth=depth)
+            assert_same_bits(found, table.grow(tokens, width, depth))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, number: int) -> None:
+    """Wide and flat rows, many equal scores, masked tokens, and numbers that fall on edges by their coarse weights."""
+    from streamfuse.runtime.core import _Options
+
+    for round_ in range(60):
+        vocab = int(rng.integers(1, 1500))
+        logits = (rng.normal(size=vocab) * 10 ** rng.uniform(-2, 1.3)).astype(np.float32)
+        if round_ % 3 == 0:
+            logits = np.round(logits)
+        if round_ % 5 == 0:
+            logits[rng.random(vocab) < 0.3] = -np.inf
+        logits[rng.integers(vocab)] = 3.0
+        config = SamplingConfig(
+            temperature=float(rng.choice([0.0, 0.05, 0.7, 1.0, 3.0])),
+            top_k=int(rng.choice([0, 1, 5, 300])),
+            top_p=float(rng.choice([1.0, 0.95, 0.5, 1e-6])),
+            min_p=float(rng.choice([0.0, 0.05, 1.0])),
+            repetition_penalty=float(rng.choice([1.0, 1.3, 0.8])),
+            seed=int(rng.integers(2**62)),
+        )
+        history = rng.integers(0, vocab, 9)
+        options = _Options(
+            temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, min_p=config.min_p,
+            repetition_penalty=config.repetition_penalty, seed=config.seed, max_new_tokens=1,
+        )  # fmt: skip
+        for position in range(10, 16):
+            found = load_core().sf_choose(
+                logits.ctypes.data, vocab, history.ctypes.data, len(history), position, ctypes.byref(options), None
+            )
+            assert found == Sampler(config).pick(logits, history.tolist(), position), (config, position)
+
+
+def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int], config: GenerationConfig) -> None:
+    """The core and the readable loop on equal engines: the same passes, tokens and cache."""
+    rounds: list[Round] = []
+    passes: list[Pass] = []
+    loop = Loop(twin, list(prompt), config, StreamDrafter(), observe=rounds.append)
+    expected = [one.token for one in loop.run()]
+    with Session(backend) as session:
+        generation = session.generate(prompt, config, passes.append)
+        generation.finish()
+        assert generation.token_ids == expected
+        assert backend.cache == twin.cache == session.tokens[: len(backend.cache)]
+    assert generation.statistics["finish_reason"] == loop.counts.finish_reason
+    assert [(one.method, one.tokens, one.parents, one.log_probs) for one in passes] == [
+        (one.method, one.tree.tokens.tolist(), one.tree.parents.tolist(), one.tree.log_probs.tolist()) for one in rounds
+    ]
+    assert [(one.walk_rows, one.walk_tokens, one.delivered, one.cached) for one in passes] == [
+        (one.walk.rows, one.walk.tokens, one.delivered, one.length) for one in rounds
+    ]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "hot", "top-p", "filters", "penalty"])
+@pytest.mark.parametrize("deferred", [False, True], ids=["fused", "deferred"])
+def test_the_core_and_the_readable_loop_do_the_same_pass_by_pass(
+    rng: np.random.Generator, sampling: SamplingConfig, deferred: bool
+) -> None:
+    """A hundred generations each, a thousand in all."""
+    nodes = {"verify_8": 2, "verify_4": 0} if deferred else {}
+    for _ in range(100):
+        model = spec(deferred=deferred, stream_nodes=nodes, capacity=int(rng.integers(12, 60)))
+        accuracy, width = int(rng.integers(0, 17)), int(rng.choice([1, 2, 4, 8]))
+        prompt = rng.integers(0, 64, int(rng.integers(1, 10))).tolist()
+        config = GenerationConfig(
+            int(rng.integers(1, 40)), replace(sampling, seed=int(rng.integers(2**60))),
+            stop_token_ids=(int(rng.integers(64)),), speculative=width > 1, width=width if width > 1 else None,
+        )  # fmt: skip
+        engines = (ArithmeticBackend(model, accuracy, mixed=True) for _ in range(2))
+        both(*engines, prompt, config)
+
+
+def test_turns_stops_saves_and_restores_at_random_leave_the_text_as_it_would_be(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """Five hundred sequences: whatever happens between tokens, each token is the model's own after what is there."""
+    for number in range(500):
+        model = spec(deferred=bool(number % 2), stream_nodes={"verify_8": 3, "verify_4": 1} if number % 2 else None)
+        backend = ArithmeticBackend(model, int(rng.integers(0, 17)), mixed=True)
+        session = Session(backend, costs=costs_of(model), identity="x")
+        context = rng.integers(0, 64, 3).tolist()
+        for _ in range(3):
+            prompt = [*context, *rng.integers(0, 64, int(rng.integers(1, 5))).tolist()]
+            wanted, left = int(rng.integers(1, 14)), int(rng.integers(0, 14))
+            generation = session.generate(prompt, GenerationConfig(wanted))
+            for count, _ in enumerate(generation, start=1):
+                if count == left:
+                    session.stop() if rng.random() < 0.5 else generation.close()
+            generation.close()
+            context = session.tokens
+            assert backend.cache == context[: len(backend.cache)]
+            for place in range(len(prompt), len(context)):
+                assert context[place] == greedy_after(context[:place], 64)
+            if rng.random() < 0.3:
+                session.save(tmp_path / "saved")
+                session.close()
+                backend = ArithmeticBackend(model, 8, mixed=True)
+                session = Session(backend, costs=costs_of(model), identity="x")
+                session.restore(tmp_path / "saved")
+                assert session.tokens == context
+        session.close()
+
+
+def costs_of(model: ModelSpec) -> dict[str, float]:
+    found = {DECODE: 2.0, "verify_2": 2.1, "verify_4": 2.3, "verify_8": 3.0}
+    return {**found, STREAMS: 0.4} if model.deferred else found
+
+
+class SavingBackend(ArithmeticBackend):
+    """An engine that hands out its rows: four bytes a token."""
+
+    def cache_bytes(self, length: int) -> int:
+        return 4 * length
+
+    def save_cache(self, length: int) -> bytes:
+        return np.array(self.cache[:length], np.int32).tobytes()
+
+    def load_cache(self, length: int, data: bytes) -> None:
+        self.cache = np.frombuffer(data, np.int32).tolist()
+
+
+def test_a_restored_session_reads_nothing_again_and_goes_on_token_for_token(tmp_path: Path) -> None:
+    prompt, config = [3, 1, 4, 1, 5], GenerationConfig(20, SAMPLINGS[2], width=4)
+    with Session(SavingBackend(spec()), identity="a") as session:
+        first = session.generate(prompt, config)
+        for _ in range(9):
+            next(first)
+        session.save(tmp_path / "saved")
+        context = session.tokens
+    backend = SavingBackend(spec())
+    with Session(backend, identity="a") as session:
+        session.restore(tmp_path / "saved")
+        assert backend.cache == context[:-1]
+        rest = session.generate(context, replace(config, max_new_tokens=11))
+        rest.finish()
+        assert "prefill" not in {method for method, _ in backend.calls}
+    with Session(SavingBackend(spec())) as session:
+        whole = session.generate(prompt, config)
+        whole.finish()
+    assert context[len(prompt) :] + rest.token_ids == whole.token_ids
+
+
+def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+    with Session(SavingBackend(spec()), identity="a") as session:
+        session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+        session.save(path)
+        good, tokens = path.read_bytes(), session.tokens
+        cut, late = (b"", good[:20], good[:-1], good[:-9]), flipped(good, len(good) - 12)
+        for damaged in (*cut, good + b"x", b"x" + good[1:], flipped(good, 100), late):
+            path.write_bytes(damaged)
+            with pytest.raises(CoreError, match=re.escape(str(path))):
+                session.restore(path)
+            assert session.tokens == tokens
+        with pytest.raises(CoreError, match="cannot be opened"):
+            session.restore(tmp_path / "missing")
+        with pytest.raises(CoreError, match="cannot be written"):
+            session.save(tmp_path / "no" / "folder")
+    path.write_bytes(good)
+    for identity, model in (("b", spec()), ("a", spec(capacity=50))):
+        with (
+            Session(SavingBackend(model), identity=identity) as other,
+            pytest.raises(CoreError, match="another bundle"),
+        ):
+            other.restore(path)
+    with Session(ArithmeticBackend(spec()), identity="a") as other, pytest.raises(CoreError, match="another engine"):
+        other.restore(path)
+    assert sorted(tmp_path.iterdir()) == [path], "no draft is left behind"
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+def test_tokens_say_who_drafted_them() -> None:
+    tables = {
+        "ngram_keys": np.array([7 * 65], np.int64),
+        "ngram_starts": np.array([0, 1], np.int32),
+        "ngram_ids": np.array([(31 * 7 + 7) % 64], np.int32),
+        "ngram_log_probs": np.array([-0.1], np.float16),
+    }
+    model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
+    passes: list[Pass] = []
+    session = Session(ArithmeticBackend(model, 16), tables, costs=costs_of(model))
+    pieces = list(session.generate([9, 7], GenerationConfig(60), passes.append))
+    assert {piece.source for piece in pieces} >= {"model", "streams"}
+    told = [piece.source for piece in pieces if piece.drafted]
+    rows = [[one.sources[row] for row in one.walk_rows[1 : one.delivered + 1]] for one in passes]
+    assert told == [source for path in rows for source in path][: len(told)]
+    assert sum(session.core.statistics["accepted_by_source"].values()) == len(told)
+
+
+class TimedBackend(ArithmeticBackend):
+    """Passes take a millisecond per real row and two at least; every fifth is interrupted for a second."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__(model)
+        self.now = 0.0
+
+    def _spend(self, ms: float) -> None:
+        self.now += ms / 1000 + (1.0 if len(self.calls) % 5 == 0 else 0.0)
+
+    def run(self, method: str, *args: object) -> PassOutput:
+        output = super().run(method, *args)  # type: ignore[arg-type]
+        self._spend(1.0 + self.calls[-1][1])
+        return output
+
+    def streams(self, index: int) -> PassOutput:
+        self._spend(0.5)
+        return super().streams(index)
+
+
+def cost_session(backend: TimedBackend, file: Path | None, device: str = "d") -> Session:
+    return Session(backend, clock=lambda: backend.now, cost_file=file, device=device, identity="a")
+
+
+def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
+    expected = {DECODE: 2, "verify_2": 3, "verify_4": 5, "verify_8": 9, STREAMS: 0.5}
+    file, calls = tmp_path / "costs", []
+    for _ in range(2):
+        backend = TimedBackend(spec(deferred=True))
+        session = cost_session(backend, file)
+        session.prepare()
+        calls.append(len(backend.calls))
+        assert backend.cache == []
+        generation = session.generate([1], GenerationConfig(1))
+        generation.finish()
+        assert generation.statistics["cost_ms"] == pytest.approx(expected)
+    assert calls[1] < calls[0] / 2, "a few passes check what was remembered"
+    good = file.read_text()
+    spoilt = "\n".join([*good.splitlines()[:4], "2 2", *good.splitlines()[5:-2], "40 90", good.splitlines()[-1]])
+    for text in ("", "streamfuse costs 1\n", good.replace("\nd\n", "\ne\n"), good.replace("\na\n", "\nb\n"), spoilt):
+        file.write_text(text)
+        backend = TimedBackend(spec(deferred=True))
+        cost_session(backend, file).prepare()
+        assert len(backend.calls) >= calls[0], "measured anew"
+    cost_session(TimedBackend(spec()), tmp_path / "no" / "folder").prepare()
+
+
+def test_a_change_of_cost_is_followed() -> None:
+    backend = TimedBackend(spec(widths={"verify_4": (4, 4)}))
+    session = cost_session(backend, None)
+    session.core.set_costs({DECODE: 1.0, "verify_4": 50.0})
+    for _ in range(4):
+        session.reset()
+        session.generate([1, 2], GenerationConfig(60)).finish()
+    assert session.generate([1, 2], GenerationConfig(1)).statistics["cost_ms"][DECODE] > 1.5, "it takes 2"
+
+
+def test_the_phases_hold_all_of_the_loops_time_and_none_of_the_callers() -> None:
+    ticks = itertools.count()
+    session = Session(ArithmeticBackend(spec()), clock=lambda: float(next(ticks)), model_load_ms=12.5)
+    generation = session.generate([1, 2, 3], GenerationConfig(8, width=4))
+    for _ in generation:
+        for _ in range(1000):
+            next(ticks)
+    stats = generation.statistics
+    assert stats["model_load_ms"] == 12.5
+    assert stats["prefill_ms"] == stats["time_ms"]["prefill"] == 1000
+    assert sum(stats["time_ms"].values()) < 1000 * 1000, "the caller's thousand seconds per token are not counted"
+    assert stats["first_token_ms"] <= 1000 * 10
+    assert stats["decode_token_per_sec"] == pytest.approx(8000 / (sum(stats["time_ms"].values()) - 1000))
+    assert stats["prefill_token_per_sec"] == 2
+
+
+@pytest.mark.parametrize("accuracy", [0, 8, 16])
+def test_the_counts_agree_with_one_another(accuracy: int) -> None:
+    generation = Session(ArithmeticBackend(spec(), accuracy)).generate([3, 0, 1], GenerationConfig(40, width=8))
+    generation.finish()
+    stats = generation.statistics
+    assert stats["generated_tokens"] == 40
+    assert stats["target_forward_passes"] == sum(stats["widths"].values())
+    assert stats["rounds"] == stats["target_forward_passes"] - stats["widths"].get("decode", 0)
+    assert stats["generated_tokens"] == stats["target_forward_passes"] + stats["draft_tokens_accepted"]
+    assert stats["mean_accepted_tokens"] == pytest.approx(40 / stats["target_forward_passes"])
+    assert all(0 <= share <= 1 for share in stats["acceptance_per_depth"] + stats["acceptance_per_rank"])
+    assert sorted(stats["acceptance_per_depth"], reverse=True) == stats["acceptance_per_depth"]
+
+
+def test_a_stop_token_ends_plain_decoding_at_one_token_per_pass() -> None:
+    text = Session(ArithmeticBackend(spec())).generate([3, 0, 1], GenerationConfig(10, width=4))
+    text.finish()
+    config = GenerationConfig(10, speculative=False, stop_token_ids=(text.token_ids[5],))
+    plain = Session(ArithmeticBackend(spec())).generate([3, 0, 1], config)
+    plain.finish()
+    assert plain.token_ids == text.token_ids[:5], "the end token is not delivered"
+    assert plain.statistics["mean_accepted_tokens"] == 1
+    assert plain.statistics["rounds"] == plain.statistics["draft_tokens_proposed"] == 0
+
+
+def test_stop_comes_from_another_thread() -> None:
+    session = Session(ArithmeticBackend(spec(capacity=100_000)))
+    generation = session.generate([3, 0, 1], GenerationConfig(90_000, width=4))
+    arrived = threading.Event()
+    thread = threading.Thread(target=lambda: arrived.wait(10) and session.stop())
+    thread.start()
+    for _ in generation:
+        arrived.set()
+    thread.join(10)
+    assert generation.statistics["finish_reason"] == "stopped"
+    assert 0 < len(generation.token_ids) < 90_000
+
+
+class LyingBackend(ArithmeticBackend):
+    """Gives results that cannot be."""
+
+    def __init__(self, model: ModelSpec, lie: str) -> None:
+        super().__init__(model, 16)
+        self.lie = lie
+
+    def run(self, method: str, *args: object) -> PassOutput:
+        output = super().run(method, *args)  # type: ignore[arg-type]
+        if method == "prefill" or not len(self.cache):
+            return output
+        if self.lie == "fails":
+            raise BackendError("the engine is on fire")
+        changes = {
+            "no survivors": {"best": output.best[:0], "kept": output.kept[:0]},
+            "a token outside": {"best": output.best + 1000},
+            "a row outside": {"kept": output.kept + 99},
+            "no root": {"kept": output.kept + 1},
+            "streams outside": {"stream_ids": output.stream_ids + 1000},
+            "other streams": {
+                "stream_ids": output.stream_ids[:, :1],
+                "stream_log_probs": output.stream_log_probs[:, :1],
+            },
+        }
+        return replace(output, **changes[self.lie])
+
+
+@pytest.mark.parametrize(
+    "lie", ["fails", "no survivors", "a token outside", "a row outside", "no root", "streams outside", "other streams"]
+)
+def test_an_engine_that_fails_or_lies_gives_a_sentence_and_a_session_that_goes_on(lie: str) -> None:
+    backend = LyingBackend(spec(), lie)
+    session = Session(backend)
+    with pytest.raises(BackendError) as caught:
+        session.generate([1, 2, 3, 4], GenerationConfig(30, width=4)).finish()
+    assert str(caught.value)
+    assert backend.cache == session.tokens[: len(backend.cache)]
+    backend.run = lambda *args: ArithmeticBackend.run(backend, *args)  # type: ignore[method-assign]
+    generation = session.generate([1, 2, 3, 4], GenerationConfig(30, width=4))
+    generation.finish()
+    assert generation.token_ids[0] == greedy_after([1, 2, 3, 4], 64)
+
+
+def test_wrong_calls_are_refused_in_a_sentence_and_change_nothing() -> None:
+    session = Session(ArithmeticBackend(spec()))
+    session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+    tokens = session.tokens
+    for ids, words in (([], "empty"), ([1] * 97, "97 tokens"), ([64], "outside"), ([-1], "token -1")):
+        with pytest.raises(PromptError, match=words):
+            session.core.start(ids, GenerationConfig(5))
+    with pytest.raises(ValueError, match="width must be one of 2, 4, 8 for this bundle, not 5"):
+        session.core.start([1], GenerationConfig(5, width=5))
+    assert session.tokens == tokens
+    with pytest.raises(CoreError, match="costs are asked for 4 methods"):
+        session.core.set_costs({**costs_of(spec()), STREAMS: 1.0})
+    with pytest.raises(CoreError, match="positive time"):
+        session.core.set_costs({**costs_of(spec()), DECODE: 0.0})
+    session.close()
+    with pytest.raises(CoreError, match="closed"):
+        session.core.next()
+    session.close()
+    session.stop()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"capacity": 2**40}, {"num_streams": 99}, {"top_k": 0, "num_streams": 3}, {"widths": {"": (4, 4)}}],
+)
+def test_facts_that_cannot_be_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(CoreError):
+        CoreModel(replace(spec(), **changes))  # type: ignore[arg-type]
+
+
+def test_statistics_do_not_follow_the_locale() -> None:
+    import locale
+
+    before = locale.setlocale(locale.LC_NUMERIC)
+    try:
+        for name in ("de_DE.UTF-8", "fr_FR.UTF-8"):
+            try:
+                locale.setlocale(locale.LC_NUMERIC, name)
+            except locale.Error:
+                continue
+        generation = Session(ArithmeticBackend(spec()), model_load_ms=1.5).generate([1], GenerationConfig(3, width=4))
+        generation.finish()
+        assert json.dumps(generation.statistics["model_load_ms"]) == "1.5"
+    finally:
+        locale.setlocale(locale.LC_NUMERIC, before)
+
+
+STANDARD = {
+    *("algorithm", "array", "atomic", "bit", "chrono", "cmath", "cstddef", "cstdint", "cstdio", "cstring", "ctime"),
+    *("fstream", "functional", "initializer_list", "iomanip", "iterator", "limits", "locale", "memory", "new"),
+    *("numeric", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "vector"),
+}
+
+
+def includes() -> Iterator[tuple[Path, str]]:
+    for path in sorted([*CORE.glob("*.h"), *CORE.glob("*.cpp")]):
+        for name in re.findall(r'#include [<"]([^>"]+)[>"]', path.read_text(encoding="utf-8")):
+            yield path, name
+
+
+def test_the_core_includes_itself_and_the_standard_library_only() -> None:
+    own = {path.name for path in CORE.glob("*.h")}
+    strangers = {name for _, name in includes()} - own - STANDARD
+    assert not strangers
