@@ -28,7 +28,7 @@ STATS_KEYS = [
     "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed", "draft_tokens_accepted",
     "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths", "speculative",
     "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms", "accepted_by_source",
-    "streams_passes", "near_ties",
+    "prefilled_tokens", "streams_passes", "near_ties",
 ]  # fmt: skip
 
 
