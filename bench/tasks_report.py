@@ -49,7 +49,7 @@ def summary(result: TaskResult) -> list[str]:
     if drafting:
         passes = ", ".join(f"{name} {count}" for name, count in sorted(drafting["widths"].items()))
         lines.append(f"speculative passes: {passes}; {drafting['loop_share']:.1%} of the time in the loop")
-        by = drafting["accepted_by"]
+        by = drafting["accepted_by_source"]
         total = sum(by.values())
         if total:
             shares = ", ".join(f"{name} {count / total:.0%}" for name, count in by.items())
