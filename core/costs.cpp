@@ -101,8 +101,8 @@ void Costs::measure(const Run& run) {
 
 bool Costs::agrees(const Run& run) const {
   std::vector<double> best(pairs_.size(), HUGE_VAL);
-  const auto rows_of = [&](size_t i) { return i == 0 ? 1 : spec_.verify[i - 1].rows; };
-  const size_t methods = 1 + spec_.verify.size();
+  const size_t methods = pairs_.size();
+  const auto rows_of = [&](size_t i) { return method_at(i) < 0 ? 1 : spec_.verify[i - 1].rows; };
   for (int check = 0; check < kChecks; ++check)
     for (size_t i = 0; i < methods; ++i)
       if (rows_of(i) <= spec_.capacity) best[i] = std::min(best[i], run(method_at(i), rows_of(i)));

@@ -45,7 +45,6 @@ Spec::Spec(const sf_spec& given)
       num_streams(given.num_streams),
       top_k(given.top_k),
       prefill_rows(given.prefill_rows),
-      default_width(given.default_width),
       deferred(given.deferred != 0),
       identity(given.identity == nullptr ? "" : given.identity) {
   constexpr int64_t kMost = int64_t{1} << 31;
@@ -84,6 +83,7 @@ Spec::Spec(const sf_spec& given)
   std::vector<Method> sorted;
   for (const int32_t place : given_places) sorted.push_back(verify[static_cast<size_t>(place)]);
   verify = std::move(sorted);
+  if (identity.size() > kMostIdentity) bad("identity is longer than " + std::to_string(kMostIdentity) + " characters");
   if (num_streams > 0 && top_k < 1) bad("streams need a top_k of at least 1");
 }
 

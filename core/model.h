@@ -10,6 +10,8 @@
 
 namespace streamfuse {
 
+constexpr size_t kMostIdentity = 4096;  // characters that tell a bundle from others
+
 struct Method {
   std::string name;
   int64_t rows = 1, keep = 1, carrying = 0;
@@ -17,7 +19,7 @@ struct Method {
 
 struct Spec {
   explicit Spec(const sf_spec& given);  // throws Failure(SF_BAD_ARGUMENT)
-  int64_t capacity, vocab_size, num_streams, top_k, prefill_rows, default_width;
+  int64_t capacity, vocab_size, num_streams, top_k, prefill_rows;
   bool deferred;
   std::vector<Method> verify;  // narrowest first
   std::vector<int64_t> stop_ids;

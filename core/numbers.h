@@ -36,7 +36,7 @@ inline __attribute__((always_inline)) double exponential(double given) {
   return given < -700.0 ? 0.0 : found;
 }
 
-// ln(x) for normal x > 0, within two units of the last place: x = m 2^e with m between sqrt(1/2) and sqrt(2), and
+// ln(x) for normal x > 0, within three units of the last place: x = m 2^e with m between sqrt(1/2) and sqrt(2), and
 // ln(m) = 2 artanh((m - 1) / (m + 1)) as a series.
 inline double logarithm(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);

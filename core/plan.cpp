@@ -157,11 +157,11 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
 }
 
 bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs,
-                 double ms, const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+                 Took took, const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   take_streams(ids, log_probs);
   if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_;
-  costs_.observe(step.method, step.nodes, ms);
-  const double cost = costs_.of(step.method, step.nodes), brought = static_cast<double>(chosen.size());
+  costs_.observe(step.method, step.nodes, took.pass);
+  const double cost = costs_.of(step.method, step.nodes) + took.draft, brought = static_cast<double>(chosen.size());
   const double gained = brought - cost / plain_ms();
   budget_ = std::min(kMostBudget, budget_ + (step.method == kDecode ? kTrickle : gained));
   tokens_ = kRecent * tokens_ + brought;

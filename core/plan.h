@@ -48,6 +48,11 @@ struct Step {
   const char* reason = nullptr;  // why a plain pass is plain; NULL where it is no fall-back
 };
 
+// Milliseconds of a step: finding its tree, and the pass itself.
+struct Took {
+  double draft, pass;
+};
+
 class Plan {
  public:
   Plan(const Model& model, Costs& costs);
@@ -60,7 +65,7 @@ class Plan {
   const Tree& tree() const { return draft_.tree; }
   // What came of it: the tokens chosen, the streams of the last accepted node (NULL: it has none), milliseconds. True:
   // ask for deferred streams now. `tokens` and `room` are as they are after the pass.
-  bool learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, double ms,
+  bool learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, Took took,
              const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   void learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width);
 

@@ -16,7 +16,7 @@ struct Header {
   uint64_t version, capacity, identity_bytes, token_count, cached, cache_bytes;
 };
 constexpr char kMagic[8] = {'s', 'f', 's', 'e', 's', 's', 'n', '\n'};
-constexpr uint64_t kVersion = 1, kMostIdentity = 4096;
+constexpr uint64_t kVersion = 1;
 
 struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }

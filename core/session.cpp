@@ -63,7 +63,8 @@ double Session::lap(Phase phase) {
 void Session::check(int code) const {
   if (code == SF_OK) return;
   const char* sentence = backend_.error != nullptr ? backend_.error(backend_.context) : nullptr;
-  throw Failure(code, sentence != nullptr && *sentence != 0 ? sentence : "the engine failed without a reason");
+  throw Failure(code == SF_END ? SF_EXECUTION : code,
+                sentence != nullptr && *sentence != 0 ? sentence : "the engine failed without a reason");
 }
 
 const char* Session::name_of(int64_t method) const {
@@ -146,9 +147,9 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
     for (const Method& method : spec_.verify) widths += (widths.empty() ? "" : ", ") + std::to_string(method.rows);
     bad("width must be one of " + widths + " for this bundle, not " + std::to_string(generation.width));
   }
+  stop_.store(false, std::memory_order_relaxed);  // one that comes while costs are measured counts already
   finish(nullptr);
   if (drafts && generation.width == 0 && planner_ == nullptr) prepare();
-  stop_.store(false, std::memory_order_relaxed);
   generation_ = generation;
   if (!drafts) generation_.width = 1;
   const int64_t same = shared(tokens_, static_cast<int64_t>(tokens_.size()), ids, n);
@@ -177,7 +178,6 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
 void Session::prefill() {
   mark_ = now();
   const int64_t end = static_cast<int64_t>(tokens_.size()) - 1;
-  statistics_.prefilled_tokens = end - cached_;
   while (cached_ < end && !stop_.load(std::memory_order_relaxed)) {
     const int64_t n = std::min(spec_.prefill_rows, end - cached_);
     std::copy_n(tokens_.begin() + cached_, n, ids_.begin());
@@ -189,6 +189,7 @@ void Session::prefill() {
     std::iota(rows_.begin(), rows_.end(), 0);
     check(backend_.commit(backend_.context, rows_.data(), static_cast<int32_t>(n)));
     cached_ += n;
+    statistics_.prefilled_tokens += n;
   }
   lap(kPrefill);
   room_ = std::min(generation_.max_new_tokens, spec_.capacity - static_cast<int64_t>(tokens_.size()));
@@ -259,7 +260,7 @@ void Session::pass() {
   }
   statistics_.count_pass(step_.method, depth, n - 1, step_.reason);
   const bool want_logits = generation_.sampling.needs_logits();
-  lap(kDraft);
+  draft_ms_ = lap(kDraft);
   run(name_of(step_.method), n, want_logits);
   pass_ms_ = lap(kVerify);
   check_results(n, want_logits);
@@ -368,9 +369,9 @@ void Session::end_block() {
   const size_t block = static_cast<size_t>(survivor_ * spec_.num_streams * spec_.top_k);
   bool asks = planned_streams_ && spec_.deferred;
   if (planner_ == nullptr || generation_.width != 0)
-    asks =
-        plan_.learn(step_, walk_tokens_, carries ? results_.stream_ids + block : nullptr,
-                    carries ? results_.stream_log_probs + block : nullptr, pass_ms_, tokens_, room_, generation_.width);
+    asks = plan_.learn(step_, walk_tokens_, carries ? results_.stream_ids + block : nullptr,
+                       carries ? results_.stream_log_probs + block : nullptr, {draft_ms_, pass_ms_}, tokens_, room_,
+                       generation_.width);
   if (!asks || reason_ != nullptr || delivered_ != chosen || stop_.load(std::memory_order_relaxed)) return;
   lap(kDraft);
   ++statistics_.streams_passes;

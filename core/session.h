@@ -102,7 +102,7 @@ class Session {
   int64_t delivered_ = 0;
   bool saw_end_ = false;  // the stop token that ended the text was in it
   const char* reason_ = nullptr;
-  double pass_ms_ = 0.0;
+  double draft_ms_ = 0.0, pass_ms_ = 0.0;
 
   std::vector<int64_t> ids_, positions_, history_;
   std::vector<uint8_t> ancestors_;

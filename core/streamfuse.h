@@ -22,7 +22,8 @@
  *     it must be freed like any other.
  *   - A model may be used by any number of sessions in any threads. A session is used by one thread at a time, but for
  *     sf_stop, which any thread may call at any time before sf_free_session. Sessions keep their model alive.
- *   - Structures that a caller fills begin with their size, so that they can grow: set it to sizeof.
+ *   - sf_spec, sf_backend, sf_session_options and sf_options begin with their size, so that they can grow: set it to
+ *     sizeof.
  *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
  */
 #ifndef STREAMFUSE_H
@@ -113,10 +114,9 @@ typedef struct sf_spec {
   size_t size;
   int64_t capacity; /* tokens of context that the cache holds */
   int64_t vocab_size;
-  int64_t num_streams;   /* 0 where the bundle has none */
-  int64_t top_k;         /* candidates per stream */
-  int64_t prefill_rows;  /* prompt tokens per prefill pass */
-  int64_t default_width; /* rows of the verify method to use where nothing is measured; 0: the middle one */
+  int64_t num_streams;  /* 0 where the bundle has none */
+  int64_t top_k;        /* candidates per stream */
+  int64_t prefill_rows; /* prompt tokens per prefill pass */
   const sf_method* verify;
   int32_t verify_count;
   int32_t deferred;        /* whether the engine's `streams` works */
@@ -218,8 +218,9 @@ SF_EXPORT int sf_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* c
  * where memory is out. */
 SF_EXPORT const char* sf_statistics(sf_session*);
 
-/* Writes tokens and cache to a file, in one piece or not at all; reads them back. A file of another bundle, engine or
- * version is refused, and so is a damaged one; then the session is as before. A text that runs is finished. */
+/* Writes tokens and cache to a file, in one piece or not at all; reads them back. A file of another bundle or version
+ * is refused, and so is a damaged one; then the session is as before. An engine that fails to take its rows leaves it
+ * empty. A text that runs is finished. */
 SF_EXPORT int sf_save(sf_session*, const char* path);
 SF_EXPORT int sf_restore(sf_session*, const char* path);
 

@@ -44,7 +44,8 @@ typedef struct sf_step {
   int32_t streams; /* 1: ask for deferred streams after the pass */
 } sf_step;
 
-/* Takes the plan's place: called before every pass, with all tokens so far. NULL gives the plan back. */
+/* Takes the plan's place in texts that draft and name no width: called before every pass, with all tokens so far. NULL
+ * gives the plan back. */
 SF_EXPORT void sf_plan_by(sf_session*,
                           void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room, sf_step* step),
                           void* context);

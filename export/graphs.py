@@ -1,6 +1,6 @@
 """The static graphs of a stream-fused model as PyTorch modules: one per method, sharing every weight.
 
-Signatures are those of docs/contracts.md, sections 2 and 7. The same modules serve three ends: torch.export lowers
+Signatures are those of docs/contracts.md, section 2. The same modules serve three ends: torch.export lowers
 them, the reference backend runs them eagerly, and the parity gate compares each emitted graph with them. What they are
 made of comes from `Weights`: the kernels' operators (native.py) or stock ones (stock.py).
 """

@@ -115,6 +115,8 @@ class _Callbacks:
 
     def _save(self, length: int, data: int, count: int) -> None:
         saved = self._engine.save_cache(length)  # type: ignore[attr-defined]  # likewise
+        if len(saved) != count:
+            raise ValueError(f"the engine saved {len(saved)} bytes of its cache, and said {count}")
         ctypes.memmove(data, saved, count)
 
     def _load(self, length: int, data: int, count: int) -> None:

@@ -88,7 +88,7 @@ class _Method(ctypes.Structure):
 class _Spec(_Struct):
     _fields_ = [
         ("size", c_size_t),
-        *((n, c_int64) for n in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows", "default_width")),
+        *((n, c_int64) for n in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows")),
         ("verify", POINTER(_Method)),
         *((n, c_int32) for n in ("verify_count", "deferred")),
         ("stop_ids", c_void_p),
@@ -179,7 +179,7 @@ class CoreModel:
         stops = np.asarray(spec.eos_token_ids, np.int64)
         given = _Spec(
             capacity=spec.capacity, vocab_size=spec.vocab_size, num_streams=spec.num_streams, top_k=spec.top_k,
-            prefill_rows=spec.prefill_rows, default_width=spec.default_width or 0, verify=methods,
+            prefill_rows=spec.prefill_rows, verify=methods,
             verify_count=len(names), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
             identity=identity.encode(),
         )  # fmt: skip

@@ -1,5 +1,5 @@
-// What a method of a program takes and gives, read from its meta data and checked against docs/contracts.md, sections 2
-// and 7.
+// What a method of a program takes and gives, read from its meta data and checked against docs/contracts.md,
+// section 2.
 #pragma once
 
 #include <cstdint>

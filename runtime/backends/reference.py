@@ -1,6 +1,6 @@
 """The reference backend: PyTorch modules run eagerly, for tests and parity. Slow and obvious on purpose.
 
-A method is a callable with the inputs and outputs of docs/contracts.md, sections 2 and 7, for example one of
+A method is a callable with the inputs and outputs of docs/contracts.md, section 2, for example one of
 `streamfuse.export.graphs.build_methods`. The caches are torch tensors [C, Hkv, D], two per layer, owned here.
 """
 

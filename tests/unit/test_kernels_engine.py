@@ -1,4 +1,4 @@
-"""The native engine on a small hand-made program with every method of docs/contracts.md, sections 2 and 7.
+"""The native engine on a small hand-made program with every method of docs/contracts.md, section 2.
 
 Run: pytest tests/unit/test_kernels_engine.py. It builds build/native if needed; skipped only without a compiler.
 """
