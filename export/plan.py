@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from streamfuse.model.config import StreamConfig
 
@@ -44,6 +45,7 @@ __all__ = [
     "Quantize",
     "Schedule",
     "Schemes",
+    "options_of",
 ]
 
 KERNEL_GROUP = 32
@@ -248,6 +250,24 @@ class ExportPlan:
             return parse_scheme(part, self.schemes[part], self.group_size, self.dtype)
         bits = self.quantize.bits or DTYPE_BITS[self.dtype]
         return default_scheme(part, bits, self.group_size, self.target != "executorch")
+
+
+def options_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an ExportPlan as a caller said them: lists become tuples, words the enums that they name.
+
+    TypeError for a name that no option has; PlanError for a word that an enum does not know.
+    """
+    known = [option.name for option in fields(ExportPlan) if option.name not in ("model", "adapter", "output_dir")]
+    for name in said:
+        if name not in known:
+            raise TypeError(f"export has no option {name}; its options are {', '.join(known)}")
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    enums: tuple[tuple[str, type[Enum]], ...] = (("quantize", Quantize), ("schedule", Schedule))
+    for name, kind in enums:
+        if isinstance(found.get(name), str):
+            check_choice(f"--{name}", str(getattr(found[name], "value", found[name])), tuple(k.value for k in kind))
+            found[name] = kind(found[name])
+    return found
 
 
 def _at(value: int | Mapping[int, int], width: int, otherwise: int) -> int:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "__version__", "open", "pull"]
+__all__ = ["Model", "__version__", "export", "open", "pull"]
 
 if TYPE_CHECKING:
     from streamfuse.api import Model
     from streamfuse.api import Model as open
+    from streamfuse.export import export as export
     from streamfuse.model.pull import pull as pull
 
 
@@ -27,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from streamfuse.api import Model
 
         return Model
+    if name == "export":
+        from importlib import import_module
+
+        return import_module("streamfuse.export")  # a package that can be called
     if name == "pull":
         from streamfuse.parts import need
 

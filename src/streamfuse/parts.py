@@ -66,5 +66,10 @@ def need(name: str) -> None:
         raise MissingPart(f"{part.work} needs {', '.join(missing)}: pip install 'streamfuse[{part.extras}]'")
 
 
+def need_export(target: str, backend: str) -> None:
+    """`need` for an export to a target by a backend; empty words are the defaults."""
+    need("export-onnx" if target == "onnx" else "export-coreml" if "coreml" in (target, backend) else "export")
+
+
 def _is_installed(module: str) -> bool:
     return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None

@@ -11,7 +11,7 @@ import typer
 
 from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
-from streamfuse.parts import need
+from streamfuse.parts import need, need_export
 
 from . import export_plan
 from .console import err, out, say
@@ -212,7 +212,7 @@ def export(
 
     streamfuse export -o build/mine --config mine.yaml --overwrite
     """
-    need("export-onnx" if target == "onnx" else "export-coreml" if "coreml" in (target, backend) else "export")
+    need_export(target, backend)
     from streamfuse.export.choices import BACKENDS, Quantize
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
