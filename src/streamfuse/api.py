@@ -121,6 +121,7 @@ class Model:
         self._session: Session | None = None
         self._open: list[Session] = []
         self._running: Session | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     @property
@@ -150,13 +151,15 @@ class Model:
     def session(self, *, text: bool = True) -> Session:
         """A sequence of its own that speaks token ids (runtime.session.Session). Closed with the model, or before.
 
-        Without `text` it gives no text, only ids.
+        Without `text` it gives no text, only ids. CoreError where the model is closed.
         """
         from streamfuse.engines import cost_file, device_of, identity_of
-        from streamfuse.runtime.core import TablesError
+        from streamfuse.runtime.core import CoreError, TablesError
         from streamfuse.runtime.session import Session
         from streamfuse.runtime.tensors import map_tensors
 
+        if self._closed:
+            raise CoreError("this model is closed")
         started = time.perf_counter()
         backend = self._engine()
         device = device_of(self.bundle, self._threads)
@@ -204,6 +207,7 @@ class Model:
             from streamfuse.text_io import TextError
 
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use raw prompts")
+        self.config(**options)  # what is wrong with them is said now
         return Chat(self, self.session(), Conversation(self.text, system), options)
 
     def stop(self) -> None:
@@ -220,10 +224,12 @@ class Model:
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed."""
         self._session = self._session or self.session()
+        self._session.prepare()  # not with the next answer: measuring empties the cache
         self._session.restore(path)
 
     def close(self) -> None:
-        """Give back the engine's memory. Nothing happens the second time."""
+        """Give back the engine's memory; what runs is ended. Nothing happens the second time."""
+        self._closed = True
         with self._lock:
             self._running = None
         for session in self._open:
@@ -245,6 +251,13 @@ class Model:
         backend: Backend = self._new_engine()
         return backend
 
+    def _forget(self, session: Session) -> None:
+        """Close it, and keep it no longer."""
+        session.close()
+        with self._lock:
+            self._running = None if self._running is session else self._running
+        self._open = [other for other in self._open if other is not session]
+
     def _start(self, session: Session, ids: Sequence[int], config: GenerationConfig) -> Generation:
         with self._lock:
             self._running = session
@@ -256,10 +269,11 @@ class Chat:
 
     def __init__(self, model: Model, session: Session, conversation: Conversation, options: dict[str, Any]) -> None:
         self._model, self._session, self._conversation, self._options = model, session, conversation, options
+        self._answer: Answer | None = None
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The turns so far, {"role", "content"}."""
+        """The turns so far, {"role", "content"}; an answer that is being written comes when it ends."""
         return list(self._conversation.messages)
 
     def send(self, words: str, **options: Any) -> Result:
@@ -270,19 +284,22 @@ class Chat:
         return pieces.result
 
     def stream(self, words: str, **options: Any) -> Answer:
-        """Ask; the answer comes in pieces. A turn that is left early counts as far as it was delivered.
+        """Ask; the answer comes in pieces. A turn that is left early counts as far as it was delivered; one that still
+        runs is ended by the next.
 
         Raises:
             PromptError: the conversation outgrew the context; it is as before, and `reset` begins anew.
         """
         config = self._model.config(**{**self._options, **options})
+        self._end_turn()
         ids = self._conversation.ask(words)
         try:
             generation = self._model._start(self._session, ids, config)
-        except ValueError:
+        except BaseException:
             self._conversation.take_back()
             raise
-        return Answer(generation, self._conversation)
+        self._answer = Answer(generation, self._conversation)
+        return self._answer
 
     def stop(self) -> None:
         """End the answer that runs at its next token. Any thread may call it."""
@@ -290,18 +307,25 @@ class Chat:
 
     def reset(self) -> None:
         """Forget all turns but the system message."""
-        self._conversation.reset()
+        self._end_turn()
         self._session.reset()
+        self._conversation.reset()
 
     def close(self) -> None:
-        """Give the cache's memory back."""
-        self._session.close()
+        """Give the cache's memory back; what runs is ended."""
+        self._end_turn()
+        self._model._forget(self._session)
 
     def __enter__(self) -> Chat:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _end_turn(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.close()
 
 
 class Answer(Iterator["Piece"]):

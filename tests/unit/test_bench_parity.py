@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import fakes
 from bundle_samples import edit_manifest, write_bundle
-from streamfuse.bench.parity import Difference, ParityError, Replay, check_comparable, replay, write_text
 from streamfuse import engines
+from streamfuse.bench.parity import Difference, ParityError, Replay, check_comparable, replay, write_text
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.cli import app
 from streamfuse.runtime.backend import PassOutput

@@ -59,7 +59,9 @@ def test_speculation_changes_no_token_but_in_a_near_tie(
     written = write(tmp_path, tiny_model(), dtype, quantize, schedule)
     program, equal = OnnxProgram(tmp_path, 1), []
     for prompt, sampling in product((TEXT[:11], TEXT[7:26]), SAMPLINGS):
-        plain = Loop(OnnxBackend(program, written.spec), list(prompt), GenerationConfig(50, sampling, speculative=False))
+        plain = Loop(
+            OnnxBackend(program, written.spec), list(prompt), GenerationConfig(50, sampling, speculative=False)
+        )
         list(plain.run())
         for width in (4, 12):
             loop = Loop(OnnxBackend(program, written.spec), list(prompt), GenerationConfig(50, sampling, width=width))
