@@ -52,7 +52,7 @@ def summary(result: TaskResult) -> list[str]:
         by = drafting["accepted_by_source"]
         total = sum(by.values())
         if total:
-            shares = ", ".join(f"{name} {count / total:.0%}" for name, count in by.items())
+            shares = ", ".join(f"{name} {count / total:.0%}" for name, count in by.items() if count)
             lines.append(f"accepted drafts came from {shares}")
         if result.counted_speedup is not None:
             lines.append(f"speculative over plain by counted passes and their cost: {result.counted_speedup:.3f}x")

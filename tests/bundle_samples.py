@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from streamfuse.bundle import BundleWriter
+import fakes
+from streamfuse.bundle import Bundle, BundleWriter
+from streamfuse.runtime.backend import PassOutput
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -107,3 +111,31 @@ def edit_manifest(bundle: Path, edit: Any) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     edit(data)
     path.write_text(json.dumps(data), encoding="utf-8")
+
+
+LETTERS = [byte_tokenizer().token_to_id(letter) for letter in "abcdefgh"]
+
+
+class PrintableBackend(fakes.ArithmeticBackend):
+    """The arithmetic model over the letters of the byte tokenizer only, so that its text can be compared."""
+
+    def run(self, *arguments: Any, **settings: Any) -> PassOutput:
+        output = super().run(*arguments, **settings)
+        if output.logits is None:
+            return output
+        logits = output.logits.copy()
+        logits[:, LETTERS] += 100.0
+        return replace(output, logits=logits, best=logits.argmax(axis=1))
+
+
+def fake_engines(
+    kind: Callable[..., fakes.ArithmeticBackend] = fakes.ArithmeticBackend,
+) -> tuple[list[fakes.ArithmeticBackend], Callable[[Bundle, int | None], Callable[[], fakes.ArithmeticBackend]]]:
+    """What to put in the place of `streamfuse.engines.engines_of`, after the list of the engines that it makes."""
+    made: list[fakes.ArithmeticBackend] = []
+
+    def engine(bundle: Bundle) -> fakes.ArithmeticBackend:
+        made.append(kind(bundle.spec()))
+        return made[-1]
+
+    return made, lambda bundle, threads: lambda: engine(bundle)

@@ -1,25 +1,20 @@
-"""What a step of the loop costs outside the graph: `python tests/loop_profile.py [LIBRARY]` (no engine runs).
+"""What a step of the loop costs outside the graph: `python tests/loop_profile.py` (no engine runs).
 
-A pass of an engine reads all weights and leaves cold caches to the loop, so a pass here reads a large array.
-LIBRARY is one with `sf_grow`; without it the engine's own is taken, and numpy where that has none.
+A pass of an engine reads all weights and leaves cold caches to the loop, so a pass here reads a large array. What
+Python adds to the core's loop, per pass, is the difference of `whole` and the phases.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from streamfuse.runtime.costs import CostTable
-from streamfuse.runtime.native_grow import NativeGrower, NativeNgrams, library_with_grow
-from streamfuse.runtime.stats import PHASES
+import numpy.typing as npt
 
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.session import Session
 
 VOCAB, SLOTS, STREAMS, TOP_K, RANK = 49152, 7500, 4, 16, 32
@@ -77,40 +72,34 @@ class InstantBackend:
         pass
 
 
-def tables() -> DraftTables:
-    random = np.random.default_rng(1)
-    count = 8  # continuations of each token
-    ngrams = NgramTable.of(
-        VOCAB, np.arange(VOCAB) * (VOCAB + 1), np.arange(VOCAB + 1) * count, random.integers(0, VOCAB, VOCAB * count),
-        np.tile(np.log(0.4 / np.arange(1, count + 1)), VOCAB),
-    )  # fmt: skip
-    return DraftTables.of(
-        (random.normal(size=(VOCAB, RANK)) * 0.2).astype(np.float16),
-        (random.normal(size=(SLOTS, RANK)) * 0.2).astype(np.float32),
-        random.normal(size=(STREAMS, RANK)).astype(np.float32),
-        np.arange(SLOTS, dtype=np.int32),
-        ngrams=ngrams,
-    )
+def tables() -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a draft.safetensors (docs/contracts.md, section 4), with eight continuations of each token."""
+    random, count = np.random.default_rng(1), 8
+    return {
+        "parent_left": (random.normal(size=(VOCAB, RANK)) * 0.2).astype(np.float16),
+        "parent_right": (random.normal(size=(SLOTS, RANK)) * 0.2).astype(np.float16),
+        "gate": random.normal(size=(STREAMS, RANK)).astype(np.float32),
+        "stream_vocab": np.arange(SLOTS, dtype=np.int32),
+        "ngram_keys": np.arange(VOCAB) * (VOCAB + 1),
+        "ngram_starts": (np.arange(VOCAB + 1) * count).astype(np.int32),
+        "ngram_ids": random.integers(0, VOCAB, VOCAB * count).astype(np.int32),
+        "ngram_log_probs": np.tile(np.log(0.4 / np.arange(1, count + 1)), VOCAB).astype(np.float16),
+    }
 
 
-def microseconds(
-    config: GenerationConfig, library: ctypes.CDLL | None, spec: ModelSpec = SPEC, repeats: int = 3
-) -> dict[str, float]:
+def microseconds(config: GenerationConfig, spec: ModelSpec = SPEC, repeats: int = 3) -> dict[str, float]:
     """Per pass and phase, the least of a few generations."""
-    drafting = tables()
+    drafting, costs = tables(), {name: ms for name, ms in COSTS.items() if spec.deferred or name != "streams"}
     found: dict[str, float] = {}
     for _ in range(repeats):
-        assert drafting.ngrams is not None
-        native = (NativeGrower(library, drafting), NativeNgrams(library, drafting.ngrams)) if library else ()
-        drafter = StreamDrafter(drafting, *native)
-        session = Session(InstantBackend(spec), drafter=drafter, costs=CostTable.of(spec, COSTS, frozen=True))
-        started = time.perf_counter()
-        generation = session.generate(list(range(100, 200)), config)
-        generation.finish()
-        whole = time.perf_counter() - started
+        with Session(InstantBackend(spec), drafting, costs=costs) as session:
+            started = time.perf_counter()
+            generation = session.generate(list(range(100, 200)), config)
+            generation.finish()
+            whole = time.perf_counter() - started
         statistics = generation.statistics
-        passes = max(1, statistics.target_forward_passes)
-        per_pass = {phase: 1000 * statistics.stopwatch.ms[phase] / passes for phase in PHASES if phase != "prefill"}
+        passes = max(1, statistics["target_forward_passes"])
+        per_pass = {phase: 1000 * ms / passes for phase, ms in statistics["time_ms"].items() if phase != "prefill"}
         per_pass["whole"] = 1e6 * whole / passes
         if not found or per_pass["whole"] < found["whole"]:
             found = per_pass
@@ -118,7 +107,6 @@ def microseconds(
 
 
 if __name__ == "__main__":
-    native = ctypes.CDLL(sys.argv[1]) if len(sys.argv) > 1 else library_with_grow()
     hot = SamplingConfig(temperature=0.8)
     for name, (config, spec) in {
         "plain": (GenerationConfig(200, speculative=False), SPEC),
@@ -129,6 +117,5 @@ if __name__ == "__main__":
         "plan, sampled": (GenerationConfig(200, hot), DEFERRED),
         "plan, top-p": (GenerationConfig(200, SamplingConfig(temperature=0.8, top_p=0.95)), DEFERRED),
     }.items():
-        for library in (None, native) if native else (None,):
-            spent = " ".join(f"{phase} {us:6.1f}" for phase, us in microseconds(config, library, spec).items())
-            print(f"{name:16} {'native' if library else 'numpy':6} {spent} us")
+        spent = " ".join(f"{phase} {us:6.1f}" for phase, us in microseconds(config, spec).items())
+        print(f"{name:16} {spent} us")

@@ -25,21 +25,17 @@ def main(bundle: Path, new_tokens: int) -> None:
         print(f"{stage:36} {now:6.1f} MB now, {mapped:6.1f} of it files, {most:6.1f} MB at most, {share}")
 
     report("Python")
-    from streamfuse.runtime.costs import measure
-    from streamfuse.runtime.native_grow import native_grower, native_ngrams
-
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
     from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
     from streamfuse.runtime.session import Session
+    from streamfuse.runtime.tensors import map_tensors
 
     report("numpy and the runtime's modules")
-    with ExecuTorchBackend(bundle) as backend:
-        report("engine opened")
-        tables = DraftTables.load(bundle / "draft.safetensors")
-        drafter = StreamDrafter(tables, native_grower(tables), native_ngrams(tables))
+    backend = ExecuTorchBackend(bundle)
+    report("engine opened")
+    with Session(backend, map_tensors(bundle / "draft.safetensors")) as session:
         report("drafting data")
-        session = Session(backend, drafter=drafter, costs=measure(backend))
+        session.prepare()
         report("every method has run")
         prompt = list(range(100, 164))
         session.generate(prompt, GenerationConfig(new_tokens, ignore_eos=True)).finish()

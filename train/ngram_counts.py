@@ -18,7 +18,7 @@ _SEEN = 4  # sights of a context of two tokens; what was seen less often is chan
 
 
 def count_ngrams(examples: Iterable[Example], vocab_size: int) -> dict[str, Tensor]:
-    """Contexts of one and two tokens, with what followed them in the completions; the arrays of `runtime.ngram_table`.
+    """Contexts of one and two tokens, with what followed them in the completions: the arrays of an n-gram table.
 
     Probabilities are interpolated after Witten and Bell (1991, method C): a context seen n times with t different
     continuations gives n / (n + t) to its own counts and the rest to the shorter context; what is left of that goes to

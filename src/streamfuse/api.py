@@ -109,11 +109,10 @@ class Model:
             BackendError: the graphs cannot be loaded here.
             MissingPart: a package is not installed; names the line that installs it.
         """
-        from streamfuse.parts import need
+        from streamfuse.engines import need_engine
 
         self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path))
-        if self.bundle.manifest.target == "onnx":
-            need("run-onnx")
+        need_engine(self.bundle)
         model = self.manifest.model
         self.text = TextIO(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
         self._threads, self._plan_cache = threads, plan_cache

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _HERE = ("kernels", "xnnpack")  # of ExecuTorch's backends, those that the native engine carries
 
 
+def need_engine(bundle: Bundle) -> None:
+    """MissingPart where the bundle's engine is not installed. Nothing is loaded to find out."""
+    if bundle.manifest.target == "onnx":
+        need("run-onnx")
+    if bundle.manifest.target == "coreml" and platform.system() == "Darwin":  # elsewhere it is emulated
+        need("run-coreml")
+
+
 def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
     """Load the graphs of a bundle; what is returned makes engines on them, one per sequence.
 
@@ -29,14 +37,12 @@ def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
         BackendError: the engine or the graphs cannot be loaded, or the delegate lives on phones only.
         MissingPart: a package is not installed.
     """
+    need_engine(bundle)
     if bundle.manifest.target == "onnx":
-        need("run-onnx")
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
         return lambda: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads)
     if bundle.manifest.target == "coreml":
-        if platform.system() == "Darwin":
-            need("run-coreml")
         from streamfuse.runtime.backends.coreml import open_package
 
         return lambda: open_package(bundle.graph, bundle.spec())

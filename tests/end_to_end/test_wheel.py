@@ -28,9 +28,10 @@ import json, sys
 from collections import Counter
 from pathlib import Path
 import streamfuse
-from streamfuse.kernels.library import find_library
+from streamfuse.kernels.library import find_core, find_library
 assert Path(streamfuse.__file__).is_relative_to(sys.argv[1]), streamfuse.__file__
 assert find_library().is_relative_to(sys.argv[1]), find_library()
+assert find_core().parent == find_library().parent, find_core()
 import numpy as np
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
@@ -76,7 +77,7 @@ def test_the_wheel_is_of_this_platform_and_holds_every_package(wheel: Path) -> N
     names = set(zipfile.ZipFile(wheel).namelist())
     packages = {str(path.parent.relative_to(ROOT / "src")) for path in source_packages()}
     assert {f"{package}/__init__.py" for package in packages} <= names
-    stems = ("streamfuse_engine", *RUNTIME_LIBRARIES, QUANTIZED_KERNELS)
+    stems = ("streamfuse_engine", "streamfuse_core", *RUNTIME_LIBRARIES, QUANTIZED_KERNELS)
     beside = {*map(file_name, stems), VERSION_FILE, "LICENSE-executorch"}
     assert {f"streamfuse/kernels/lib/{name}" for name in beside} <= names
     assert "streamfuse/adapters/chat-lossless.safetensors" in names

@@ -14,13 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 import fakes
-from bundle_samples import CAPACITY, edit_manifest, write_bundle
+from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
+from streamfuse import engines
 from streamfuse.bench.latency import OUTSIDE, WAIT, Latency, LatencySettings, measure
 from streamfuse.bench.latency_report import latency_report, method_rows, part_tables
 from streamfuse.bench.machine import ReadBandwidth
 from streamfuse.bench.work import WorkError, weight_bytes, work_of
-from streamfuse.bundle import Bundle, Manifest, open_bundle
-from streamfuse.cli import app, engine
+from streamfuse.bundle import Manifest, open_bundle
+from streamfuse.cli import app
 from streamfuse.runtime.backend import PassOutput
 
 PASS_MS = {"prefill": 40.0, "decode": 4.0, "verify_4": 5.0, "verify_8": 6.0}
@@ -205,13 +206,8 @@ def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -
 
 @pytest.fixture
 def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
-    opened: list[fakes.ArithmeticBackend] = []
-
-    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
-        opened.append(fakes.ArithmeticBackend(bundle.spec()))
-        return opened[-1]
-
-    monkeypatch.setattr(engine, "open_backend", open_backend)
+    opened, new = fake_engines()
+    monkeypatch.setattr(engines, "engines_of", new)
     yield opened
     assert all(backend.closed for backend in opened)
 

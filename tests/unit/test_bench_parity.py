@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 import fakes
 from bundle_samples import edit_manifest, write_bundle
 from streamfuse.bench.parity import Difference, ParityError, Replay, check_comparable, replay, write_text
+from streamfuse import engines
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.cli import app, bench_parity
+from streamfuse.cli import app
 from streamfuse.runtime.backend import PassOutput
 from streamfuse.runtime.reference.draft import StreamDrafter
 
@@ -67,7 +68,7 @@ def test_the_passes_are_those_of_the_loop(deferred: bool) -> None:
     own = fakes.ArithmeticBackend(spec)
     found = replay(own, StreamDrafter(), texts()[:1], 8, lambda: None)
     assert own.calls == loop.backend.calls  # type: ignore[attr-defined]
-    assert len(found.paths) == loop.statistics.target_forward_passes
+    assert len(found.paths) == loop.counts.target_forward_passes
 
 
 def test_other_choices_are_found_with_their_gaps_and_do_not_end_the_comparison() -> None:
@@ -118,10 +119,11 @@ def test_bundles_that_cannot_be_compared_are_named(
 
 
 def test_the_command_compares_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
-        return (Swayed if bundle.folder.name == "other" else fakes.ArithmeticBackend)(bundle.spec())
+    def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], fakes.ArithmeticBackend]:
+        kind = Swayed if bundle.folder.name == "other" else fakes.ArithmeticBackend
+        return lambda: kind(bundle.spec())
 
-    monkeypatch.setattr(bench_parity, "open_backend", open_backend)
+    monkeypatch.setattr(engines, "engines_of", engines_of)
     bundles = [str(write_bundle(tmp_path / name)) for name in ("one", "other")]
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"name[{name}]", "completion": "x"}) + "\n" for name in "ABC"))

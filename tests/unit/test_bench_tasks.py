@@ -16,14 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 import fakes
-from bundle_samples import CAPACITY, edit_manifest, write_bundle
+from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
+from streamfuse import engines
 from streamfuse.bench import prompts as bench_prompts
 from streamfuse.bench.rivals import llama_cpp as rival
 from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, OwnRuntime, Request
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
-from streamfuse.bundle import Bundle
-from streamfuse.cli import app, engine
+from streamfuse.cli import app
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import TextIO
 from streamfuse.train.readers import read_samples
@@ -106,8 +106,9 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
         def answer(self, request: Request) -> Answer:
             plain = self.name == PLAIN
             time_ms = {"prefill": 0.0, "draft": 1.0, "verify": 0.0, "accept": 0.0, "commit": 0.0, "sample": 0.0}
-            drafted = {"widths": {"decode": 1, "verify_8": 4}, "streams_passes": 4, "looked_up_tokens": 2}
-            of_plain = {"widths": {"decode": 10}, "streams_passes": 0, "looked_up_tokens": 0}
+            by = {"streams": 0 if plain else 3, "lookup": 0 if plain else 2, "table": 0}
+            drafted = {"widths": {"decode": 1, "verify_8": 4}, "streams_passes": 4, "accepted_by_source": by}
+            of_plain = {"widths": {"decode": 10}, "streams_passes": 0, "accepted_by_source": by}
             statistics = {
                 **(of_plain if plain else drafted),
                 "target_forward_passes": 10 if plain else 5,
@@ -122,8 +123,8 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
     result = run(Counted(PLAIN, 1.0, []), Counted(SPECULATIVE, 9.0, []))
     assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
     drafted = result.to_dict()["systems"][SPECULATIVE]
-    assert drafted["accepted_by"] == {"streams": 6, "n-grams": 4}  # of two prompts
-    assert any("streams 60%, n-grams 40%" in line for line in summary(result))
+    assert drafted["accepted_by_source"] == {"streams": 6, "lookup": 4, "table": 0}  # of two prompts
+    assert "accepted drafts came from streams 60%, lookup 40%" in summary(result)
 
 
 def test_a_folder_of_one_file_is_data(tmp_path: Path) -> None:
@@ -295,13 +296,8 @@ def bundle(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
-    opened: list[fakes.ArithmeticBackend] = []
-
-    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
-        opened.append(fakes.ArithmeticBackend(bundle.spec()))
-        return opened[-1]
-
-    monkeypatch.setattr(engine, "open_backend", open_backend)
+    opened, new = fake_engines()
+    monkeypatch.setattr(engines, "engines_of", new)
     yield opened
     assert all(backend.closed for backend in opened)
 

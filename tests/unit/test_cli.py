@@ -19,15 +19,16 @@ from typer.testing import CliRunner
 
 import fakes
 import streamfuse
-from bundle_samples import CAPACITY, IM_END, byte_tokenizer, edit_manifest, write_bundle
-from streamfuse.bundle import Bundle
-from streamfuse.cli import app, chat, engine, interrupt
+from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+from streamfuse import engines
+from streamfuse.cli import app, chat, interrupt
 
 STATS_KEYS = [
     "prompt_tokens", "generated_tokens", "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec",
     "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed", "draft_tokens_accepted",
     "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths", "speculative",
-    "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
+    "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms", "accepted_by_source",
+    "prefilled_tokens", "streams_passes", "near_ties",
 ]  # fmt: skip
 
 
@@ -36,29 +37,11 @@ def bundle(tmp_path: Path) -> Path:
     return write_bundle(tmp_path / "demo")
 
 
-class PrintableBackend(fakes.ArithmeticBackend):
-    """The arithmetic model over the letters of the byte tokenizer only, so that its text can be compared."""
-
-    def run(self, *args: object) -> object:
-        output = super().run(*args)  # type: ignore[arg-type]
-        if output.logits is not None:
-            output.logits[:, LETTERS] += 100.0
-        return output
-
-
-LETTERS = [byte_tokenizer().token_to_id(letter) for letter in "abcdefgh"]
-
-
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
     """Every backend that the command opened; each must be closed at the end."""
-    opened: list[fakes.ArithmeticBackend] = []
-
-    def open_backend(bundle: Bundle, threads: int | None) -> fakes.ArithmeticBackend:
-        opened.append(PrintableBackend(bundle.spec()))
-        return opened[-1]
-
-    monkeypatch.setattr(engine, "open_backend", open_backend)
+    opened, new = fake_engines(PrintableBackend)
+    monkeypatch.setattr(engines, "engines_of", new)
     monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
     yield opened
     assert all(backend.closed for backend in opened)
@@ -248,7 +231,7 @@ def test_an_unforeseen_error_is_one_line_too(bundle: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise KeyError("surprise\nof two lines")
 
-    monkeypatch.setattr(engine, "open_backend", broken)
+    monkeypatch.setattr(engines, "engines_of", broken)
     assert "STREAMFUSE_DEBUG" in refusal("run", bundle, "hi", code=1)
     monkeypatch.setenv("STREAMFUSE_DEBUG", "1")
     assert "Traceback" in streamfuse_command("run", bundle, "hi")[2]
@@ -308,9 +291,9 @@ def test_ctrl_c_in_a_chat_keeps_the_chat(
                 os.kill(os.getpid(), signal.SIGINT)
             return super().run(method, *args)
 
-    made: list[Impatient] = []
+    made, new = fake_engines(Impatient)
     monkeypatch.setattr(chat, "_read_line", read_line)
-    monkeypatch.setattr(engine, "open_backend", lambda b, t: made.append(Impatient(b.spec())) or made[-1])
+    monkeypatch.setattr(engines, "engines_of", new)
     code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "6", "--width", "4")
     assert code == 0
     assert "(stopped)" in stderr
@@ -357,14 +340,15 @@ SLOW = """
 import sys, time
 sys.path.append({tests!r})
 import fakes
-from streamfuse.cli import engine, main
+from streamfuse import engines
+from streamfuse.cli import main
 
 class Slow(fakes.ArithmeticBackend):
     def run(self, *args):
         time.sleep(0.05)
         return super().run(*args)
 
-engine.open_backend = lambda bundle, threads: Slow(bundle.spec())
+engines.engines_of = lambda bundle, threads: lambda: Slow(bundle.spec())
 main()
 """
 

@@ -52,7 +52,7 @@ def test_speculation_does_not_change_the_text(made: Made) -> None:
         fused = text(made, prompt)
         assert fused.tokens == plain.tokens
         assert len(fused.tokens) == len(prompt) + 24
-        accepted += fused.statistics.draft_tokens_accepted
+        accepted += fused.counts.draft_tokens_accepted
     assert accepted > 0
 
 

@@ -88,11 +88,11 @@ def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -
 
 
 def test_a_delegate_that_is_not_here_is_named(tmp_path: Path) -> None:
-    from streamfuse.cli.engine import open_backend
+    from streamfuse.engines import engines_of
     from streamfuse.runtime.backend import BackendError
 
     with pytest.raises(BackendError, match="needs ExecuTorch's delegate vulkan, which is on devices"):
-        open_backend(
+        engines_of(
             open_bundle(write_bundle(tmp_path / "bundle", backend="vulkan", kernels=False, required_operators=[])), 1
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +57,19 @@ def test_speculation_changes_no_token_but_in_a_near_tie(
 ) -> None:
     torch.manual_seed(1)
     written = write(tmp_path, tiny_model(), dtype, quantize, schedule)
-    program, equal = OnnxProgram(tmp_path, 1), 0
-    for sampling in SAMPLINGS:
-        plain = Loop(OnnxBackend(program, written.spec), TEXT[:11], GenerationConfig(50, sampling, speculative=False))
+    program, equal = OnnxProgram(tmp_path, 1), []
+    for prompt, sampling in product((TEXT[:11], TEXT[7:26]), SAMPLINGS):
+        plain = Loop(OnnxBackend(program, written.spec), list(prompt), GenerationConfig(50, sampling, speculative=False))
         list(plain.run())
         for width in (4, 12):
-            loop = Loop(OnnxBackend(program, written.spec), TEXT[:11], GenerationConfig(50, sampling, width=width))
+            loop = Loop(OnnxBackend(program, written.spec), list(prompt), GenerationConfig(50, sampling, width=width))
             list(loop.run())
             assert loop.counts.draft_tokens_accepted > 0
-            equal += loop.tokens == plain.tokens
+            equal.append(loop.tokens == plain.tokens)
             if loop.tokens != plain.tokens:
                 noise = NOISE[dtype, quantize]
                 assert_near_tie(OnnxBackend(program, written.spec), plain.tokens, loop.tokens, sampling, noise)
-    assert equal >= 2, "near ties are few"
+    assert sum(equal) >= len(equal) / 2, "near ties are few"
 
 
 def assert_near_tie(

@@ -5,18 +5,21 @@ Run: python -m pytest tests/unit/test_parts.py
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+import streamfuse
 from bundle_samples import write_bundle
 from streamfuse.bench.quality import needs_rouge, quality
-from streamfuse.cli import app, engine
+from streamfuse.bundle import open_bundle
+from streamfuse.cli import app
 from streamfuse.parts import PARTS, MissingPart, need, package_of
 from streamfuse.train.formats import Sample
 
@@ -91,21 +94,21 @@ def test_a_command_asks_before_it_begins(
 
 
 @pytest.mark.parametrize(
-    ("target", "platform", "missing", "line"),
+    ("target", "system", "missing", "line"),
     [
-        ("onnx", sys.platform, "onnxruntime", "an ONNX bundle needs onnxruntime: pip install 'streamfuse[onnx]'"),
-        ("coreml", "darwin", "coremltools", "on a Mac needs coremltools: pip install 'streamfuse[coreml]'"),
+        ("onnx", platform.system(), "onnxruntime", "an ONNX bundle needs onnxruntime: pip install 'streamfuse[onnx]'"),
+        ("coreml", "Darwin", "coremltools", "on a Mac needs coremltools: pip install 'streamfuse[coreml]'"),
     ],
 )
 def test_a_bundle_of_another_engine_says_so_before_it_is_loaded(
-    target: str, platform: str, missing: str, line: str, monkeypatch: pytest.MonkeyPatch
+    target: str, system: str, missing: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = SimpleNamespace(manifest=SimpleNamespace(target=target))
-    monkeypatch.setattr(engine, "open_bundle", lambda path: opened)
+    bundle = open_bundle(write_bundle(tmp_path / "demo"))
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"target": target}))
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(platform, "system", lambda: system)
     with pytest.raises(MissingPart, match=re.escape(line)):
-        engine.open_for_text("bundle")
+        streamfuse.open(bundle)
 
 
 def test_rouge_is_asked_for_where_quality_would_use_it() -> None:
@@ -122,8 +125,9 @@ def test_commands_explain_themselves_and_run_without_the_extras(tmp_path: Path) 
         f"sys.path.append({str(Path(__file__).parents[1])!r})\n"
         "import fakes\n"
         "from typer.testing import CliRunner\n"
-        "from streamfuse.cli import COMMANDS, app, bench, engine\n"
-        "engine.open_backend = lambda bundle, threads: fakes.ArithmeticBackend(bundle.spec())\n"
+        "from streamfuse import engines\n"
+        "from streamfuse.cli import COMMANDS, app, bench\n"
+        "engines.engines_of = lambda bundle, threads: lambda: fakes.ArithmeticBackend(bundle.spec())\n"
         "names = [[name] for name in COMMANDS] + [['bench', m.removeprefix('bench_')] for m in bench.MEASURES]\n"
         "runs = [[*name, '--help'] for name in names]\n"
         f"runs += [['inspect', {str(write_bundle(tmp_path / 'demo'))!r}], ['run', {str(tmp_path / 'demo')!r}, 'hi']]\n"

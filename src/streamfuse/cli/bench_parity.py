@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamfuse import engines
 from streamfuse.api import Model
-from streamfuse.engines import engines_of
 
 from . import options, tables
 from .console import err, out
@@ -71,7 +71,7 @@ def parity(
     replays: list[Replay] = []
     texts: list[tuple[int, list[int]]] = []
     for one in opened:
-        with closing(engines_of(one.bundle, threads)()) as backend:
+        with closing(engines.engines_of(one.bundle, threads)()) as backend:
             if not texts:
                 texts = [(len(prompt), write_text(backend, prompt, max_new_tokens)) for prompt in prompts]
             drafting = DraftTables.load(one.bundle.draft) if one.bundle.draft else None
