@@ -12,13 +12,16 @@ import sys
 import zlib
 from pathlib import Path
 
+# Where other work holds a core, threads that spin wait for one that cannot run: PyTorch's sleep, NumPy has one.
+# The libraries read this when they are loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parent))  # fakes.py, oracle.py, make_traces.py
 
-# PyTorch's threads sleep while they wait: where other work holds a core, spinning threads wait for one that cannot run.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
 
 

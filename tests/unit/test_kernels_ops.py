@@ -5,6 +5,7 @@ Run: pytest tests/unit/test_kernels_ops.py. It builds build/native if needed; on
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -25,6 +26,7 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 INSTRUCTION_SETS = ["avx512", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
 
 
+@functools.cache
 def built_test_program() -> Path:
     from streamfuse.kernels.build import build
 
