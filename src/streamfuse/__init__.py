@@ -5,7 +5,8 @@
     with streamfuse.open("build/demo") as model:
         print(model.generate("Why is the sky blue?").text)
 
-`open` gives a Model; `pull` and `export` make what it opens (docs/python.md). Importing this imports nothing heavy.
+`open` gives a Model (docs/runtime.md); `pull` and `export` make what it opens (docs/export.md). Importing this imports
+nothing heavy.
 """
 
 from __future__ import annotations
