@@ -230,6 +230,21 @@ def test_a_file_of_another_bundle_or_a_damaged_one_changes_nothing(
         assert read(made[1]) == before
 
 
+def test_where_an_engine_cannot_save_its_cache_the_tokens_are_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, new = fake_engines()
+    monkeypatch.setattr(engines, "engines_of", new)
+    with streamfuse.open(folder, plan_cache=False) as model:
+        whole = model.generate("hi").tokens
+        model.save(tmp_path / "saved")
+    with streamfuse.open(folder, plan_cache=False) as model:
+        model.restore(tmp_path / "saved")
+        before = read(made[1])
+        assert model.generate("hi").tokens == whole
+        assert read(made[1]) > before
+
+
 def test_a_chat_reads_only_what_is_new(model: streamfuse.Model, made: list[fakes.ArithmeticBackend]) -> None:
     with model.chat("brief", max_new_tokens=3) as chat:
         answers = [chat.send("a"), chat.send("b", max_new_tokens=2)]
