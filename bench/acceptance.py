@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.core import Pass
+from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import Conversation, TextIO
 

@@ -16,6 +16,7 @@ class Costs {
   explicit Costs(const Spec& spec);
 
   bool known() const { return known_; }
+  bool frozen() const { return frozen_; }  // whether passes teach nothing
   // Milliseconds of a pass of `method` with this many real rows; a static graph costs the same for all.
   double of(int64_t method, int64_t nodes = 1) const;
   double per_node(int64_t method) const;  // what one more real row adds, at least 0

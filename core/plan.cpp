@@ -161,7 +161,8 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
   take_streams(ids, log_probs);
   if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_;
   costs_.observe(step.method, step.nodes, took.pass);
-  const double cost = costs_.of(step.method, step.nodes) + took.draft, brought = static_cast<double>(chosen.size());
+  const double drafting = costs_.frozen() ? 0.0 : took.draft;  // at frozen costs a plan does not hang on a clock
+  const double cost = costs_.of(step.method, step.nodes) + drafting, brought = static_cast<double>(chosen.size());
   const double gained = brought - cost / plain_ms();
   budget_ = std::min(kMostBudget, budget_ + (step.method == kDecode ? kTrickle : gained));
   tokens_ = kRecent * tokens_ + brought;

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.core import Pass
+from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.text_io import TextError, TextIO
 

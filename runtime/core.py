@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -128,29 +127,6 @@ class _Token(ctypes.Structure):
     _fields_ = [("id", c_int64), ("source", c_int32), ("reserved", c_int32)]
 
 
-class _Tree(ctypes.Structure):
-    _fields_ = [("n", c_int64), *((n, c_void_p) for n in ("tokens", "parents", "log_probs", "sources"))]
-
-
-class _Pass(ctypes.Structure):
-    _fields_ = [
-        ("method", c_char_p),
-        ("reason", c_char_p),
-        ("tree", _Tree),
-        ("results", POINTER(Results)),
-        *((n, c_void_p) for n in ("walk_rows", "walk_tokens")),
-        *((n, c_int64) for n in ("walk_n", "delivered", "cached")),
-    ]
-
-
-class _Step(ctypes.Structure):
-    _fields_ = [("method", c_int32), ("n", c_int32), ("tokens", c_void_p), ("parents", c_void_p), ("streams", c_int32)]
-
-
-OBSERVER = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Pass))
-PLANNER = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64, POINTER(_Step))
-
-
 def view(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
     """The array that lies at an address; valid as long as its owner says."""
     if not address or 0 in shape:
@@ -222,49 +198,6 @@ class Token(NamedTuple):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """All that one pass did, copied: the drafted tree (rows, the root first) and the accepted path."""
-
-    method: str
-    reason: str | None
-    tokens: list[int]
-    parents: list[int]
-    log_probs: list[float]
-    sources: list[str]
-    kept: list[int]
-    walk_rows: list[int]
-    walk_tokens: list[int]
-    delivered: int
-    cached: int
-
-    @property
-    def depth(self) -> int:
-        """Of the deepest node."""
-        depths = [0] * len(self.parents)
-        for row, parent in enumerate(self.parents[1:], start=1):
-            depths[row] = depths[parent] + 1
-        return max(depths)
-
-    @classmethod
-    def of(cls, one: _Pass) -> Pass:
-        n, walk, results = one.tree.n, one.walk_n, one.results.contents
-        kept = view(results.kept, np.int64, results.survivors).tolist() if results.kept else [0]
-        return cls(
-            one.method.decode(),
-            one.reason.decode() if one.reason else None,
-            view(one.tree.tokens, np.int64, n).tolist(),
-            view(one.tree.parents, np.int64, n).tolist(),
-            view(one.tree.log_probs, np.float64, n).tolist(),
-            [SOURCES[source] for source in view(one.tree.sources, np.uint8, n).tolist()],
-            kept,
-            view(one.walk_rows, np.int64, walk).tolist(),
-            view(one.walk_tokens, np.int64, walk).tolist(),
-            one.delivered,
-            one.cached,
-        )
-
-
 class CoreSession:
     """One sequence on one engine; the names are the header's. One thread at a time, but for `stop`.
 
@@ -282,21 +215,21 @@ class CoreSession:
         device: str = "",
         model_load_ms: float = 0.0,
     ) -> None:
-        from streamfuse.runtime.callbacks import table_of
+        from streamfuse.runtime.backends.callbacks import table_of
 
         self._handle: c_void_p | None = None
-        self._library, self._lock = model.library, threading.Lock()
-        self._kept: dict[str, Any] = {"model": model, "engine": engine}  # what C points to
-        self._methods = list(model.spec.widths)
+        self.library, self._lock = model.library, threading.Lock()
+        self.kept: dict[str, Any] = {"model": model, "engine": engine}  # what C points to
+        self.methods = list(model.spec.widths)
         options = _SessionOptions(device=device.encode(), model_load_ms=model_load_ms)
         if cost_file is not None:
             options.cost_file = str(cost_file).encode()
         if clock is not None:
-            self._kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
+            self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         self._table = table_of(engine)
-        self._failure = self._table.failure
+        self.failure = self._table.failure  # what Python code raised below C
         handle = c_void_p()
-        code = self._library.sf_new_session(model.handle, byref(self._table.struct), byref(options), byref(handle))
+        code = self.library.sf_new_session(model.handle, byref(self._table.struct), byref(options), byref(handle))
         self._handle = handle
         if code != _OK:
             sentence = self._sentence()
@@ -304,11 +237,11 @@ class CoreSession:
             raise CoreError(sentence)
         self._token = _Token()
         self._token_address = ctypes.addressof(self._token)
-        self._next = self._library.sf_next
+        self._next = self.library.sf_next
 
     def prepare(self) -> None:
         """Measure what passes cost, unless that is known; about 100 ms. Empties the cache."""
-        self._check(self._library.sf_prepare(self._open()))
+        self._check(self.library.sf_prepare(self.handle()))
 
     def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:
         """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
@@ -320,7 +253,7 @@ class CoreSession:
             seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
             speculative=config.speculative, width=config.width or 0,
         )  # fmt: skip
-        code = self._library.sf_start(self._open(), ids.ctypes.data, len(ids), byref(options))
+        code = self.library.sf_start(self.handle(), ids.ctypes.data, len(ids), byref(options))
         if code == _BAD_ARGUMENT:
             sentence = self._sentence()
             raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
@@ -328,7 +261,7 @@ class CoreSession:
 
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
-        code = self._next(self._open(), self._token_address)
+        code = self._next(self.handle(), self._token_address)
         if code == _OK:
             return Token(self._token.id, SOURCES[self._token.source])
         if code != _END:
@@ -337,31 +270,31 @@ class CoreSession:
 
     def finish(self, reason: str | None = None) -> None:
         """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""
-        self._check(self._library.sf_finish(self._open(), reason.encode() if reason else None))
+        self._check(self.library.sf_finish(self.handle(), reason.encode() if reason else None))
 
     def stop(self) -> None:
         """End the text at its next token. Any thread may call it."""
         with self._lock:
             if self._handle is not None:
-                self._library.sf_stop(self._handle)
+                self.library.sf_stop(self._handle)
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._check(self._library.sf_reset(self._open()))
+        self._check(self.library.sf_reset(self.handle()))
 
     def save(self, path: str) -> None:
         """Tokens and cache to a file, in one piece or not at all."""
-        self._check(self._library.sf_save(self._open(), path.encode()))
+        self._check(self.library.sf_save(self.handle(), path.encode()))
 
     def restore(self, path: str) -> None:
         """Read them back. CoreError for a file of another bundle, or a damaged one; then nothing has changed."""
-        self._check(self._library.sf_restore(self._open(), path.encode()))
+        self._check(self.library.sf_restore(self.handle(), path.encode()))
 
     @property
     def tokens(self) -> list[int]:
         """The context and all tokens delivered after it."""
         ids, n = c_void_p(), c_int64()
-        self._check(self._library.sf_tokens(self._open(), byref(ids), byref(n), None))
+        self._check(self.library.sf_tokens(self.handle(), byref(ids), byref(n), None))
         found: list[int] = view(ids.value, np.int64, n.value).tolist()
         return found
 
@@ -369,59 +302,28 @@ class CoreSession:
     def cached(self) -> int:
         """How many of them the cache holds."""
         cached = c_int64()
-        self._check(self._library.sf_tokens(self._open(), None, None, byref(cached)))
+        self._check(self.library.sf_tokens(self.handle(), None, None, byref(cached)))
         return cached.value
 
     @property
     def statistics(self) -> dict[str, Any]:
         """Of the last text, keys as in docs/runtime.md."""
-        text = self._library.sf_statistics(self._open())
+        text = self.library.sf_statistics(self.handle())
         found: dict[str, Any] = json.loads(text or b"{}")
         return found
 
     def set_costs(self, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> None:
         """Milliseconds per method, of a pass with one real row and with all; for tests and simulations."""
-        names = ["decode", *self._methods, *(["streams"] if "streams" in ms else [])]
+        names = ["decode", *self.methods, *(["streams"] if "streams" in ms else [])]
         pairs = np.array([np.broadcast_to(ms[name], 2) for name in names], np.float64).T.copy()
-        self._check(self._library.sf_set_costs(self._open(), *(row.ctypes.data for row in pairs), len(names), frozen))
-
-    def observe(self, observer: Callable[[Pass], None] | None) -> None:
-        """Sees every pass after its commit."""
-        function = OBSERVER() if observer is None else OBSERVER(lambda _, one: self._guard(observer, one))
-        self._library.sf_observe(self._open(), function, None)
-        self._kept["observer"] = function
-
-    def _guard(self, observer: Callable[[Pass], None], one: Any) -> None:
-        try:
-            observer(Pass.of(one.contents))
-        except BaseException as error:  # nothing may cross C; it is raised when the call returns
-            self._failure.append(error)
-
-    def plan_by(self, planner: Callable[[list[int], int], tuple[str, list[int], list[int], bool]] | None) -> None:
-        """(tokens, room) -> (method, tree's tokens, parents, ask for streams): called in the plan's place."""
-
-        def plan(_: Any, tokens: int, n: int, room: int, step: Any) -> None:
-            try:
-                assert planner is not None
-                method, drafted, parents, streams = planner(view(tokens, np.int64, n).tolist(), room)
-                one = step.contents
-                one.method = self._methods.index(method) if method in self._methods else -1
-                one.n, one.streams = len(drafted), streams
-                view(one.tokens, np.int64, len(drafted))[:] = drafted
-                view(one.parents, np.int64, len(drafted))[:] = parents
-            except BaseException as error:  # likewise
-                self._failure.append(error)
-
-        function = PLANNER() if planner is None else PLANNER(plan)
-        self._library.sf_plan_by(self._open(), function, None)
-        self._kept["planner"] = function
+        self._check(self.library.sf_set_costs(self.handle(), *(row.ctypes.data for row in pairs), len(names), frozen))
 
     def close(self) -> None:
         """Give everything back, the engine too."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:
-            self._library.sf_free_session(handle)
+            self.library.sf_free_session(handle)
 
     def __enter__(self) -> CoreSession:
         return self
@@ -433,18 +335,19 @@ class CoreSession:
         if getattr(self, "_handle", None) is not None:
             self.close()
 
-    def _open(self) -> c_void_p:
+    def handle(self) -> c_void_p:
+        """CoreError where the session is closed."""
         if self._handle is None:
             raise CoreError("this session is closed")
         return self._handle
 
     def _sentence(self) -> str:
-        return str(self._library.sf_error(self._handle).decode(errors="replace"))
+        return str(self.library.sf_error(self._handle).decode(errors="replace"))
 
     def _check(self, code: int) -> None:
-        if self._failure:  # what a Python engine, observer or planner raised
-            error = self._failure[0]
-            self._failure.clear()
+        if self.failure:  # what a Python engine, observer or planner raised
+            error = self.failure[0]
+            self.failure.clear()
             raise error
         if code not in (_OK, _END):
             raise CoreError(self._sentence())
@@ -475,8 +378,6 @@ def load_core() -> ctypes.CDLL:
         "sf_statistics": (text, [handle]),
         "sf_save": (ctypes.c_int, [handle, text]),
         "sf_restore": (ctypes.c_int, [handle, text]),
-        "sf_observe": (None, [handle, OBSERVER, c_void_p]),
-        "sf_plan_by": (None, [handle, PLANNER, c_void_p]),
         "sf_set_costs": (ctypes.c_int, [handle, c_void_p, c_void_p, c_int32, c_int32]),
         "sf_grow_streams": (number, [handle, number, c_void_p, c_void_p, number, number, *[c_void_p] * 3]),
         "sf_grow_table": (number, [handle, *[number] * 4, *[c_void_p] * 3]),

@@ -6,14 +6,17 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
-from streamfuse.runtime.core import Clock, CoreModel, CoreSession, Pass
+from streamfuse.runtime.core import Clock, CoreModel, CoreSession
 from streamfuse.runtime.text import Detokenizer, TextStream
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.reference.watch import Pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ class Session:
             self.core.set_costs(costs, frozen=True)
         self._decode = decode
         self._generation: Generation | None = None
+        self._observed = False
 
     @property
     def tokens(self) -> list[int]:
@@ -157,7 +161,11 @@ class Session:
         if config.stop_strings and self._decode is None:
             raise ValueError("stop strings need a detokenizer, and this session has none")
         self._close_generation()
-        self.core.observe(observe)
+        if observe is not None or self._observed:
+            from streamfuse.runtime.reference.watch import observe as watch
+
+            watch(self.core, observe)
+            self._observed = observe is not None
         self.core.start(prompt_ids, config)
         text = TextStream(self._decode, config.stop_strings) if self._decode else None
         self._generation = Generation(self.core, text)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
+from streamfuse.emulator import CoreMLEmulator
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -16,13 +16,13 @@ import numpy as np
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.core import Pass
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.random import philox4x32, uniform
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 
 FORMAT = 1

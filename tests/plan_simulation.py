@@ -16,7 +16,8 @@ import numpy as np
 
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, FloatArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
-from streamfuse.runtime.core import CoreModel, CoreSession, Pass
+from streamfuse.runtime.core import CoreModel, CoreSession
+from streamfuse.runtime.reference import watch
 
 VOCAB, STREAMS, TOP_K = 1000, 4, 8
 DRAFT_MS = 0.01  # of the core on a desktop: a tree of 16 nodes, with what learning takes
@@ -205,7 +206,7 @@ def simulate(
     plain: bool = False,
     generations: int = 1,
     tables: dict[str, np.ndarray] | None = None,
-    observe: Callable[[Pass], None] | None = None,
+    observe: Callable[[watch.Pass], None] | None = None,
 ) -> Outcome:
     """One way of decoding; None as the width is the plan, which gets the device's true mean costs."""
     backend = MadeUpBackend(device, regime, draft_ms=0.0 if plain else DRAFT_MS)
@@ -213,7 +214,7 @@ def simulate(
     spent = 0.0
     with session_on(backend, device, tables) as session:
         if observe is not None:
-            session.observe(observe)
+            watch.observe(session, observe)
         for _ in range(generations):
             session.reset()
             started = backend.now_ms

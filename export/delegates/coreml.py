@@ -29,13 +29,13 @@ from torch._export.verifier import Verifier
 from torch.export import ExportedProgram
 from torch.nn import functional as F
 
+from streamfuse.emulator import CoreMLEmulator
 from streamfuse.export import stock
 from streamfuse.export.coreml.convert import quiet
 from streamfuse.export.graphs import STREAMS, Method, Streams, Verify, example_inputs
 from streamfuse.export.lower import LoweringError, edge_program
 from streamfuse.export.plan import ExportPlan
 from streamfuse.export.weights import Weights
-from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
 
 from .form import Form
 from .modules import answers_with_shapes, deduplicated, delegate_module

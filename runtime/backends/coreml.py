@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.emulator import CoreMLEmulator, EmulatorError
 from streamfuse.runtime.backend import BackendError, ModelSpec
 from streamfuse.runtime.backends.coreml_common import CacheLayout, CoreMLBackend, Predict
-from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator, EmulatorError
 
 
 def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = None) -> CoreMLBackend:

@@ -27,7 +27,7 @@ from streamfuse.runtime.backend import (
     ModelSpec,
     PassOutput,
 )
-from streamfuse.runtime.callbacks import Table
+from streamfuse.runtime.backends.callbacks import Table
 from streamfuse.runtime.core import RELEASE, EngineTable, Results, view
 
 MODEL_FILE = "model.pte"

@@ -20,7 +20,7 @@ import pytest
 from fakes import ArithmeticBackend, greedy_after, spec
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
-from streamfuse.runtime.core import CoreError, CoreModel, Pass, load_core
+from streamfuse.runtime.core import CoreError, CoreModel, load_core
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
@@ -28,6 +28,7 @@ from streamfuse.runtime.reference.numbers import exponential, logarithm
 from streamfuse.runtime.reference.random import uniform
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 
 CORE = Path(__file__).parents[2] / "core"

@@ -17,9 +17,9 @@ import torch
 
 import coreml_decoder as decoder
 import coreml_samples as samples
+from streamfuse.emulator import CoreMLEmulator
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.coreml_common import CacheLayout, CoreMLBackend
-from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
 
 ROWS = {"decode": 1, "verify_4": 4}
 ANSWERS = ["logits", "top_ids", "top_log_probs"]

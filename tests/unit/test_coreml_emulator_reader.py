@@ -19,10 +19,10 @@ import torch
 from coremltools.proto import MIL_pb2, Model_pb2
 
 import coreml_samples as samples
-from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator, EmulatorError
-from streamfuse.runtime.backends.coreml_emulator.program import Package
-from streamfuse.runtime.backends.coreml_emulator.values import TensorType
-from streamfuse.runtime.backends.coreml_emulator.wire import Message
+from streamfuse.emulator import CoreMLEmulator, EmulatorError
+from streamfuse.emulator.program import Package
+from streamfuse.emulator.values import TensorType
+from streamfuse.emulator.wire import Message
 
 MODEL = Path("Data/com.apple.CoreML/model.mlmodel")
 WEIGHTS = Path("Data/com.apple.CoreML/weights/weight.bin")
@@ -80,7 +80,7 @@ def test_a_package_tells_its_interface(package: Path) -> None:
 
 def test_the_emulator_needs_neither_coremltools_nor_torch(package: Path) -> None:
     code = (
-        "import sys, numpy; from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator;"
+        "import sys, numpy; from streamfuse.emulator import CoreMLEmulator;"
         f"CoreMLEmulator({str(package)!r}).predict({{'x': numpy.ones((2, 64))}});"
         "print([name for name in ('coremltools', 'google.protobuf', 'torch') if name in sys.modules])"
     )

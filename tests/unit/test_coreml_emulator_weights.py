@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import coreml_samples as samples
-from streamfuse.runtime.backends.coreml_emulator import CoreMLEmulator
-from streamfuse.runtime.backends.coreml_emulator.compressed import constexpr_lut_to_dense, constexpr_lut_to_sparse
-from streamfuse.runtime.backends.coreml_emulator.values import unpack_bits
+from streamfuse.emulator import CoreMLEmulator
+from streamfuse.emulator.compressed import constexpr_lut_to_dense, constexpr_lut_to_sparse
+from streamfuse.emulator.values import unpack_bits
 
 cto = samples.ct.optimize.coreml
 Step = Callable[[Any, bool], Any]  # (model, whether it is compressed already) -> the model compressed

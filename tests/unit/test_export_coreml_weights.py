@@ -17,8 +17,8 @@ from streamfuse.export.plan import ExportPlan, PlanError
 
 pytest.importorskip("coremltools")
 
+from streamfuse.emulator.compressed import constexpr_blockwise_shift_scale
 from streamfuse.export.coreml.stored import Store
-from streamfuse.runtime.backends.coreml_emulator.compressed import constexpr_blockwise_shift_scale
 
 
 def store(scheme: str, dtype: str = "float16") -> Store:

@@ -15,7 +15,8 @@ from fakes import ArithmeticBackend, greedy_after, spec
 from plan_simulation import DEVICES, REGIMES, session_on, simulate, tables_knowing
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.core import CoreModel, CoreSession, Pass
+from streamfuse.runtime.core import CoreModel, CoreSession
+from streamfuse.runtime.reference.watch import Pass, observe, plan_by
 from streamfuse.runtime.session import Session
 
 COSTS = "verifying costs more here than drafts bring"
@@ -66,7 +67,7 @@ def test_no_plan_changes_a_token(sampling: SamplingConfig, rng: np.random.Genera
     for _ in range(25):
         backend = ArithmeticBackend(model, mixed=True)
         with CoreSession(CoreModel(model), backend) as session:
-            session.plan_by(any_plan(model, rng))
+            plan_by(session, any_plan(model, rng))
             session.start([3, 1, 4], config)
             while session.next() is not None:
                 pass
@@ -207,7 +208,7 @@ def test_streams_that_failed_are_tried_again_though_free_drafts_go_on() -> None:
     backend = plan_simulation.MadeUpBackend(device, REGIMES["adversarial"])
     passes: list[Pass] = []
     with session_on(backend, device, tables_knowing(0.9)) as session:
-        session.observe(passes.append)
+        observe(session, passes.append)
         for regime, tokens in (("adversarial", 200), ("excellent", 600)):
             backend._regime = REGIMES[regime]
             passes.clear()

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 # The four modules register their operations when imported.
-from streamfuse.runtime.backends.coreml_emulator import compressed, elementwise, movement, products  # noqa: F401
-from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
-from streamfuse.runtime.backends.coreml_emulator.program import Argument, Blob, Constant, Function, Operation, Package
-from streamfuse.runtime.backends.coreml_emulator.registry import RULES
-from streamfuse.runtime.backends.coreml_emulator.values import Array, TensorType, settle
+from streamfuse.emulator import compressed, elementwise, movement, products  # noqa: F401
+from streamfuse.emulator.errors import EmulatorError
+from streamfuse.emulator.program import Argument, Blob, Constant, Function, Operation, Package
+from streamfuse.emulator.registry import RULES
+from streamfuse.emulator.values import Array, TensorType, settle
 
 _LISTS = ("values",)  # arguments that stay a list, however many they are
 

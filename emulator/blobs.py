@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
-from streamfuse.runtime.backends.coreml_emulator.values import BITS, Array, TensorType, unpack_bits
+from streamfuse.emulator.errors import EmulatorError
+from streamfuse.emulator.values import BITS, Array, TensorType, unpack_bits
 
 _SENTINEL = 0xDEADBEEF
 _VERSION = 2

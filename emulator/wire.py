@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
+from streamfuse.emulator.errors import EmulatorError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LARGEST = (1 << 64) - 1

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
-from streamfuse.runtime.backends.coreml_emulator.interpreter import Constants, Interpreter
-from streamfuse.runtime.backends.coreml_emulator.program import Interface, Package
-from streamfuse.runtime.backends.coreml_emulator.values import Array, TensorType, settle
+from streamfuse.emulator.errors import EmulatorError
+from streamfuse.emulator.interpreter import Constants, Interpreter
+from streamfuse.emulator.program import Interface, Package
+from streamfuse.emulator.values import Array, TensorType, settle
 
 
 class CoreMLEmulator:

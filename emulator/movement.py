@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.backends.coreml_emulator.registry import operation
-from streamfuse.runtime.backends.coreml_emulator.values import Array
+from streamfuse.emulator.registry import operation
+from streamfuse.emulator.values import Array
 
 
 @operation("identity", moves=True)

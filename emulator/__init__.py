@@ -1,6 +1,6 @@
 """Interprets a saved Core ML program in numpy, so that it is proven before a Mac is in the room. See docs/coreml.md."""
 
-from streamfuse.runtime.backends.coreml_emulator.emulator import CoreMLEmulator
-from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
+from streamfuse.emulator.emulator import CoreMLEmulator
+from streamfuse.emulator.errors import EmulatorError
 
 __all__ = ["CoreMLEmulator", "EmulatorError"]

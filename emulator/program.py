@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from streamfuse.runtime.backends.coreml_emulator.blobs import BlobFile
-from streamfuse.runtime.backends.coreml_emulator.errors import EmulatorError
-from streamfuse.runtime.backends.coreml_emulator.values import BITS, Array, TensorType, unpack_bits
-from streamfuse.runtime.backends.coreml_emulator.wire import Message
+from streamfuse.emulator.blobs import BlobFile
+from streamfuse.emulator.errors import EmulatorError
+from streamfuse.emulator.values import BITS, Array, TensorType, unpack_bits
+from streamfuse.emulator.wire import Message
 
 _DTYPES = {
     **{1: "bool", 2: "string", 10: "fp16", 11: "fp32", 12: "fp64", 21: "int8", 22: "int16", 23: "int32", 24: "int64"},

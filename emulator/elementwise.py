@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.backends.coreml_emulator.registry import RULES, Rule, operation
-from streamfuse.runtime.backends.coreml_emulator.values import Array
+from streamfuse.emulator.registry import RULES, Rule, operation
+from streamfuse.emulator.values import Array
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add,

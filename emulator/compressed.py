@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.backends.coreml_emulator.elementwise import dequantize
-from streamfuse.runtime.backends.coreml_emulator.registry import operation
-from streamfuse.runtime.backends.coreml_emulator.values import Array, unpack_bits
+from streamfuse.emulator.elementwise import dequantize
+from streamfuse.emulator.registry import operation
+from streamfuse.emulator.values import Array, unpack_bits
 
 PREFIX = "constexpr_"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.backends.coreml_emulator.registry import RULES, Rule, operation
-from streamfuse.runtime.backends.coreml_emulator.values import Array
+from streamfuse.emulator.registry import RULES, Rule, operation
+from streamfuse.emulator.values import Array
 
 
 def _log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:

@@ -1,0 +1,117 @@
+"""Looking into the core and steering it, for tests, benches and the laboratory: core/streamfuse_low.h."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from streamfuse.runtime.core import SOURCES, CoreSession, Results, view
+
+# (tokens, room) -> (method, tree's tokens, parents, whether to ask for deferred streams)
+Planner: TypeAlias = Callable[[list[int], int], tuple[str, list[int], list[int], bool]]
+
+
+class _Tree(ctypes.Structure):
+    _fields_ = [("n", c_int64), *((n, c_void_p) for n in ("tokens", "parents", "log_probs", "sources"))]
+
+
+class _Pass(ctypes.Structure):
+    _fields_ = [
+        ("method", c_char_p),
+        ("reason", c_char_p),
+        ("tree", _Tree),
+        ("results", POINTER(Results)),
+        *((n, c_void_p) for n in ("walk_rows", "walk_tokens")),
+        *((n, c_int64) for n in ("walk_n", "delivered", "cached")),
+    ]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [("method", c_int32), ("n", c_int32), ("tokens", c_void_p), ("parents", c_void_p), ("streams", c_int32)]
+
+
+OBSERVER = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Pass))
+PLANNER = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64, POINTER(_Step))
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All that one pass did, copied: the drafted tree (rows, the root first) and the accepted path."""
+
+    method: str
+    reason: str | None
+    tokens: list[int]
+    parents: list[int]
+    log_probs: list[float]
+    sources: list[str]
+    kept: list[int]
+    walk_rows: list[int]
+    walk_tokens: list[int]
+    delivered: int
+    cached: int
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        depths = [0] * len(self.parents)
+        for row, parent in enumerate(self.parents[1:], start=1):
+            depths[row] = depths[parent] + 1
+        return max(depths)
+
+    @classmethod
+    def of(cls, one: _Pass) -> Pass:
+        n, walk, results = one.tree.n, one.walk_n, one.results.contents
+        kept = view(results.kept, np.int64, results.survivors).tolist() if results.kept else [0]
+        return cls(
+            one.method.decode(),
+            one.reason.decode() if one.reason else None,
+            view(one.tree.tokens, np.int64, n).tolist(),
+            view(one.tree.parents, np.int64, n).tolist(),
+            view(one.tree.log_probs, np.float64, n).tolist(),
+            [SOURCES[source] for source in view(one.tree.sources, np.uint8, n).tolist()],
+            kept,
+            view(one.walk_rows, np.int64, walk).tolist(),
+            view(one.walk_tokens, np.int64, walk).tolist(),
+            one.delivered,
+            one.cached,
+        )
+
+
+def observe(session: CoreSession, observer: Callable[[Pass], None] | None) -> None:
+    """`observer` sees every pass after its commit; None ends it. What it raises, the session's next call raises."""
+
+    def see(_: Any, one: Any) -> None:
+        try:
+            assert observer is not None
+            observer(Pass.of(one.contents))
+        except BaseException as error:  # nothing may cross C
+            session.failure.append(error)
+
+    function = OBSERVER() if observer is None else OBSERVER(see)
+    session.library.sf_observe.argtypes = [c_void_p, OBSERVER, c_void_p]
+    session.library.sf_observe(session.handle(), function, None)
+    session.kept["observer"] = function
+
+
+def plan_by(session: CoreSession, planner: Planner) -> None:
+    """`planner` chooses every pass of texts that draft and name no width."""
+
+    def plan(_: Any, tokens: int, n: int, room: int, step: Any) -> None:
+        try:
+            method, drafted, parents, streams = planner(view(tokens, np.int64, n).tolist(), room)
+            one = step.contents
+            one.method = session.methods.index(method) if method in session.methods else -1
+            one.n, one.streams = len(drafted), streams
+            view(one.tokens, np.int64, len(drafted))[:] = drafted
+            view(one.parents, np.int64, len(drafted))[:] = parents
+        except BaseException as error:  # likewise
+            session.failure.append(error)
+
+    session.kept["planner"] = function = PLANNER(plan)
+    session.library.sf_plan_by.argtypes = [c_void_p, PLANNER, c_void_p]
+    session.library.sf_plan_by(session.handle(), function, None)
