@@ -181,8 +181,8 @@ typedef struct sf_options {
 /* 128 tokens, greedy, speculative, planned. */
 SF_EXPORT void sf_default_options(sf_options* out);
 
-/* Measures what passes cost on this device, unless that is known; sf_start does it where it is needed. About 100 ms;
- * empties the cache. */
+/* Measures what passes cost on this device, unless that is known; sf_start does it where it is needed. About 100 ms.
+ * What is cached stays, unless it leaves no room for a pass. */
 SF_EXPORT int sf_prepare(sf_session*);
 
 /* Starts a text after the context ids[0..n): all turns so far, not only the new one. What it shares with the cache from

@@ -240,7 +240,7 @@ class CoreSession:
         self._next = self.library.sf_next
 
     def prepare(self) -> None:
-        """Measure what passes cost, unless that is known; about 100 ms. Empties the cache."""
+        """Measure what passes cost, unless that is known; about 100 ms."""
         self._check(self.library.sf_prepare(self.handle()))
 
     def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:

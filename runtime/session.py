@@ -140,7 +140,7 @@ class Session:
         return self.core.tokens
 
     def prepare(self) -> None:
-        """Measure now what passes cost, so that the first generation need not. Empties the cache."""
+        """Measure now what passes cost, so that the first generation need not."""
         self._close_generation()
         self.core.prepare()
 

@@ -224,7 +224,6 @@ class Model:
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed."""
         self._session = self._session or self.session()
-        self._session.prepare()  # not with the next answer: measuring empties the cache
         self._session.restore(path)
 
     def close(self) -> None:

@@ -274,6 +274,34 @@ def test_a_restored_session_reads_nothing_again_and_goes_on_token_for_token(tmp_
     assert context[len(prompt) :] + rest.token_ids == whole.token_ids
 
 
+def test_costs_are_measured_behind_what_is_cached(tmp_path: Path) -> None:
+    model = spec(deferred=True, stream_nodes={"verify_8": 2})
+    backend = SavingBackend(model)
+    with Session(backend) as session:
+        session.generate([3, 1, 4, 1, 5], GenerationConfig(20, width=4)).finish()
+        session.save(tmp_path / "saved")
+        context = session.tokens
+    backend = SavingBackend(model)
+    with Session(backend) as session:
+        session.restore(tmp_path / "saved")
+        planned = session.generate(context, GenerationConfig(8))
+        planned.finish()
+        assert planned.statistics["prefilled_tokens"] == 0
+        assert planned.token_ids == plainly(context, 8)
+    with Session(SavingBackend(spec(capacity=24))) as session:  # no room for a pass behind it
+        session.generate([3] * 20, GenerationConfig(2, width=4)).finish()
+        full = session.generate([3] * 20, GenerationConfig(3))
+        full.finish()
+        assert full.token_ids == plainly([3] * 20, 3)
+
+
+def plainly(prompt: list[int], count: int) -> list[int]:
+    text = list(prompt)
+    for _ in range(count):
+        text.append(greedy_after(text, 64))
+    return text[len(prompt) :]
+
+
 def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     with Session(SavingBackend(spec()), identity="a") as session:
