@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "error.h"
-#include "saved.h"
 
 namespace streamfuse {
 namespace {
@@ -81,53 +80,6 @@ void Session::truncate(int64_t length) {
   check(backend_.truncate(backend_.context, length));
   cached_ = length;
 }
-
-// ---- what passes cost ----
-
-double Session::timed_pass(int64_t method, int64_t nodes) {
-  std::fill_n(ids_.begin(), nodes, 0);
-  std::iota(positions_.begin(), positions_.begin() + nodes, cached_);
-  for (int64_t i = 0; i < nodes; ++i)
-    for (int64_t j = 0; j < nodes; ++j) ancestors_[static_cast<size_t>(i * nodes + j)] = j <= i;
-  if (method == kStreams) {
-    run("decode", 1, false);
-    const int32_t root = 0;
-    check(backend_.commit(backend_.context, &root, 1));
-  }
-  const double started = now();
-  if (method == kStreams)
-    check(backend_.streams(backend_.context, 0, &results_));
-  else
-    run(name_of(method), nodes, false);
-  const double ms = 1000.0 * (now() - started);
-  if (method == kStreams) check(backend_.truncate(backend_.context, cached_));
-  return ms;
-}
-
-void Session::prepare() {
-  if (costs_.known() || spec_.verify.empty()) return;
-  finish(nullptr);
-  if (cached_ + spec_.widest() > spec_.capacity) truncate(0);  // else behind what is cached, for example restored
-  const auto run = [this](int64_t method, int64_t nodes) { return timed_pass(method, nodes); };
-  if (!cost_file_.empty() && costs_.load(cost_file_, spec_.identity, device_) && costs_.agrees(run)) return;
-  costs_.measure(run);
-  if (!cost_file_.empty()) costs_.store(cost_file_, spec_.identity, device_);
-}
-
-void Session::set_costs(const double* first, const double* last, int32_t count, bool frozen) {
-  if (count != costs_.count() || first == nullptr || last == nullptr)
-    bad("costs are asked for " + std::to_string(costs_.count()) + " methods, not " + std::to_string(count));
-  std::vector<double> ordered[2];
-  for (int end = 0; end < 2; ++end) {
-    const double* given = end == 0 ? first : last;
-    ordered[end].push_back(given[0]);
-    for (const int32_t place : spec_.given_places) ordered[end].push_back(given[1 + place]);
-    if (spec_.deferred) ordered[end].push_back(given[count - 1]);
-  }
-  costs_.set(ordered[0].data(), ordered[1].data(), count, frozen);
-}
-
-// ---- a text ----
 
 void Session::start(const int64_t* ids, int64_t n, const Generation& generation) {
   if (n < 1 || ids == nullptr) bad("the prompt is empty: it needs at least one token");
@@ -436,43 +388,6 @@ void Session::reset() {
   finish(nullptr);
   truncate(0);
   tokens_.clear();
-}
-
-// ---- saved sessions ----
-
-void Session::save(const std::string& path) {
-  finish(nullptr);
-  Saved saved;
-  saved.identity = spec_.identity, saved.capacity = spec_.capacity, saved.tokens = tokens_, saved.cached = cached_;
-  if (backend_.save != nullptr && backend_.bytes_of != nullptr && backend_.load != nullptr && cached_ > 0) {
-    uint64_t bytes = 0;
-    check(backend_.bytes_of(backend_.context, cached_, &bytes));
-    saved.cache.resize(static_cast<size_t>(bytes));
-    check(backend_.save(backend_.context, cached_, saved.cache.data(), bytes));
-  }
-  write(saved, path);
-}
-
-void Session::restore(const std::string& path) {
-  Saved saved = read(path, spec_);
-  const bool rows = !saved.cache.empty();
-  if (rows) {
-    uint64_t bytes = 0;
-    if (backend_.load == nullptr || backend_.bytes_of == nullptr)
-      throw Failure(SF_BAD_FILE, path + " holds the cache of another engine");
-    check(backend_.bytes_of(backend_.context, saved.cached, &bytes));
-    if (bytes != saved.cache.size()) throw Failure(SF_BAD_FILE, path + " holds the cache of another engine");
-  }
-  finish(nullptr);
-  truncate(0);
-  tokens_.clear();
-  if (rows) {
-    check(backend_.load(backend_.context, saved.cached, saved.cache.data(), saved.cache.size()));
-    cached_ = saved.cached;
-  }
-  tokens_.assign(saved.tokens.begin(), saved.tokens.end());
-  statistics_.clear();
-  plan_.begin(tokens_, 0);
 }
 
 }  // namespace streamfuse
