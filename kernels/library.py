@@ -37,9 +37,13 @@ def library_name() -> str:
     return file_name("streamfuse_engine")
 
 
+def core_name() -> str:
+    return file_name("streamfuse_core")
+
+
 def find_core() -> Path:
     """The core's library (core/streamfuse.h), which lies beside the engine's. LibraryError where there is none."""
-    core = find_library().with_name(file_name("streamfuse_core"))
+    core = find_library().with_name(core_name())
     if not core.is_file():
         raise LibraryError(f"{core} is missing; build it with: python -m streamfuse.kernels.build")
     return core

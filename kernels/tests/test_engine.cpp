@@ -141,6 +141,8 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   sf_options options;
   sf_default_options(&options);
   options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
+  if (seed % 3 == 2) options.width = 0;  // planned
+  if (seed % 2 == 1) options.temperature = 0.8, options.top_p = 0.9, options.seed = static_cast<uint64_t>(seed);
   check(sf_reset(session.handle), sf_error(session.handle));
   check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
         sf_error(session.handle));

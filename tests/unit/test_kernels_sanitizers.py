@@ -9,12 +9,14 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from native_samples import WIDTHS
 from streamfuse.kernels.build import build, default_build_dir
+from streamfuse.kernels.library import core_name, library_name
 
 if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
     pytest.skip("there is no C++ compiler to build the native engine with", allow_module_level=True)
@@ -60,6 +62,34 @@ def test_operators_touch_only_their_memory(address: Path, instruction_set: str) 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_engine_touches_only_its_memory(address: Path, tiny_graph: Path, width: int) -> None:
     run(address / "test_engine", tiny_graph, width)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's runtime is loaded as Linux does it")
+def test_the_core_touches_only_its_memory(tmp_path: Path) -> None:
+    """Its own tests again, hostile tables and lying engines among them, on a core with checks."""
+    compiler, root = os.environ.get("CXX", "g++"), Path(__file__).parents[2]
+    library = tmp_path / core_name()
+    flags = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fvisibility=hidden"]
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    sources = sorted(map(str, (root / "core").glob("*.cpp")))
+    subprocess.run([compiler, *flags, *checks, *sources, "-o", str(library)], check=True, capture_output=True)
+    (tmp_path / library_name()).symlink_to(default_build_dir() / library_name())
+    runtimes = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    environment = {
+        "LD_PRELOAD": " ".join(runtimes),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "STREAMFUSE_ENGINE": str(tmp_path / library_name()),
+    }
+    tests = [str(root / "tests" / "unit" / name) for name in ("test_core.py", "test_runtime_draft.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 def test_operators_share_their_work_without_races(thread: Path) -> None:
