@@ -23,14 +23,24 @@ void expect(bool condition, const std::string& what) {
   ++failures;
 }
 
+// Asked after the call that failed, since arguments of one call are evaluated in any order.
+const char* said_by(const sf_program* handle) { return sf_program_error(handle); }
+const char* said_by(const sf_engine* handle) { return sf_engine_error(handle); }
+const char* said_by(const sf_model* handle) { return sf_model_error(handle); }
+const char* said_by(const sf_session* handle) { return sf_error(handle); }
+
 // The call failed with this code and said why in a sentence.
-void expect_failure(int code, int expected, const char* said, const std::string& what) {
+void expect_failure(int code, int expected, const sf_engine* engine, const std::string& what) {
   expect(code == expected, what + ": code " + std::to_string(code) + ", not " + std::to_string(expected));
-  expect(std::strlen(said) > 0, what + " says nothing");
+  expect(std::strlen(said_by(engine)) > 0, what + " says nothing");
 }
 
-void check(int code, const char* said) {
-  if (code != SF_OK) throw std::runtime_error(said);
+template <typename Handle>
+void check(int code, const Handle* handle) {
+  if (code != SF_OK) throw std::runtime_error(said_by(handle));
+}
+void check(int code, const sf_engine* handle) {
+  if (code != SF_OK) throw std::runtime_error(said_by(handle));
 }
 
 // The rows of a method, read from the engine's description; 0 where there is no such method.
@@ -54,18 +64,18 @@ struct Program {
 
   Program(const std::string& path, const std::string& verify) : path(path), verify(verify) {
     const int code = sf_program_open(path.c_str(), 2, &handle);
-    check(code, sf_program_error(handle));
+    check(code, handle);
     const char* text;
-    check(sf_program_describe(handle, &text), sf_program_error(handle));
+    check(sf_program_describe(handle, &text), handle);
     description = text;
     prefill_rows = rows_of(description, "prefill"), width = rows_of(description, verify);
     capacity = number_of(description, "capacity"), vocab_size = number_of(description, "vocab_size");
     if (prefill_rows == 0 || width < 2 || capacity < 32)
       throw std::runtime_error("not a program for this test: " + description);
     sf_spec spec;
-    check(sf_program_spec(handle, &spec), sf_program_error(handle));
+    check(sf_program_spec(handle, &spec), handle);
     const int opened = sf_open(&spec, nullptr, 0, &model);
-    check(opened, sf_model_error(model));
+    check(opened, model);
   }
   ~Program() {
     sf_close(model);
@@ -75,14 +85,12 @@ struct Program {
 
 struct Engine {
   sf_engine* handle = nullptr;
-  explicit Engine(const Program& program) {
-    check(sf_engine_new(program.handle, &handle), sf_program_error(program.handle));
-  }
+  explicit Engine(const Program& program) { check(sf_engine_new(program.handle, &handle), program.handle); }
   ~Engine() { sf_engine_free(handle); }
   operator sf_engine*() const { return handle; }
   int64_t length() const {
     int64_t found;
-    check(sf_engine_length(handle, &found), sf_engine_error(handle));
+    check(sf_engine_length(handle, &found), handle);
     return found;
   }
 };
@@ -99,13 +107,13 @@ void run_chain(const Engine& engine, const std::string& method, const std::vecto
   }
   check(sf_engine_run(engine, method.c_str(), static_cast<int>(n), tokens.data(), positions.data(), ancestors.data(),
                       want_logits),
-        sf_engine_error(engine));
+        engine);
 }
 
 void commit_first(const Engine& engine, size_t n) {
   std::vector<int32_t> rows(n);
   for (size_t i = 0; i < n; ++i) rows[i] = static_cast<int32_t>(i);
-  check(sf_engine_commit(engine, rows.data(), static_cast<int>(n)), sf_engine_error(engine));
+  check(sf_engine_commit(engine, rows.data(), static_cast<int>(n)), engine);
 }
 
 void prefill(const Engine& engine, const std::vector<int64_t>& prompt, size_t rows) {
@@ -122,10 +130,10 @@ struct Session {
   explicit Session(const Program& program) {
     sf_engine* engine = nullptr;
     sf_backend backend;
-    check(sf_engine_new(program.handle, &engine), sf_program_error(program.handle));
-    check(sf_engine_backend(engine, &backend), sf_engine_error(engine));
+    check(sf_engine_new(program.handle, &engine), program.handle);
+    check(sf_engine_backend(engine, &backend), engine);
     const int code = sf_new_session(program.model, &backend, nullptr, &handle);
-    check(code, sf_error(handle));
+    check(code, handle);
   }
   ~Session() { sf_free_session(handle); }
 };
@@ -143,14 +151,13 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
   if (seed % 3 == 2) options.width = 0;  // planned
   if (seed % 2 == 1) options.temperature = 0.8, options.top_p = 0.9, options.seed = static_cast<uint64_t>(seed);
-  check(sf_reset(session.handle), sf_error(session.handle));
-  check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
-        sf_error(session.handle));
+  check(sf_reset(session.handle), session.handle);
+  check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options), session.handle);
   std::vector<int64_t> text;
   sf_token token;
   int code;
   while ((code = sf_next(session.handle, &token)) == SF_OK) text.push_back(token.id);
-  if (code != SF_END) throw std::runtime_error(sf_error(session.handle));
+  if (code != SF_END) throw std::runtime_error(said_by(session.handle));
   return text;
 }
 
@@ -192,53 +199,40 @@ void wrong_passes_are_refused(const Program& program) {
     return sf_engine_run(session, method, n, i, p, a, 0);
   };
   const char* verify = program.verify.c_str();
-  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "an unknown method");
-  expect_failure(run(nullptr, 1, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no method");
-  expect_failure(run("decode", 0, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no rows");
-  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "a negative number of rows");
-  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "more rows than the method has");
-  expect_failure(run("decode", 1, nullptr, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no ids");
-  expect_failure(run("decode", 1, &id, nullptr, &self), SF_BAD_ARGUMENT, sf_engine_error(session), "no positions");
-  expect_failure(run("decode", 1, &id, &place, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session), "no ancestors");
-  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "a row that sees a later one");
-  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "a row that does not see itself");
+  expect_failure(run("verify_999", 1, &id, &place, &self), SF_BAD_ARGUMENT, session, "an unknown method");
+  expect_failure(run(nullptr, 1, &id, &place, &self), SF_BAD_ARGUMENT, session, "no method");
+  expect_failure(run("decode", 0, &id, &place, &self), SF_BAD_ARGUMENT, session, "no rows");
+  expect_failure(run("decode", -3, &id, &place, &self), SF_BAD_ARGUMENT, session, "a negative number of rows");
+  expect_failure(run("decode", 2, ids, places, chain), SF_BAD_ARGUMENT, session, "more rows than the method has");
+  expect_failure(run("decode", 1, nullptr, &place, &self), SF_BAD_ARGUMENT, session, "no ids");
+  expect_failure(run("decode", 1, &id, nullptr, &self), SF_BAD_ARGUMENT, session, "no positions");
+  expect_failure(run("decode", 1, &id, &place, nullptr), SF_BAD_ARGUMENT, session, "no ancestors");
+  expect_failure(run(verify, 2, ids, places, above), SF_BAD_ARGUMENT, session, "a row that sees a later one");
+  expect_failure(run(verify, 2, ids, places, blind), SF_BAD_ARGUMENT, session, "a row that does not see itself");
   for (const int64_t wrong : {int64_t{-1}, program.vocab_size, int64_t{1} << 40})
-    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
-                   "an id outside the vocabulary");
+    expect_failure(run("decode", 1, &wrong, &place, &self), SF_BAD_ARGUMENT, session, "an id outside the vocabulary");
   for (const int64_t wrong : {int64_t{-1}, program.capacity, int64_t{1} << 40})
-    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, sf_engine_error(session),
-                   "a position outside the context");
+    expect_failure(run("decode", 1, &id, &wrong, &self), SF_BAD_ARGUMENT, session, "a position outside the context");
 }
 
 void wrong_commits_and_lengths_are_refused(const Program& program) {
   const Engine session(program);
   const int32_t first = 0, far = 99, negative = -1;
   sf_results results;
-  expect_failure(sf_engine_read(session, &results), SF_NOT_KEPT, sf_engine_error(session), "results before any pass");
-  expect_failure(sf_engine_commit(session, &first, 1), SF_NOT_KEPT, sf_engine_error(session),
-                 "a commit before any pass");
+  expect_failure(sf_engine_read(session, &results), SF_NOT_KEPT, session, "results before any pass");
+  expect_failure(sf_engine_commit(session, &first, 1), SF_NOT_KEPT, session, "a commit before any pass");
   run_chain(session, "decode", {1});
-  expect_failure(sf_engine_commit(session, &far, 1), SF_NOT_KEPT, sf_engine_error(session),
-                 "a row that was not in the pass");
-  expect_failure(sf_engine_commit(session, &negative, 1), SF_NOT_KEPT, sf_engine_error(session), "a negative row");
-  expect_failure(sf_engine_commit(session, nullptr, 1), SF_BAD_ARGUMENT, sf_engine_error(session), "no rows");
-  expect_failure(sf_engine_commit(session, &first, -1), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "a negative number of rows");
-  expect_failure(sf_engine_truncate(session, -1), SF_BAD_ARGUMENT, sf_engine_error(session), "a negative length");
-  expect_failure(sf_engine_truncate(session, 1), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "a length beyond what is committed");
+  expect_failure(sf_engine_commit(session, &far, 1), SF_NOT_KEPT, session, "a row that was not in the pass");
+  expect_failure(sf_engine_commit(session, &negative, 1), SF_NOT_KEPT, session, "a negative row");
+  expect_failure(sf_engine_commit(session, nullptr, 1), SF_BAD_ARGUMENT, session, "no rows");
+  expect_failure(sf_engine_commit(session, &first, -1), SF_BAD_ARGUMENT, session, "a negative number of rows");
+  expect_failure(sf_engine_truncate(session, -1), SF_BAD_ARGUMENT, session, "a negative length");
+  expect_failure(sf_engine_truncate(session, 1), SF_BAD_ARGUMENT, session, "a length beyond what is committed");
   expect(session.length() == 0, "a refused call changed the length");
-  check(sf_engine_commit(session, &first, 1), sf_engine_error(session));
-  check(sf_engine_truncate(session, 0), sf_engine_error(session));
-  expect_failure(sf_engine_read(session, nullptr), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "no place for the results");
-  expect_failure(sf_engine_streams(session, 99), SF_BAD_ARGUMENT, sf_engine_error(session),
-                 "streams of a node that did not survive");
+  check(sf_engine_commit(session, &first, 1), session);
+  check(sf_engine_truncate(session, 0), session);
+  expect_failure(sf_engine_read(session, nullptr), SF_BAD_ARGUMENT, session, "no place for the results");
+  expect_failure(sf_engine_streams(session, 99), SF_BAD_ARGUMENT, session, "streams of a node that did not survive");
 }
 
 void a_full_context_is_refused_and_can_be_cut(const Program& program) {
@@ -246,15 +240,15 @@ void a_full_context_is_refused_and_can_be_cut(const Program& program) {
   const int32_t row = 0;
   for (int64_t at = 0; at < program.capacity; ++at) {
     run_chain(session, "decode", {at % program.vocab_size});
-    check(sf_engine_commit(session, &row, 1), sf_engine_error(session));
+    check(sf_engine_commit(session, &row, 1), session);
   }
   const int64_t id = 1, last = program.capacity - 1;
   const uint8_t self = 1;
   int code = sf_engine_run(session, "decode", 1, &id, &last, &self, 0);
   if (code == SF_OK) code = sf_engine_commit(session, &row, 1);
-  expect_failure(code, SF_CONTEXT_FULL, sf_engine_error(session), "a row beyond the capacity");
+  expect_failure(code, SF_CONTEXT_FULL, session, "a row beyond the capacity");
   expect(session.length() == program.capacity, "a refused row was counted");
-  check(sf_engine_truncate(session, 7), sf_engine_error(session));
+  check(sf_engine_truncate(session, 7), session);
   run_chain(session, program.verify, {3, 4});
   commit_first(session, 1);
   expect(session.length() == 8, "truncate and commit do not add up");
@@ -268,7 +262,7 @@ void damaged_files_are_refused(const Program& program) {
     sf_program* opened = nullptr;
     const int code = sf_program_open(name, 1, &opened);
     expect(code != SF_OK && (expected == 0 || code == expected), what + " was opened");
-    expect(std::strlen(sf_program_error(opened)) > 0, what + " says nothing");
+    expect(std::strlen(said_by(opened)) > 0, what + " says nothing");
     sf_program_close(opened);
   };
   expect_refused((path + ".missing").c_str(), SF_BAD_PROGRAM, "a missing file");
@@ -293,7 +287,7 @@ uint64_t digest(const Program& program) {
       hash = (hash ^ bytes[i]) * 1099511628211ull;
   };
   sf_results r;
-  check(sf_engine_read(session, &r), sf_engine_error(session));
+  check(sf_engine_read(session, &r), session);
   const int64_t candidates = r.carrying * r.num_streams * r.top_k;
   add(r.logits, r.survivors * r.vocab_size), add(r.best, r.survivors), add(r.kept, r.survivors);
   add(r.stream_ids, candidates), add(r.stream_log_probs, candidates);
