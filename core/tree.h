@@ -31,11 +31,6 @@ struct Tree {
       if ((*this)[other].parent == row && (*this)[other].token == token) return other;
     return 0;
   }
-  int64_t depth() const {
-    int64_t deepest = 0;
-    for (const Node& node : nodes) deepest = node.depth > deepest ? node.depth : deepest;
-    return deepest;
-  }
 };
 
 }  // namespace streamfuse
