@@ -1,0 +1,121 @@
+/* A bundle, and the text around its tokens: what Python does with pydantic, tokenizers and Jinja, for every other
+ * language. It opens and checks the folder, gives the core its facts and drafting tables, turns text into tokens and
+ * back, renders the chat template and keeps a conversation. Written in Rust; core/streamfuse.h is the loop.
+ *
+ *     sf_bundle* bundle;
+ *     if (sf_bundle_open("build/demo", 1, &bundle)) die(sf_bundle_error(bundle));
+ *     sf_spec spec = {.size = sizeof spec};
+ *     sf_bundle_spec(bundle, &spec);                       // and sf_bundle_tensors, for sf_open
+ *     sf_text* text;
+ *     sf_new_text(bundle, &text);
+ *     sf_text_ask(text, "Why is the sky blue?", 20, &ids, &n);   // for sf_start
+ *     sf_text_begin(text, NULL, 0);
+ *     while (sf_next(session, &token) == SF_OK) {
+ *       int code = sf_text_push(text, token.id, &shown, &bytes);
+ *       fwrite(shown, 1, bytes, stdout);
+ *       if (code == SF_END) sf_finish(session, "stop");    // a stop string is complete
+ *     }
+ *     sf_text_end(text, &shown, &bytes);
+ *
+ * Rules, as in core/streamfuse.h
+ *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code; the sentence of the last
+ *     failure stays on the handle. sf_bundle_open and sf_new_text give a handle also where they fail, unless memory is
+ *     out; it must be freed like any other.
+ *   - A bundle never changes: any threads may use it. A text is used by one thread at a time. Texts keep their bundle
+ *     alive.
+ *   - Text is UTF-8 with its length in bytes and may hold zero bytes; lists of text are JSON. What is handed out
+ *     belongs to the handle: a bundle's as long as the bundle, a text's until the next call on that text.
+ *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
+ */
+#ifndef STREAMFUSE_BUNDLE_H
+#define STREAMFUSE_BUNDLE_H
+
+#include "streamfuse.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sf_bundle sf_bundle;
+typedef struct sf_text sf_text;
+
+/* Reads and checks a bundle folder: the manifest, names, sizes, the drafting tables, tokenizer and chat template; with
+ * check_hashes 1 also the SHA-256 of every file. SF_BAD_FILE (or SF_BAD_TABLES) names file and field in one line. */
+SF_EXPORT int sf_bundle_open(const char* folder, int32_t check_hashes, sf_bundle** out);
+SF_EXPORT void sf_bundle_close(sf_bundle*);
+SF_EXPORT const char* sf_bundle_error(const sf_bundle*); /* never NULL */
+
+/* The facts for sf_open, identity and stop tokens included. `out->size` is set by the caller. */
+SF_EXPORT int sf_bundle_spec(const sf_bundle*, sf_spec* out);
+
+/* The drafting tables for sf_open: views of the mapped file. *count is 0 where there are none. They live as long as the
+ * bundle, so close it after the last session. */
+SF_EXPORT int sf_bundle_tensors(const sf_bundle*, const sf_tensor** out, int32_t* count);
+
+/* sf_default_options with the manifest's sampling_defaults. `out->size` is set by the caller. */
+SF_EXPORT int sf_bundle_defaults(const sf_bundle*, sf_options* out);
+
+/* The manifest as JSON text, as it lies in the file. */
+SF_EXPORT const char* sf_bundle_manifest(const sf_bundle*);
+
+/* Where the graphs are: the path of model.pte, of the folder model.mlpackage, or of the bundle (an .onnx per method). */
+SF_EXPORT const char* sf_bundle_graph(const sf_bundle*);
+
+/* 1 where the bundle has a chat template. */
+SF_EXPORT int32_t sf_bundle_can_chat(const sf_bundle*);
+
+/* ---- text of one sequence ------------------------------------------------------------------------------------------ */
+
+SF_EXPORT int sf_new_text(sf_bundle*, sf_text** out);
+SF_EXPORT void sf_free_text(sf_text*);
+SF_EXPORT const char* sf_text_error(const sf_text*); /* never NULL */
+
+/* Token ids of a text. marks 1: with the marks that the tokenizer itself puts around a prompt (a raw prompt); 0: without
+ * (text that a template wrote). SF_BAD_ARGUMENT where it is not UTF-8. */
+SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t marks, const int64_t** ids, int64_t* n);
+
+/* Text of tokens, without special ones. */
+SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
+
+/* A chat as the model was trained to read it, up to where its answer begins. messages: a JSON list of
+ * {"role": ..., "content": ...}. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. */
+SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
+
+/* ---- a conversation ------------------------------------------------------------------------------------------------ */
+
+/* Begins anew, with these messages (as for sf_text_render; NULL: none), for example a system message. */
+SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
+
+/* Adds a turn of the user: the token ids of the whole context, for sf_start. What the model wrote in earlier turns keeps
+ * the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or forgotten by
+ * sf_text_take_back. */
+SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
+
+/* Forgets a question that was not answered. */
+SF_EXPORT int sf_text_take_back(sf_text*);
+
+/* The messages so far as a JSON list; an answer that is being written comes when it ends. */
+SF_EXPORT int sf_text_messages(sf_text*, const char** json, size_t* bytes);
+
+/* The conversation as bytes, for the note of sf_save; sf_text_restore takes them back, or refuses them (SF_BAD_FILE) and
+ * changes nothing. An answer that is being written is closed first. */
+SF_EXPORT int sf_text_save(sf_text*, const void** note, size_t* bytes);
+SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
+
+/* ---- an answer as it is written ------------------------------------------------------------------------------------ */
+
+/* Begins a stream of tokens. stops: a JSON list of stop strings, or NULL. */
+SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes);
+
+/* The text that may be shown after this token: often none, never part of a character, never the beginning of what may
+ * become a stop string. SF_END where a stop string is complete: what stands before it is given, and no text after it. */
+SF_EXPORT int sf_text_push(sf_text*, int64_t id, const char** text, size_t* bytes);
+
+/* The end: text that was held back as the possible beginning of a stop string. An asked turn is closed: what was shown
+ * becomes the model's message, whole or cut short. Nothing happens where no stream runs. */
+SF_EXPORT int sf_text_end(sf_text*, const char** text, size_t* bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
