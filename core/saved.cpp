@@ -10,13 +10,13 @@
 namespace streamfuse {
 namespace {
 
-// The file: these numbers, little-endian as in memory, then identity, tokens, cache, and the checksum of all before it.
+// The file: these numbers, little-endian as in memory, then identity, tokens, cache, note, and the checksum of all before it.
 struct Header {
   char magic[8];
-  uint64_t version, capacity, identity_bytes, token_count, cached, cache_bytes;
+  uint64_t version, capacity, identity_bytes, token_count, cached, cache_bytes, note_bytes;
 };
 constexpr char kMagic[8] = {'s', 'f', 's', 'e', 's', 's', 'n', '\n'};
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
 
 struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -56,6 +56,7 @@ void write(const Saved& saved, const std::string& path) {
   header.token_count = saved.tokens.size();
   header.cached = static_cast<uint64_t>(saved.cached);
   header.cache_bytes = saved.cache.size();
+  header.note_bytes = saved.note.size();
   File file(std::fopen(draft.c_str(), "wb"));
   if (file == nullptr) bad(path, "cannot be written");
   Checksum sum;
@@ -68,6 +69,7 @@ void write(const Saved& saved, const std::string& path) {
   put(saved.identity.data(), saved.identity.size());
   put(saved.tokens.data(), saved.tokens.size() * sizeof(int64_t));
   put(saved.cache.data(), saved.cache.size());
+  put(saved.note.data(), saved.note.size());
   const uint64_t value = sum.value;
   fine = fine && std::fwrite(&value, 1, sizeof value, file.get()) == sizeof value && std::fflush(file.get()) == 0;
   file.reset();
@@ -104,13 +106,16 @@ Saved read(const std::string& path, const Spec& spec) {
   if (here < 0 || std::fseek(file.get(), 0, SEEK_END) != 0) bad(path, "cannot be read");
   const uint64_t size = static_cast<uint64_t>(std::ftell(file.get()));
   const uint64_t before = static_cast<uint64_t>(here) + header.token_count * sizeof(int64_t) + sizeof(uint64_t);
-  if (size < before || size - before != header.cache_bytes) bad(path, "is cut off or damaged");
+  if (size < before || header.cache_bytes > size - before || size - before - header.cache_bytes != header.note_bytes)
+    bad(path, "is cut off or damaged");
   std::fseek(file.get(), here, SEEK_SET);
   saved.capacity = spec.capacity, saved.cached = static_cast<int64_t>(header.cached);
   saved.tokens.resize(header.token_count);
   get(saved.tokens.data(), saved.tokens.size() * sizeof(int64_t));
   saved.cache.resize(header.cache_bytes);
   get(saved.cache.data(), saved.cache.size());
+  saved.note.resize(header.note_bytes);
+  get(saved.note.data(), saved.note.size());
   const uint64_t expected = sum.value;
   uint64_t found;
   if (std::fread(&found, 1, sizeof found, file.get()) != sizeof found || found != expected) bad(path, "is damaged");

@@ -1,4 +1,4 @@
-// A session in a file: tokens, the cache in the engine's own form, and what says whose they are.
+// A session in a file: tokens, the cache in the engine's own form, a note of the caller, and what says whose they are.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ struct Saved {
   int64_t capacity = 0, cached = 0;
   std::vector<int64_t> tokens;
   std::vector<uint8_t> cache;  // empty where the engine cannot save it
+  std::string note;            // the caller's own, for example a conversation
 };
 
 // In one piece or not at all. Throws Failure(SF_BAD_FILE), naming the file.

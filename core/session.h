@@ -37,8 +37,8 @@ class Session {
   void finish(const char* reason);
   void stop() { stop_.store(true, std::memory_order_relaxed); }
   void reset();
-  void save(const std::string& path);
-  void restore(const std::string& path);
+  void save(const std::string& path, const std::string& note);
+  std::string restore(const std::string& path);  // gives the note back
   std::string statistics() const { return statistics_.json(model_->spec); }
   const std::vector<int64_t>& tokens() const { return tokens_; }
   int64_t cached() const { return cached_; }

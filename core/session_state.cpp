@@ -52,10 +52,11 @@ void Session::set_costs(const double* first, const double* last, int32_t count, 
   costs_.set(ordered[0].data(), ordered[1].data(), count, frozen);
 }
 
-void Session::save(const std::string& path) {
+void Session::save(const std::string& path, const std::string& note) {
   finish(nullptr);
   Saved saved;
   saved.identity = spec_.identity, saved.capacity = spec_.capacity, saved.tokens = tokens_, saved.cached = cached_;
+  saved.note = note;
   if (backend_.save != nullptr && backend_.bytes_of != nullptr && backend_.load != nullptr && cached_ > 0) {
     uint64_t bytes = 0;
     check(backend_.bytes_of(backend_.context, cached_, &bytes));
@@ -65,7 +66,7 @@ void Session::save(const std::string& path) {
   write(saved, path);
 }
 
-void Session::restore(const std::string& path) {
+std::string Session::restore(const std::string& path) {
   Saved saved = read(path, spec_);
   const bool rows = !saved.cache.empty();
   if (rows) {
@@ -85,6 +86,7 @@ void Session::restore(const std::string& path) {
   tokens_.assign(saved.tokens.begin(), saved.tokens.end());
   statistics_.clear();
   plan_.begin(tokens_, 0);
+  return std::move(saved.note);
 }
 
 }  // namespace streamfuse

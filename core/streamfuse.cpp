@@ -18,7 +18,7 @@ struct sf_model {
 
 struct sf_session {
   std::unique_ptr<streamfuse::Session> session;  // null where making it failed
-  std::string error, statistics;
+  std::string error, statistics, note;
 };
 
 namespace {
@@ -215,17 +215,21 @@ const char* sf_statistics(sf_session* handle) {
   return code == SF_OK ? handle->statistics.c_str() : nullptr;
 }
 
-int sf_save(sf_session* handle, const char* path) {
+int sf_save(sf_session* handle, const char* path, const void* note, size_t note_bytes) {
   return on(handle, [&](streamfuse::Session& session) {
     if (path == nullptr) bad("save needs a path");
-    return session.save(path), SF_OK;
+    if (note == nullptr && note_bytes > 0) bad("save got no note, but its bytes");
+    return session.save(path, std::string(static_cast<const char*>(note), note_bytes)), SF_OK;
   });
 }
 
-int sf_restore(sf_session* handle, const char* path) {
+int sf_restore(sf_session* handle, const char* path, const void** note, size_t* note_bytes) {
   return on(handle, [&](streamfuse::Session& session) {
     if (path == nullptr) bad("restore needs a path");
-    return session.restore(path), SF_OK;
+    handle->note = session.restore(path);
+    if (note != nullptr) *note = handle->note.data();
+    if (note_bytes != nullptr) *note_bytes = handle->note.size();
+    return SF_OK;
   });
 }
 

@@ -218,11 +218,12 @@ SF_EXPORT int sf_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* c
  * where memory is out. */
 SF_EXPORT const char* sf_statistics(sf_session*);
 
-/* Writes tokens and cache to a file, in one piece or not at all; reads them back. A file of another bundle or version
- * is refused, and so is a damaged one; then the session is as before. An engine that fails to take its rows leaves it
- * empty. A text that runs is finished. */
-SF_EXPORT int sf_save(sf_session*, const char* path);
-SF_EXPORT int sf_restore(sf_session*, const char* path);
+/* Writes tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, in one piece or not at all;
+ * reads them back. A file of another bundle or version is refused, and so is a damaged one; then the session is as
+ * before. An engine that fails to take its rows leaves it empty. A text that runs is finished. The note handed out is
+ * valid until the next call on this session. */
+SF_EXPORT int sf_save(sf_session*, const char* path, const void* note, size_t note_bytes);
+SF_EXPORT int sf_restore(sf_session*, const char* path, const void** note, size_t* note_bytes);
 
 #ifdef __cplusplus
 }

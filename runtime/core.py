@@ -282,13 +282,15 @@ class CoreSession:
         """Forget all tokens."""
         self._check(self.library.sf_reset(self.handle()))
 
-    def save(self, path: str) -> None:
-        """Tokens and cache to a file, in one piece or not at all."""
-        self._check(self.library.sf_save(self.handle(), path.encode()))
+    def save(self, path: str, note: bytes = b"") -> None:
+        """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
+        self._check(self.library.sf_save(self.handle(), path.encode(), note, len(note)))
 
-    def restore(self, path: str) -> None:
-        """Read them back. CoreError for a file of another bundle, or a damaged one; then nothing has changed."""
-        self._check(self.library.sf_restore(self.handle(), path.encode()))
+    def restore(self, path: str) -> bytes:
+        """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed."""
+        note, size = c_void_p(), c_size_t()
+        self._check(self.library.sf_restore(self.handle(), path.encode(), byref(note), byref(size)))
+        return ctypes.string_at(note.value, size.value) if note.value else b""
 
     @property
     def tokens(self) -> list[int]:
@@ -376,8 +378,8 @@ def load_core() -> ctypes.CDLL:
         "sf_reset": (ctypes.c_int, [handle]),
         "sf_tokens": (ctypes.c_int, [handle, c_void_p, c_void_p, c_void_p]),
         "sf_statistics": (text, [handle]),
-        "sf_save": (ctypes.c_int, [handle, text]),
-        "sf_restore": (ctypes.c_int, [handle, text]),
+        "sf_save": (ctypes.c_int, [handle, text, text, c_size_t]),
+        "sf_restore": (ctypes.c_int, [handle, text, c_void_p, c_void_p]),
         "sf_set_costs": (ctypes.c_int, [handle, c_void_p, c_void_p, c_int32, c_int32]),
         "sf_grow_streams": (number, [handle, number, c_void_p, c_void_p, number, number, *[c_void_p] * 3]),
         "sf_grow_table": (number, [handle, *[number] * 4, *[c_void_p] * 3]),

@@ -175,15 +175,15 @@ class Session:
         """End the running generation at its next token. Any thread may call it."""
         self.core.stop()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Tokens and cache to a file, in one piece or not at all. What runs is ended. CoreError names the file."""
+    def save(self, path: str | os.PathLike[str], note: bytes = b"") -> None:
+        """Tokens, cache and a note to a file, in one piece or not at all. What runs is ended. CoreError names it."""
         self._close_generation()
-        self.core.save(os.fspath(path))
+        self.core.save(os.fspath(path), note)
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote. CoreError for a damaged file, or one of another bundle: nothing has changed."""
+    def restore(self, path: str | os.PathLike[str]) -> bytes:
+        """Read back what `save` wrote; its note. CoreError for a damaged file, or another bundle's: nothing changed."""
         self._close_generation()
-        self.core.restore(os.fspath(path))
+        return self.core.restore(os.fspath(path))
 
     def reset(self) -> None:
         """Forget everything: the next prompt is read from its first token."""

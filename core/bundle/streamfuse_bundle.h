@@ -98,7 +98,8 @@ SF_EXPORT int sf_text_take_back(sf_text*);
 SF_EXPORT int sf_text_messages(sf_text*, const char** json, size_t* bytes);
 
 /* The conversation as bytes, for the note of sf_save; sf_text_restore takes them back, or refuses them (SF_BAD_FILE) and
- * changes nothing. An answer that is being written is closed first. */
+ * changes nothing. An answer that is being written is closed first. The bytes are JSON, and Python's are the same:
+ * {"messages": [...], "read_text": what the cache holds as text, "read_ids": the same as token ids}. */
 SF_EXPORT int sf_text_save(sf_text*, const void** note, size_t* bytes);
 SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 

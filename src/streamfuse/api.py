@@ -310,6 +310,16 @@ class Chat:
         self._session.reset()
         self._conversation.reset()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """The conversation and its cache to a file, for `restore` in another process, or on a phone."""
+        self._end_turn()
+        self._session.save(path, self._conversation.note())
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Read back what `save` wrote. CoreError or TextError for any other file; the conversation has not changed."""
+        self._end_turn()
+        self._conversation.take_note(self._session.restore(path))
+
     def close(self) -> None:
         """Give the cache's memory back; what runs is ended."""
         self._end_turn()

@@ -79,6 +79,10 @@ class TextIO:
         """Token ids of a chat."""
         return self.encode_rendered(self.render(messages))
 
+    def has(self, token_id: int) -> bool:
+        """Whether the tokenizer knows this id."""
+        return 0 <= token_id < 2**32 and self._tokenizer.id_to_token(token_id) is not None
+
     def _word(self, token_id: int | None) -> str:
         return "" if token_id is None else (self._tokenizer.id_to_token(token_id) or "")
 
@@ -129,6 +133,29 @@ class Conversation:
     def take_back(self) -> None:
         """The last question was not answered: forget it."""
         self.messages.pop()
+
+    def note(self) -> bytes:
+        """The conversation as JSON, in the form of core/bundle's sf_text_save."""
+        state = {"messages": self.messages, "read_text": self._read_text, "read_ids": self._read_ids}
+        return json.dumps(state, ensure_ascii=False).encode()
+
+    def take_note(self, note: bytes) -> None:
+        """The conversation that `note` gave. TextError for anything else; then nothing has changed."""
+        try:
+            state = json.loads(note.decode())
+            messages = [{"role": m["role"], "content": m["content"]} for m in state["messages"]]
+            text, ids = state["read_text"], state["read_ids"]
+            sound = (
+                all(isinstance(value, str) for message in messages for value in message.values())
+                and isinstance(text, str)
+                and isinstance(ids, list)
+                and all(type(token) is int and self.text_io.has(token) for token in ids)
+            )
+        except (ValueError, KeyError, TypeError, RecursionError):
+            sound = False
+        if not sound:
+            raise TextError("the saved session holds no conversation; it was not saved by a chat")
+        self.messages, self._read_text, self._read_ids = messages, text, ids
 
 
 def _compile(template: str) -> jinja2.Template:

@@ -257,6 +257,40 @@ def test_a_chat_reads_only_what_is_new(model: streamfuse.Model, made: list[fakes
         assert chat.send("a").tokens == answers[0].tokens
 
 
+def test_a_saved_chat_goes_on_in_another_model_as_if_it_had_not_stopped(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    with streamfuse.open(folder) as model, model.chat("brief", max_new_tokens=3) as chat:
+        chat.send("a")
+        chat.save(tmp_path / "saved")
+        messages, whole = chat.messages, chat.send("b")
+    with streamfuse.open(folder) as model, model.chat(max_new_tokens=3) as chat:
+        chat.send("something else")
+        chat.restore(tmp_path / "saved")
+        assert chat.messages == messages
+        before = read(made[-1])
+        assert chat.send("b").tokens == whole.tokens
+        assert 0 < read(made[-1]) - before < 40, "only the new turn is read"
+
+
+def test_a_session_without_a_conversation_is_no_chat(model: streamfuse.Model, tmp_path: Path) -> None:
+    with model.chat(max_new_tokens=3) as chat:
+        first = chat.send("a")
+        for note in (
+            b"",
+            b"[]",
+            b"{}",
+            b"\xff",
+            b'{"messages": [{"role": 1, "content": ""}], "read_text": "", "read_ids": []}',
+        ):
+            with model.session() as session:
+                session.save(tmp_path / "saved", note)
+            with pytest.raises(TextError, match="holds no conversation"):
+                chat.restore(tmp_path / "saved")
+        assert [message["content"] for message in chat.messages] == ["a", first.text]
+        assert len(chat.send("b").tokens) == 3
+
+
 def test_a_chat_turn_that_is_left_early_counts_as_far_as_it_was_delivered(model: streamfuse.Model) -> None:
     with model.chat(max_new_tokens=8) as chat, chat.stream("a") as answer:
         first = next(answer)

@@ -259,11 +259,11 @@ def test_a_restored_session_reads_nothing_again_and_goes_on_token_for_token(tmp_
         first = session.generate(prompt, config)
         for _ in range(9):
             next(first)
-        session.save(tmp_path / "saved")
+        session.save(tmp_path / "saved", b"a \0 note")
         context = session.tokens
     backend = SavingBackend(spec())
     with Session(backend, identity="a") as session:
-        session.restore(tmp_path / "saved")
+        assert session.restore(tmp_path / "saved") == b"a \0 note"
         assert backend.cache == context[:-1]
         rest = session.generate(context, replace(config, max_new_tokens=11))
         rest.finish()
@@ -306,9 +306,9 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
     path = tmp_path / "saved"
     with Session(SavingBackend(spec()), identity="a") as session:
         session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
-        session.save(path)
+        session.save(path, b"note")
         good, tokens = path.read_bytes(), session.tokens
-        cut, late = (b"", good[:20], good[:-1], good[:-9]), flipped(good, len(good) - 12)
+        cut, late = (b"", good[:20], good[:-1], good[:-9]), flipped(good, len(good) - 10)
         for damaged in (*cut, good + b"x", b"x" + good[1:], flipped(good, 100), late):
             path.write_bytes(damaged)
             with pytest.raises(CoreError, match=re.escape(str(path))):
