@@ -10,7 +10,8 @@
 namespace streamfuse {
 namespace {
 
-// The file: these numbers, little-endian as in memory, then identity, tokens, cache, note, and the checksum of all before it.
+// The file: these numbers, little-endian as in memory, then identity, tokens, cache, note, and the checksum of all
+// before it.
 struct Header {
   char magic[8];
   uint64_t version, capacity, identity_bytes, token_count, cached, cache_bytes, note_bytes;

@@ -58,20 +58,22 @@ SF_EXPORT int sf_bundle_defaults(const sf_bundle*, sf_options* out);
 /* The manifest as JSON text, as it lies in the file. */
 SF_EXPORT const char* sf_bundle_manifest(const sf_bundle*);
 
-/* Where the graphs are: the path of model.pte, of the folder model.mlpackage, or of the bundle (an .onnx per method). */
+/* Where the graphs are: the path of model.pte, of the folder model.mlpackage, or of the bundle (an .onnx per method).
+ */
 SF_EXPORT const char* sf_bundle_graph(const sf_bundle*);
 
 /* 1 where the bundle has a chat template. */
 SF_EXPORT int32_t sf_bundle_can_chat(const sf_bundle*);
 
-/* ---- text of one sequence ------------------------------------------------------------------------------------------ */
+/* ---- text of one sequence ------------------------------------------------------------------------------------------
+ */
 
 SF_EXPORT int sf_new_text(sf_bundle*, sf_text** out);
 SF_EXPORT void sf_free_text(sf_text*);
 SF_EXPORT const char* sf_text_error(const sf_text*); /* never NULL */
 
-/* Token ids of a text. marks 1: with the marks that the tokenizer itself puts around a prompt (a raw prompt); 0: without
- * (text that a template wrote). SF_BAD_ARGUMENT where it is not UTF-8. */
+/* Token ids of a text. marks 1: with the marks that the tokenizer itself puts around a prompt (a raw prompt); 0:
+ * without (text that a template wrote). SF_BAD_ARGUMENT where it is not UTF-8. */
 SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t marks, const int64_t** ids, int64_t* n);
 
 /* Text of tokens, without special ones. */
@@ -81,14 +83,15 @@ SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char
  * {"role": ..., "content": ...}. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. */
 SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
 
-/* ---- a conversation ------------------------------------------------------------------------------------------------ */
+/* ---- a conversation ------------------------------------------------------------------------------------------------
+ */
 
 /* Begins anew, with these messages (as for sf_text_render; NULL: none), for example a system message. */
 SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
 
-/* Adds a turn of the user: the token ids of the whole context, for sf_start. What the model wrote in earlier turns keeps
- * the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or forgotten by
- * sf_text_take_back. */
+/* Adds a turn of the user: the token ids of the whole context, for sf_start. What the model wrote in earlier turns
+ * keeps the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or
+ * forgotten by sf_text_take_back. */
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 
 /* Forgets a question that was not answered. */
@@ -97,19 +100,21 @@ SF_EXPORT int sf_text_take_back(sf_text*);
 /* The messages so far as a JSON list; an answer that is being written comes when it ends. */
 SF_EXPORT int sf_text_messages(sf_text*, const char** json, size_t* bytes);
 
-/* The conversation as bytes, for the note of sf_save; sf_text_restore takes them back, or refuses them (SF_BAD_FILE) and
- * changes nothing. An answer that is being written is closed first. The bytes are JSON, and Python's are the same:
+/* The conversation as bytes, for the note of sf_save; sf_text_restore takes them back, or refuses them (SF_BAD_FILE)
+ * and changes nothing. An answer that is being written is closed first. The bytes are JSON, and Python's are the same:
  * {"messages": [...], "read_text": what the cache holds as text, "read_ids": the same as token ids}. */
 SF_EXPORT int sf_text_save(sf_text*, const void** note, size_t* bytes);
 SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 
-/* ---- an answer as it is written ------------------------------------------------------------------------------------ */
+/* ---- an answer as it is written ------------------------------------------------------------------------------------
+ */
 
 /* Begins a stream of tokens. stops: a JSON list of stop strings, or NULL. */
 SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes);
 
 /* The text that may be shown after this token: often none, never part of a character, never the beginning of what may
- * become a stop string. SF_END where a stop string is complete: what stands before it is given, and no text after it. */
+ * become a stop string. SF_END where a stop string is complete: what stands before it is given, and no text after it.
+ */
 SF_EXPORT int sf_text_push(sf_text*, int64_t id, const char** text, size_t* bytes);
 
 /* The end: text that was held back as the possible beginning of a stop string. An asked turn is closed: what was shown
