@@ -1,0 +1,57 @@
+package dev.streamfuse
+
+import kotlinx.serialization.SerialName
+import kotlinx.serialization.Serializable
+
+/**
+ * What is asked of one answer. A null field takes the chat's default, then the bundle's ([Model.defaults]).
+ *
+ * The names are those of every language and of the command line. Ranges are checked when the answer begins: a
+ * [StreamFuseException] with [ErrorCode.BAD_ARGUMENT] names the field and its range.
+ *
+ * @property maxNewTokens tokens to generate at most.
+ * @property temperature 0 is greedy; higher is more varied.
+ * @property topK sample among the k most probable tokens; 0: off.
+ * @property topP sample among the most probable tokens of this total probability; 1: off.
+ * @property minP drop tokens below this share of the most probable one; 0: off.
+ * @property repetitionPenalty above 1, tokens seen before are less probable; 1: off.
+ * @property seed the same seed gives the same text, with and without speculation; its 64 bits count as unsigned.
+ * @property stop the text ends before any of these.
+ * @property stopTokenIds tokens that end the text, beside the model's own.
+ * @property ignoreEos the model's end-of-sequence tokens are tokens like others.
+ * @property enableSpeculativeDecoding false: one token per pass, the baseline. The text is the same. Null or true: drafts
+ *   are used where the bundle has them, and [Statistics.fallbackReason] says why where they are not.
+ * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen pass by pass, by the cost measured on
+ *   this device.
+ */
+@Serializable
+public data class GenerationConfig(
+    @SerialName("max_new_tokens") val maxNewTokens: Int? = null,
+    val temperature: Double? = null,
+    @SerialName("top_k") val topK: Int? = null,
+    @SerialName("top_p") val topP: Double? = null,
+    @SerialName("min_p") val minP: Double? = null,
+    @SerialName("repetition_penalty") val repetitionPenalty: Double? = null,
+    val seed: Long? = null,
+    val stop: List<String>? = null,
+    @SerialName("stop_token_ids") val stopTokenIds: List<Int>? = null,
+    @SerialName("ignore_eos") val ignoreEos: Boolean? = null,
+    @SerialName("speculative") val enableSpeculativeDecoding: Boolean? = null,
+    val width: Int? = null,
+) {
+    /** This configuration; what is null in it comes from [defaults]. */
+    public fun over(defaults: GenerationConfig): GenerationConfig = GenerationConfig(
+        maxNewTokens = maxNewTokens ?: defaults.maxNewTokens,
+        temperature = temperature ?: defaults.temperature,
+        topK = topK ?: defaults.topK,
+        topP = topP ?: defaults.topP,
+        minP = minP ?: defaults.minP,
+        repetitionPenalty = repetitionPenalty ?: defaults.repetitionPenalty,
+        seed = seed ?: defaults.seed,
+        stop = stop ?: defaults.stop,
+        stopTokenIds = stopTokenIds ?: defaults.stopTokenIds,
+        ignoreEos = ignoreEos ?: defaults.ignoreEos,
+        enableSpeculativeDecoding = enableSpeculativeDecoding ?: defaults.enableSpeculativeDecoding,
+        width = width ?: defaults.width,
+    )
+}

@@ -1,0 +1,84 @@
+package dev.streamfuse
+
+import kotlinx.serialization.SerialName
+import kotlinx.serialization.Serializable
+import kotlinx.serialization.Transient
+import kotlinx.serialization.json.Json
+
+/**
+ * What one answer took. The keys of its JSON are the same in every language (docs/runtime.md); times are of the
+ * generating loop alone, in milliseconds, without what the app does between two tokens.
+ *
+ * @property promptTokens length of the whole prompt, the part found in the cache included.
+ * @property generatedTokens delivered tokens.
+ * @property modelLoadMs how long loading the model took.
+ * @property prefillMs reading the prompt.
+ * @property firstTokenMs from the start to the first token, prefill included; measuring costs is not.
+ * @property decodeTokensPerSecond delivered tokens per second of everything after prefill.
+ * @property prefillTokensPerSecond [prefilledTokens] per second of [prefillMs].
+ * @property rounds verify passes; 0 in plain decoding.
+ * @property targetForwardPasses verify and decode passes.
+ * @property draftTokensProposed drafted tokens, accepted or not.
+ * @property draftTokensAccepted drafted tokens that were delivered.
+ * @property acceptanceRate accepted / proposed.
+ * @property acceptancePerDepth per depth of the draft, the share of passes that delivered a drafted token of that depth.
+ * @property meanAcceptedTokens tokens per pass; plain decoding has 1.
+ * @property timeMs milliseconds per part of the loop: prefill, draft, verify, accept, commit, sample.
+ * @property widths passes per method.
+ * @property speculative whether drafts were to be used.
+ * @property fallbackReason why they were not, or why passes were plain; null where there is nothing to say.
+ * @property finishReason `stop` (a stop token or stop string), `length` ([GenerationConfig.maxNewTokens]), `context` (the
+ *   context is full) or `stopped` (ended early, from outside or by an error).
+ * @property acceptancePerRank per rank of a candidate among its siblings, how often it was right.
+ * @property fallbackReasons plain passes in the place of drafting, per reason.
+ * @property costMs what a full pass of each method was expected to take when the answer began.
+ * @property acceptedBySource accepted drafted tokens by who proposed them.
+ * @property prefilledTokens tokens of the prompt that were not in the cache.
+ * @property streamsPasses passes that computed streams alone.
+ * @property nearTies choices that another engine's rounding might turn.
+ */
+@Serializable
+public data class Statistics(
+    @SerialName("prompt_tokens") val promptTokens: Int = 0,
+    @SerialName("generated_tokens") val generatedTokens: Int = 0,
+    @SerialName("model_load_ms") val modelLoadMs: Double = 0.0,
+    @SerialName("prefill_ms") val prefillMs: Double = 0.0,
+    @SerialName("first_token_ms") val firstTokenMs: Double = 0.0,
+    @SerialName("decode_token_per_sec") val decodeTokensPerSecond: Double = 0.0,
+    @SerialName("prefill_token_per_sec") val prefillTokensPerSecond: Double = 0.0,
+    val rounds: Int = 0,
+    @SerialName("target_forward_passes") val targetForwardPasses: Int = 0,
+    @SerialName("draft_tokens_proposed") val draftTokensProposed: Int = 0,
+    @SerialName("draft_tokens_accepted") val draftTokensAccepted: Int = 0,
+    @SerialName("acceptance_rate") val acceptanceRate: Double = 0.0,
+    @SerialName("acceptance_per_depth") val acceptancePerDepth: List<Double> = emptyList(),
+    @SerialName("mean_accepted_tokens") val meanAcceptedTokens: Double = 0.0,
+    @SerialName("time_ms") val timeMs: Map<String, Double?> = emptyMap(),
+    val widths: Map<String, Int> = emptyMap(),
+    val speculative: Boolean = false,
+    @SerialName("fallback_reason") val fallbackReason: String? = null,
+    @SerialName("finish_reason") val finishReason: String = "",
+    @SerialName("acceptance_per_rank") val acceptancePerRank: List<Double> = emptyList(),
+    @SerialName("fallback_reasons") val fallbackReasons: Map<String, Int> = emptyMap(),
+    @SerialName("cost_ms") val costMs: Map<String, Double?> = emptyMap(),
+    @SerialName("accepted_by_source") val acceptedBySource: Map<String, Int> = emptyMap(),
+    @SerialName("prefilled_tokens") val prefilledTokens: Int = 0,
+    @SerialName("streams_passes") val streamsPasses: Int = 0,
+    @SerialName("near_ties") val nearTies: Int = 0,
+) {
+    /** The JSON object as the core wrote it, keys of later versions included. */
+    @Transient
+    public var json: String = ""
+        private set
+
+    public companion object {
+        private val reader = Json {
+            ignoreUnknownKeys = true
+            coerceInputValues = true // the core writes null for what is not a finite number
+        }
+
+        /** Reads the JSON object of any language's statistics. */
+        public fun of(json: String): Statistics =
+            reader.decodeFromString(serializer(), json).also { it.json = json }
+    }
+}

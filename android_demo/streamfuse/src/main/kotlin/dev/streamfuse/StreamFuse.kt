@@ -1,0 +1,48 @@
+package dev.streamfuse
+
+import java.io.File
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.withContext
+
+/**
+ * How a model is loaded and run.
+ *
+ * @property threads of the engine; null lets it choose (on phones: the big cores).
+ * @property cacheDir a folder where the measured costs of passes are kept, for example Android's `context.cacheDir`. Null:
+ *   each chat measures anew before its first drafted answer, about 100 ms.
+ * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that was
+ *   checked when it was installed.
+ * @property dispatcher where answers are generated. A pass keeps its thread busy, so the default is not the few threads of
+ *   [Dispatchers.Default].
+ */
+public data class Options(
+    val threads: Int? = null,
+    val cacheDir: File? = null,
+    val checkHashes: Boolean = true,
+    val dispatcher: CoroutineDispatcher = Dispatchers.IO,
+)
+
+/** The way in: opens a bundle that `streamfuse export` wrote. */
+public object StreamFuse {
+    /**
+     * Opens and checks the bundle in [folder], and loads its graphs. It takes from a tenth of a second to some seconds:
+     * call it off the main thread, or use [loadInBackground].
+     *
+     * @throws StreamFuseException where the bundle cannot be used here; its sentence names file and field.
+     */
+    @JvmStatic
+    @JvmOverloads
+    public fun load(folder: File, options: Options = Options()): Model = TODO()
+
+    /** [load] on the dispatcher of [options]. Where the caller is cancelled meanwhile, the model is closed again. */
+    public suspend fun loadInBackground(folder: File, options: Options = Options()): Model {
+        var model: Model? = null
+        try {
+            return withContext(options.dispatcher) { load(folder, options).also { model = it } }
+        } catch (error: Throwable) {
+            model?.close()
+            throw error
+        }
+    }
+}

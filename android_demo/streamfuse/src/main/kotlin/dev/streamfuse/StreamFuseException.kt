@@ -1,0 +1,46 @@
+package dev.streamfuse
+
+/** The kinds of failure, as in core/streamfuse.h. */
+public enum class ErrorCode(internal val value: Int) {
+    /** The caller's numbers or text: a range, a length, an unknown name, a prompt longer than the context. */
+    BAD_ARGUMENT(1),
+
+    /** A graph file is missing, damaged, not what the manifest says, or made for another engine. */
+    BAD_PROGRAM(2),
+
+    /** A graph needs an operator or backend that this library does not carry. */
+    MISSING_OPERATOR(3),
+
+    /** The cache has no room for these rows. */
+    CONTEXT_FULL(4),
+
+    /** Rows to commit did not survive their pass. */
+    NOT_KEPT(5),
+
+    /** The engine reported an error while it ran. */
+    EXECUTION(6),
+
+    /** Memory is out. */
+    OUT_OF_MEMORY(7),
+
+    /** An internal check failed: close this chat. */
+    BROKEN(8),
+
+    /** The drafting tables contradict themselves or the model. */
+    BAD_TABLES(9),
+
+    /** A bundle or a saved chat is missing, damaged, or not of this kind. */
+    BAD_FILE(10),
+    ;
+
+    internal companion object {
+        fun of(value: Int): ErrorCode = entries.firstOrNull { it.value == value } ?: BROKEN
+    }
+}
+
+/**
+ * What the library could not do, in one sentence ([message]) that names the thing, the limit and the next step.
+ *
+ * @property code the kind of failure.
+ */
+public class StreamFuseException(public val code: ErrorCode, sentence: String) : RuntimeException(sentence)
