@@ -36,7 +36,7 @@ export PYTHONSAFEPATH := 1
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-NATIVE_SOURCES := $(wildcard core/* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
+NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
