@@ -1,6 +1,7 @@
 #include "streamfuse_engine.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -173,6 +174,35 @@ int sf_program_spec(sf_program* handle, sf_spec* out) {
     out->prefill_rows = handle->program->signature("prefill").rows;
     out->verify = handle->verify.data(), out->verify_count = static_cast<int32_t>(handle->verify.size());
     out->deferred = handle->program->signatures().count(streamfuse::kStreams) > 0;
+  });
+}
+
+int sf_program_check(sf_program* handle, const sf_spec* manifest) {
+  sf_spec own;
+  if (const int code = sf_program_spec(handle, &own); code != SF_OK) return code;
+  return of_program(handle, [&] {
+    if (manifest == nullptr || manifest->size < offsetof(sf_spec, stop_ids)) bad_argument("check needs a spec");
+    const auto agree = [](const std::string& name, int64_t said, int64_t found) {
+      if (said != found)
+        throw Failure(SF_BAD_PROGRAM, "the manifest says " + name + " " + std::to_string(said) +
+                                          ", but the program has " + std::to_string(found));
+    };
+    agree("capacity", manifest->capacity, own.capacity);
+    agree("vocab_size", manifest->vocab_size, own.vocab_size);
+    agree("num_streams", manifest->num_streams, own.num_streams);
+    agree("top_k", manifest->top_k, own.top_k);
+    agree("prefill_rows", manifest->prefill_rows, own.prefill_rows);
+    agree("deferred", manifest->deferred, own.deferred);
+    for (int32_t i = 0; i < manifest->verify_count; ++i) {
+      const sf_method& said = manifest->verify[i];
+      const std::string name = said.name;
+      const sf_method* end = own.verify + own.verify_count;
+      const sf_method* found = std::find_if(own.verify, end, [&](const sf_method& m) { return name == m.name; });
+      if (found == end) throw Failure(SF_BAD_PROGRAM, "the manifest says " + name + ", which the program has not");
+      agree("rows of " + name, said.rows, found->rows);
+      agree("keep of " + name, said.keep, found->keep);
+      agree("stream_nodes of " + name, said.carrying, found->carrying);
+    }
   });
 }
 

@@ -43,6 +43,10 @@ SF_EXPORT int sf_program_describe(sf_program*, const char** json);
  * program. */
 SF_EXPORT int sf_program_spec(sf_program*, sf_spec* out);
 
+/* Whether a manifest's facts are the program's: SF_BAD_PROGRAM names the first that differs. Stop tokens and identity
+ * are not compared, and the program may have verify methods that the manifest does not name. */
+SF_EXPORT int sf_program_check(sf_program*, const sf_spec* manifest);
+
 SF_EXPORT int sf_engine_new(sf_program*, sf_engine** out);
 SF_EXPORT void sf_engine_free(sf_engine*);
 SF_EXPORT const char* sf_engine_error(const sf_engine*);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/streamfuse_engine.h"
@@ -274,6 +275,42 @@ void damaged_files_are_refused(const Program& program) {
   std::remove(path.c_str());
 }
 
+void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
+  sf_spec spec;
+  check(sf_program_spec(program.handle, &spec), program.handle);
+  const std::vector<sf_method> verify(spec.verify, spec.verify + spec.verify_count);
+  const auto expect_refused = [&](sf_spec manifest, const char* named) {
+    expect(sf_program_check(program.handle, &manifest) == SF_BAD_PROGRAM, std::string(named) + " was not compared");
+    const std::string sentence = said_by(program.handle);
+    expect(sentence.find(named) != std::string::npos, sentence + " does not name " + named);
+  };
+  check(sf_program_check(program.handle, &spec), program.handle);
+  for (const auto& [field, name] : {std::pair{&sf_spec::capacity, "capacity"},
+                                    {&sf_spec::vocab_size, "vocab_size"},
+                                    {&sf_spec::num_streams, "num_streams"},
+                                    {&sf_spec::top_k, "top_k"},
+                                    {&sf_spec::prefill_rows, "prefill_rows"}}) {
+    sf_spec other = spec;
+    ++(other.*field);
+    expect_refused(other, name);
+  }
+  sf_spec other = spec;
+  other.deferred = !spec.deferred;
+  expect_refused(other, "deferred");
+  for (const auto& [field, name] : {std::pair{&sf_method::rows, "rows of verify_"},
+                                    {&sf_method::keep, "keep of verify_"},
+                                    {&sf_method::carrying, "stream_nodes of verify_"}}) {
+    std::vector<sf_method> changed = verify;
+    ++(changed.back().*field);
+    other = spec, other.verify = changed.data();
+    expect_refused(other, name);
+  }
+  std::vector<sf_method> more = verify;
+  more.push_back({"verify_999", 999, 999, 0});
+  other = spec, other.verify = more.data(), ++other.verify_count;
+  expect_refused(other, "verify_999");
+}
+
 // FNV-1a over the bits of a drafted pass, equal on every machine for graphs of our operators.
 uint64_t digest(const Program& program) {
   const Engine session(program);
@@ -307,6 +344,7 @@ int main(int argc, char** argv) {
     wrong_commits_and_lengths_are_refused(program);
     a_full_context_is_refused_and_can_be_cut(program);
     damaged_files_are_refused(program);
+    a_manifest_that_is_not_the_programs_is_refused(program);
     std::printf("digest: %016llx\n", static_cast<unsigned long long>(digest(program)));
   } catch (const std::exception& error) {
     expect(false, error.what());
