@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from streamfuse.durable import replace_file
 
 from .config import CheckpointError, ModelConfig, StreamConfig
 from .streams import StreamFused
@@ -76,7 +77,7 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     save_file(state, temporary, metadata=metadata)
-    os.replace(temporary, path)
+    replace_file(temporary, path)
 
 
 def _stored(name: str, value: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from streamfuse.durable import flush, flush_tree
+
 from .config import CheckpointError, ModelConfig
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -320,7 +322,9 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
                 raise
             if folder.is_dir():  # without source.json it is not ours to use, and not ours to delete
                 raise PullError(f"{folder}: is in the way; it has no source.json, so it was not made by a pull")
+            flush_tree(staging)
             staging.rename(folder)
+            flush(folder.parent)
     except OSError as error:
         raise PullError(f"{folder}: cannot be written ({error.strerror or error})") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,8 @@ def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
         BundleError: with one line that names the file and the field.
     """
     folder = Path(path)
+    if not os.path.lexists(folder) and (aside := set_aside(folder)).is_dir():
+        folder = aside  # a writer was killed before the new one had the name
     if not folder.exists():
         raise BundleError(f"{folder}: no such folder")
     if not folder.is_dir():
@@ -98,6 +101,11 @@ def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
             raise BundleError(f"{folder / MANIFEST_NAME}: files: has no {name}")
     _check_files(folder, manifest, verify)
     return Bundle(folder, manifest)
+
+
+def set_aside(folder: Path) -> Path:
+    """Where the writer keeps a bundle that it overwrites, on systems that need a moment without the name."""
+    return folder.with_name(f".{folder.name}.replaced") if folder.name else folder
 
 
 def file_sha256(path: Path) -> str:

@@ -1,20 +1,33 @@
-"""Writing a bundle: into a sibling folder first, then renamed, so nobody ever sees half of one."""
+"""Writing a bundle: into a sibling folder first, flushed and then renamed, so nobody ever sees half of one.
+
+A bundle that is overwritten changes places with the new one in one step. Where the system cannot do that, the old one
+steps aside (`set_aside`) for the moment between two renames; who opens the bundle after a crash in that moment finds it
+there, and the next writer puts it back.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pydantic import BaseModel
 
+from streamfuse.durable import exchange, flush, flush_tree
+
 from .errors import BundleError
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, manifest_json, parse_manifest
-from .reader import file_sha256
+from .reader import file_sha256, set_aside
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a share of it, the largest file
 
 
 class BundleWriter:
@@ -24,8 +37,8 @@ class BundleWriter:
             (writer.folder / "model.pte").write_bytes(...)
             writer.write_manifest(model=..., methods=..., ...)
 
-    On a normal exit the folder takes its final name in one rename; on an exception it is removed and whatever was at
-    the final name stays as it was.
+    On a normal exit the folder is flushed to disk and takes its final name; on an exception it is removed and whatever
+    was at the final name stays as it was. What a killed writer left behind is removed by the next one of that name.
 
     Raises:
         BundleError: the target exists and `overwrite` is off, or is something else than a bundle; a manifest that is
@@ -36,6 +49,7 @@ class BundleWriter:
         self.path = Path(path)
         self._overwrite = overwrite
         self._folder: Path | None = None
+        self._mine = -1  # the folder, open and locked for as long as this process lives
         self._manifest: Manifest | None = None
 
     @property
@@ -46,10 +60,15 @@ class BundleWriter:
         return self._folder
 
     def __enter__(self) -> BundleWriter:
-        self._refuse_if_taken()
+        if not self.path.name:
+            raise BundleError(f"{self.path}: not the name of a folder")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.partial-", dir=self.path.parent))
+            with _locked(self.path.parent):
+                self._recover()
+                self._refuse_if_taken()
+                self._folder = Path(tempfile.mkdtemp(prefix=self._partial, dir=self.path.parent))
+                self._mine = _lock(self._folder)
         except OSError as error:
             raise BundleError(f"{self.path}: cannot be written ({error.strerror})") from None
         self._folder.chmod(0o777 & ~_umask())  # mkdtemp gives 0700, a bundle is an ordinary folder
@@ -85,13 +104,36 @@ class BundleWriter:
                 if self._manifest is None:
                     raise BundleError(f"{self.path / MANIFEST_NAME}: was never written")
                 self._publish(folder)
+            elif isinstance(error, OSError) and error.errno in _FULL:
+                raise error
+        except OSError as failure:
+            hint = "; make room and try again" if failure.errno in _FULL else ""
+            raise BundleError(f"{self.path}: cannot be written ({failure.strerror}){hint}") from None
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # already renamed where all went well
+            shutil.rmtree(folder, ignore_errors=True)  # renamed where all went well; then it is the old one, if any
+            if self._mine >= 0:
+                os.close(self._mine)
             self._folder = None
 
+    @property
+    def _partial(self) -> str:
+        """How the names of temporary folders begin."""
+        return f".{self.path.name}.partial-"
+
+    def _recover(self) -> None:
+        """Put back what a killed writer set aside, and remove what it wrote half."""
+        aside = set_aside(self.path)
+        if aside.is_dir():
+            if os.path.lexists(self.path):
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                aside.rename(self.path)
+        for left in self.path.parent.iterdir():
+            if left.name.startswith(self._partial) and (lock := _lock(left)) >= 0:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+
     def _refuse_if_taken(self) -> None:
-        if not self.path.name:
-            raise BundleError(f"{self.path}: not the name of a folder")
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
@@ -102,19 +144,45 @@ class BundleWriter:
             raise BundleError(f"{self.path}: exists and is not a bundle, so it is not overwritten")
 
     def _publish(self, folder: Path) -> None:
-        self._refuse_if_taken()  # once more: someone may have written it meanwhile
-        if not os.path.lexists(self.path):
-            folder.rename(self.path)
-            return
-        # A folder cannot be replaced in one step: the old one steps aside, and comes back if the new one fails to move.
-        aside = folder.with_name(folder.name + ".old")
-        self.path.rename(aside)
-        try:
-            folder.rename(self.path)
-        except BaseException:
-            aside.rename(self.path)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
+        flush_tree(folder)
+        with _locked(self.path.parent):
+            self._refuse_if_taken()  # once more: someone may have written it meanwhile
+            if not os.path.lexists(self.path):
+                folder.rename(self.path)
+            elif not exchange(folder, self.path):
+                aside = set_aside(self.path)
+                self.path.rename(aside)
+                try:
+                    folder.rename(self.path)
+                except BaseException:
+                    aside.rename(self.path)
+                    raise
+                flush(self.path.parent)
+                shutil.rmtree(aside, ignore_errors=True)
+            flush(self.path.parent)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time among those that give names in a folder. A file system without locks has none."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def _lock(folder: Path) -> int:
+    """The folder, open, and locked until that is closed or the process ends; -1 where another process has it."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(number)
+        return -1
+    return number
 
 
 def _model_as_dict(value: Any) -> Any:

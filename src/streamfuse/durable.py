@@ -1,0 +1,61 @@
+"""Files that outlive a crash: flushed before they take a name, and folders that change places in one step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+_HERE = -100  # AT_FDCWD of Linux: paths are relative to the current folder
+_SWAP = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk. OSError where the file cannot be written there."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError:
+        if not path.is_dir():  # some file systems cannot flush a folder
+            raise
+    finally:
+        os.close(number)
+
+
+def flush_tree(folder: Path) -> None:
+    """`flush` for all that lies below a folder, and the folder."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        flush(path)
+    flush(folder)
+
+
+def replace_file(temporary: Path, path: Path) -> None:
+    """Give a written file its name, in the place of what has it: after a crash it is the old one or the new one."""
+    flush(temporary)
+    os.replace(temporary, path)
+    flush(path.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two names change places in one step. False where the system or its file system cannot."""
+    swap = _swap()
+    with suppress(ValueError):  # a zero byte in a path
+        return swap is not None and swap(os.fsencode(one), os.fsencode(other)) == 0
+    return False
+
+
+@lru_cache(maxsize=1)
+def _swap() -> Callable[[bytes, bytes], int] | None:
+    name = {"linux": "renameat2", "darwin": "renamex_np"}.get(sys.platform, "")
+    function = getattr(ctypes.CDLL(None), name, None) if name else None
+    if function is None:
+        return None
+    if sys.platform == "darwin":
+        function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint]
+        return lambda one, other: int(function(one, other, _SWAP))
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return lambda one, other: int(function(_HERE, one, _HERE, other, _SWAP))
