@@ -63,6 +63,8 @@ class GenerationConfig:
             raise ValueError(f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         if "" in self.stop_strings:
             raise ValueError("--stop must not be empty")
+        if any("\ud800" <= character <= "\udfff" for stop in self.stop_strings for character in stop):
+            raise ValueError("--stop must be UTF-8 text")
 
     def stop_ids(self, spec: ModelSpec) -> frozenset[int]:
         """The tokens that end the text; they are neither delivered nor committed."""

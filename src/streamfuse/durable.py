@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +13,13 @@ from pathlib import Path
 
 _HERE = -100  # AT_FDCWD of Linux: paths are relative to the current folder
 _SWAP = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a share of it, the largest file
+
+
+def reason(error: OSError) -> str:
+    """What the system says, and what to do where that is known."""
+    return (error.strerror or str(error)) + ("; make room and try again" if error.errno in FULL else "")
 
 
 def flush(path: Path) -> None:

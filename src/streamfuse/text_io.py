@@ -1,31 +1,31 @@
-"""Between text and token ids: the tokenizer of a bundle and its chat template. The runtime itself speaks ids only.
-
-Templates come from model authors, so they run in Jinja's sandbox: they can format messages and nothing else.
-"""
+"""Between text and token ids: the tokenizer of a bundle and its chats. The runtime itself speaks ids only."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.sandbox
 from tokenizers import Tokenizer
 
-Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
+from streamfuse.chat_template import Message, Template, TextError, one_line
 
+__all__ = ["Conversation", "Message", "TextError", "TextIO", "load_tokenizer"]
 
-class TextError(ValueError):
-    """A tokenizer or template that cannot be used, or a request that it cannot serve; one line."""
+# Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
+# text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
+_CUT = "\ufdd0"
 
 
 class TextIO:
-    """Encodes prompts and chats, decodes answers."""
+    """Encodes prompts and chats, decodes answers.
+
+    In a chat only the template writes control tokens. What a message says is text, also where it spells one of them:
+    `<|im_end|>` in a question is ten characters for the model to read, and not the end of the question. A raw prompt
+    (`encode`) is read as it stands, control tokens and all.
+    """
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class TextIO:
         bos_token_id: int | None = None,
         eos_token_ids: Sequence[int] = (),
     ) -> None:
-        try:
-            self._tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        except Exception as error:  # the library raises bare Exception
-            raise TextError(f"{tokenizer_file}: not a tokenizer ({_one_line(error)})") from None
-        self._template = None if chat_template is None else _compile(chat_template)
+        self._tokenizer = load_tokenizer(tokenizer_file)
+        special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        spelt = "|".join(re.escape(word) for word in special if len(word) > 1)
+        self._control = re.compile(f"(?=(?:{spelt}))." if spelt else "(?!)", re.DOTALL)
+        self._template = None if chat_template is None else Template(chat_template)
         self._marks = {
             "bos_token": self._word(bos_token_id),
             "eos_token": self._word(eos_token_ids[0] if eos_token_ids else None),
@@ -50,11 +50,12 @@ class TextIO:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the marks that the tokenizer itself puts around one."""
-        return list(self._tokenizer.encode(text).ids)
+        return list(self._tokenizer.encode(_utf8(text, "prompt")).ids)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Token ids of text that a template wrote: the template has put every mark there already."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        parts = (self._tokenizer.encode(part, add_special_tokens=False).ids for part in text.split(_CUT))
+        return [token for ids in parts for token in ids]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
@@ -66,18 +67,24 @@ class TextIO:
         Raises:
             TextError: there is no template, or it refuses these messages.
         """
+        return self.render_cut(messages).replace(_CUT, "")
+
+    def render_cut(self, messages: Sequence[Message]) -> str:
+        """The same for `encode_rendered`: control tokens that messages spell are cut in two, at `_CUT`."""
         if self._template is None:
             raise TextError("this bundle has no chat template; use --raw to complete plain text")
-        try:
-            return self._template.render(
-                messages=list(messages), add_generation_prompt=True, tools=None, documents=None, **self._marks
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise TextError(f"the chat template refuses these messages ({_one_line(error)})") from None
+        texts = [
+            {**message, "content": self.cut(message["content"], f"{message['role']} message")} for message in messages
+        ]
+        return self._template.render(texts, self._marks)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat."""
-        return self.encode_rendered(self.render(messages))
+        return self.encode_rendered(self.render_cut(messages))
+
+    def cut(self, text: str, role: str = "text") -> str:
+        """Text with a `_CUT` in each control token that it spells. TextError where it is not UTF-8."""
+        return self._control.sub(lambda found: found.group() + _CUT, _utf8(text, role).replace(_CUT, ""))
 
     def has(self, token_id: int) -> bool:
         """Whether the tokenizer knows this id."""
@@ -85,6 +92,21 @@ class TextIO:
 
     def _word(self, token_id: int | None) -> str:
         return "" if token_id is None else (self._tokenizer.id_to_token(token_id) or "")
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file. What the file says of lengths (truncation, padding) is for training, so it is dropped.
+
+    Raises:
+        TextError: the file is not a tokenizer.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise TextError(f"{path}: not a tokenizer ({one_line(error)})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 @dataclass(slots=True)
@@ -112,7 +134,7 @@ class Conversation:
 
     def ask(self, user: str) -> list[int]:
         """Add a turn of the user; the whole context as token ids. Follow it with `answer` or `take_back`."""
-        rendered = self.text_io.render([*self.messages, {"role": "user", "content": user}])
+        rendered = self.text_io.render_cut([*self.messages, {"role": "user", "content": user}])
         self.messages.append({"role": "user", "content": user})
         if self._read_ids and rendered.startswith(self._read_text):
             ids = self._read_ids + self.text_io.encode_rendered(rendered[len(self._read_text) :])
@@ -126,7 +148,7 @@ class Conversation:
         rendered, ids = self._asked
         self.messages.append({"role": "assistant", "content": text})
         if self.text_io.decode(token_ids) == text:
-            self._read_text, self._read_ids = rendered + text, [*ids, *token_ids]
+            self._read_text, self._read_ids = rendered + self.text_io.cut(text), [*ids, *token_ids]
         else:  # a stop string or an unfinished character is in the tokens and not in the text
             self._read_text, self._read_ids = "", []
 
@@ -158,23 +180,10 @@ class Conversation:
         self.messages, self._read_text, self._read_ids = messages, text, ids
 
 
-def _compile(template: str) -> jinja2.Template:
-    """A template as Hugging Face transformers compiles it (utils/chat_template_utils.py)."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+def _utf8(text: str, what: str) -> str:
+    """`text`, if it can be written as UTF-8; Python keeps bytes that are not as lone surrogates."""
     try:
-        return environment.from_string(template)
-    except jinja2.TemplateError as error:
-        raise TextError(f"the chat template is not valid Jinja ({_one_line(error)})") from None
-
-
-def _refuse(message: str) -> Any:
-    raise jinja2.TemplateError(message)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(f"the {what} is not UTF-8 text (character {error.start + 1}); convert it") from None
+    return text

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import fakes
 import streamfuse
 from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
 from streamfuse import engines
-from streamfuse.cli import app, chat, interrupt
+from streamfuse.cli import app, chat, console, interrupt
 
 STATS_KEYS = [
     "prompt_tokens", "generated_tokens", "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec",
@@ -47,13 +48,13 @@ def backends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[f
     assert all(backend.closed for backend in opened)
 
 
-def streamfuse_command(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
+def streamfuse_command(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
     """(exit code, standard output, standard error), in this process."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
     return result.exit_code, result.stdout, result.stderr
 
 
-def refusal(*arguments: object, code: int, stdin: str = "") -> str:
+def refusal(*arguments: object, code: int, stdin: str | bytes = "") -> str:
     """The one line of a command that must fail."""
     found, stdout, stderr = streamfuse_command(*arguments, stdin=stdin)
     assert (found, stdout) == (code, ""), stderr
@@ -298,6 +299,74 @@ def test_ctrl_c_in_a_chat_keeps_the_chat(
     assert code == 0
     assert "(stopped)" in stderr
     assert made[0].closed
+
+
+def test_text_that_is_not_utf_8_is_one_line(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    assert "prompt is not UTF-8 text" in refusal("run", bundle, "--raw", "caf\udce9", code=1)
+    assert "system message is not UTF-8 text" in refusal("run", bundle, "hi", "--system", "\udce9", code=1)
+    assert "byte 0xe9 at place 4" in refusal("run", bundle, "-", stdin=b"caf\xe9", code=1)
+    assert "--stop must be UTF-8" in refusal("run", bundle, "hi", "--stop", "\udce9", code=2)
+
+
+def test_a_chat_goes_on_after_a_line_that_is_not_utf_8(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "4", stdin=b"caf\xe9\nhi\n")
+    assert code == 0
+    assert "not UTF-8" in stderr
+    assert len([line for line in stdout.splitlines() if line and set(line) <= set("abcdefgh")]) == 1
+
+
+@pytest.mark.parametrize("command", [["run", "{bundle}", "-"], ["chat", "{bundle}"]])
+def test_input_without_end_is_refused(
+    command: list[str], bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_MOST_BYTES", 1 << 20)
+    arguments = [part.format(bundle=bundle) for part in command]
+    code, _, stderr = streamfuse_command(*arguments, stdin="y" * (1 << 21))
+    assert code == 1
+    assert "standard input is longer than 1 MiB" in stderr
+
+
+def test_json_has_no_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_json({"a": [1.5, float("nan")], "b": {"c": float("-inf")}, "d": (True, None, "NaN")})
+    assert json.loads(capsys.readouterr().out) == {"a": [1.5, None], "b": {"c": None}, "d": [True, None, "NaN"]}
+
+
+def _run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A shell's line; the command is $0, its arguments $@."""
+    program = [sys.executable, "-m", "streamfuse", *map(str, arguments)]
+    return subprocess.run(["sh", "-c", script, *program], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ('"$0" "$@" >&-', 0, ""),
+        ('"$0" "$@" 2>&- <&-', 0, ""),
+        pytest.param('"$0" "$@" >/dev/full', 1, "No space left on device; make room",
+                     marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")),
+        ('{ "$0" "$@"; echo $? >&2; } | true', 0, "1"),
+    ],
+)  # fmt: skip
+def test_an_output_that_takes_nothing_ends_without_a_traceback(
+    script: str, code: int, words: str, bundle: Path
+) -> None:
+    done = _run(script, "inspect", bundle, "--json")
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") <= 1
+
+
+@pytest.mark.parametrize("after", [0.05, 0.1, 0.2, 0.3, 0.5])
+def test_ctrl_c_while_the_command_loads_leaves_without_a_word(after: float, bundle: Path) -> None:
+    reader = "import sys; sys.stdout.write('.'); sys.stdout.flush(); from streamfuse.__main__ import main; main()"
+    command = [sys.executable, "-c", reader, "run", str(bundle), "-"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.read(1)  # Python itself has started
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr.strip()) == (130, b"", b"")
 
 
 def _subprocess(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,6 @@ there, and the next writer puts it back.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -21,13 +20,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from streamfuse.durable import exchange, flush, flush_tree
+from streamfuse.durable import FULL, exchange, flush, flush_tree, reason
 
 from .errors import BundleError
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, manifest_json, parse_manifest
 from .reader import file_sha256, set_aside
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a share of it, the largest file
 
 
 class BundleWriter:
@@ -70,7 +67,7 @@ class BundleWriter:
                 self._folder = Path(tempfile.mkdtemp(prefix=self._partial, dir=self.path.parent))
                 self._mine = _lock(self._folder)
         except OSError as error:
-            raise BundleError(f"{self.path}: cannot be written ({error.strerror})") from None
+            raise BundleError(f"{self.path}: cannot be written ({reason(error)})") from None
         self._folder.chmod(0o777 & ~_umask())  # mkdtemp gives 0700, a bundle is an ordinary folder
         return self
 
@@ -104,11 +101,10 @@ class BundleWriter:
                 if self._manifest is None:
                     raise BundleError(f"{self.path / MANIFEST_NAME}: was never written")
                 self._publish(folder)
-            elif isinstance(error, OSError) and error.errno in _FULL:
+            elif isinstance(error, OSError) and error.errno in FULL:
                 raise error
         except OSError as failure:
-            hint = "; make room and try again" if failure.errno in _FULL else ""
-            raise BundleError(f"{self.path}: cannot be written ({failure.strerror}){hint}") from None
+            raise BundleError(f"{self.path}: cannot be written ({reason(failure)})") from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # renamed where all went well; then it is the old one, if any
             if self._mine >= 0:

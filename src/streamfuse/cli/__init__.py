@@ -61,7 +61,7 @@ for _name in COMMANDS:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """The command line of this process."""
     # Whatever imports torchao makes torch warn, for the developers of torchao, about types of a future release.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     app()

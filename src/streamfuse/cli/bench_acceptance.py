@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from streamfuse.api import Model
 from streamfuse.parts import need
 
 from . import options
-from .console import err, out
+from .console import err, out, print_json
 from .engine import loaded
 from .pull import DEFAULT_MODEL
 
@@ -98,7 +97,7 @@ def acceptance(
         result = _replay(adapter, model, samples, settings)
     found = {**result.to_dict(), "settings": {"data": data, **asdict(settings)}}
     if json_:
-        print(json.dumps(found))
+        print_json(found)
     else:
         out.print(_table(found))
 

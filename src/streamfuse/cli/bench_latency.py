@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from streamfuse.api import Model
 from streamfuse.parts import need
 
 from . import options, tables
-from .console import err, out
+from .console import err, out, print_json
 from .engine import loaded
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def latency(
     if report is not None:
         latency_report(measured, manifest.model.name, bundle).write(report)
     if json_:
-        print(json.dumps(measured.to_dict()))
+        print_json(measured.to_dict())
     else:
         _print(measured)
 

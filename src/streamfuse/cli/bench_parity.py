@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from streamfuse import engines
 from streamfuse.api import Model
 
 from . import options, tables
-from .console import err, out
+from .console import err, out, print_json
 
 if TYPE_CHECKING:
     from streamfuse.text_io import TextIO
@@ -89,7 +88,7 @@ def parity(
     settings = {"data": data, "prompts": len(prompts), "tokens": sum(len(text) - n for n, text in texts),
                 "width": width, "near_tie": near_tie}  # fmt: skip
     if json_:
-        print(json.dumps({"bundles": found, "settings": settings}))
+        print_json({"bundles": found, "settings": settings})
     else:
         out.print(tables.figures(_COLUMNS, [_row(row) for row in found]))
         out.print(

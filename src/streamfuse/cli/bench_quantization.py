@@ -14,7 +14,7 @@ from streamfuse.adapters import DEFAULT, find
 from streamfuse.parts import need
 
 from . import options, tables
-from .console import err, out
+from .console import err, out, print_json
 from .pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def quantization(
         if not json_ and err.is_terminal:
             err.print(f"{name}: {found[name]['perplexity']}", highlight=False)
     if json_:
-        print(json.dumps(found))
+        print_json(found)
     else:
         out.print(tables.figures(_COLUMNS, [_row(name, row) for name, row in found.items()]))
         for name, kind in (("own", texts.own), ("other", texts.other)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from streamfuse.api import Model
 from streamfuse.parts import MissingPart, need
 
 from . import options, tables
-from .console import err, out, say
+from .console import err, out, print_json, say
 from .engine import loaded
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def tasks(
     if report is not None:
         tasks_report(result, manifest.model.name, bundle, data).write(report)
     if json_:
-        print(json.dumps(result.to_dict()))
+        print_json(result.to_dict())
     else:
         _print(result)
 

@@ -12,7 +12,7 @@ from streamfuse.api import Model
 from streamfuse.text_io import Conversation, TextError
 
 from . import options, tables
-from .console import out, say
+from .console import out, read_input, say
 from .engine import loaded
 from .interrupt import stop_on_interrupt
 
@@ -88,6 +88,9 @@ class _Terminal:
             except EOFError:
                 print()
                 return
+            except UnicodeError:  # of the terminal
+                say("That line is not UTF-8 text, so it was not read.", "yellow")
+                continue
             except KeyboardInterrupt:
                 print()
                 say("/exit or Ctrl-D leaves.")
@@ -112,7 +115,11 @@ class _Terminal:
     def _answer(self, line: str) -> None:
         from streamfuse.runtime.config import PromptError
 
-        prompt_ids = self._conversation.ask(line)
+        try:
+            prompt_ids = self._conversation.ask(line)
+        except TextError as error:
+            say(f"{error}.", "yellow")
+            return
         try:
             generation = self._session.generate(prompt_ids, self._config)
         except PromptError as error:  # the conversation outgrew the context
@@ -136,9 +143,12 @@ class _Terminal:
 
 
 def _read_line() -> str:
-    """A line with editing and history where this Python has readline."""
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (importing it is what switches it on)
-        return input("> ")
-    return input()
+    """A line, in a terminal with editing and history where this Python has readline."""
+    if not sys.stdin.isatty():
+        data = read_input(line=True)
+        if not data:
+            raise EOFError
+        return data.decode("utf-8")
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (importing it is what switches it on)
+    return input("> ")

@@ -10,6 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from streamfuse.durable import reason
+
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
 
@@ -20,17 +22,27 @@ class OneLineErrors(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("standalone_mode", True):
             return super().main(*args, **kwargs)
-        _tolerate_any_character()
+        _settle_streams()
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.stdout.flush()
         except (typer.Abort, KeyboardInterrupt):
             sys.exit(EXIT_INTERRUPTED)
         except Exception as error:
-            if _debug():
-                traceback.print_exc()
-            line, code = describe(error)
-            typer.secho(f"error: {line}", fg="red" if sys.stderr.isatty() else None, err=True)
+            code = _tell(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(error: Exception) -> int:
+    if _debug():
+        traceback.print_exc()
+    line, code = describe(error)
+    typer.secho(f"error: {line}", fg="red" if sys.stderr.isatty() else None, err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:  # full, or closed by the reader: Python would try again at its end, and complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def describe(error: Exception) -> tuple[str, int]:
@@ -40,7 +52,7 @@ def describe(error: Exception) -> tuple[str, int]:
         text = _one_line(error.format_message())
         return f"{text.rstrip('.')} (see {command} --help)", int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.strerror:
-        return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), EXIT_FAILURE
+        return _one_line(f"{error.filename}: {reason(error)}" if error.filename else reason(error)), EXIT_FAILURE
     if type(error).__module__.startswith(_KNOWN_MODULES) or isinstance(error, (ValueError, OSError)):
         return _one_line(str(error)) or type(error).__name__, EXIT_FAILURE
     if isinstance(error, MemoryError):
@@ -56,8 +68,11 @@ def _debug() -> bool:
     return "--debug" in sys.argv[1:] or os.environ.get("STREAMFUSE_DEBUG", "0").lower() not in ("", "0", "false", "no")
 
 
-def _tolerate_any_character() -> None:
-    """A terminal that is not UTF-8 shows `?` for what it lacks instead of ending the program."""
+def _settle_streams() -> None:
+    """A terminal that is not UTF-8 shows `?` for what it lacks; a stream that is closed is an empty one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -14,7 +13,7 @@ from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.parts import need, need_export
 
 from . import export_plan
-from .console import err, out, say
+from .console import err, out, print_json, say
 
 if TYPE_CHECKING:
     from streamfuse.export.bundle import Report
@@ -265,7 +264,7 @@ def export(
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if json_:
-        print(json.dumps(vars(report)))
+        print_json(vars(report))
         return
     worst = min(row["snr_db"] for row in report.parity["lowering"].values())
     seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6

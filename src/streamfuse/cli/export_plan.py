@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from .console import out
+from .console import out, print_json
 
 if TYPE_CHECKING:
     from streamfuse.export.plan import ExportPlan
@@ -20,7 +19,7 @@ def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
 
     config = to_config(plan)
     if as_json:
-        print(json.dumps({**config, "output_dir": str(plan.output_dir), **expected.to_dict()}))
+        print_json({**config, "output_dir": str(plan.output_dir), **expected.to_dict()})
         return
     if plan.target != "coreml":
         config = {name: value for name, value in config.items() if name not in _COREML}

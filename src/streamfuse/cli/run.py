@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from streamfuse.api import Model
 
 from . import options, tables
 from .compare import compare
-from .console import err, out, say
+from .console import as_text, err, out, print_json, read_input, say
 from .engine import loaded
 from .interrupt import stop_on_interrupt
 
@@ -76,13 +75,13 @@ def run(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
     ).config(model.manifest)  # fmt: skip
-    prompt_ids = model.encode(sys.stdin.read() if prompt == "-" else prompt, system, raw)
+    prompt_ids = model.encode(as_text(read_input()) if prompt == "-" else prompt, system, raw)
     model.check_prompt(prompt_ids)
     with loaded(model, plan=config.needs_plan) as session:
         if compare_:
             comparison = compare(session, prompt_ids, config, repeats, err)
             if json_:
-                print(json.dumps(comparison.to_dict(), ensure_ascii=False))
+                print_json(comparison.to_dict())
             else:
                 out.print(comparison.text, markup=False)
                 out.print(tables.comparison(comparison))
@@ -99,7 +98,7 @@ def _answer(session: Session, prompt_ids: list[int], config: GenerationConfig, a
                 sys.stdout.flush()
     statistics = generation.statistics
     if as_json:
-        print(json.dumps({"text": generation.text, **statistics}, ensure_ascii=False))
+        print_json({"text": generation.text, **statistics})
     else:
         print()
         if stats:
