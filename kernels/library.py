@@ -128,6 +128,7 @@ def load_library() -> ctypes.CDLL:
         "sf_program_close": (None, [program]),
         "sf_program_error": (text, [program]),
         "sf_program_describe": (code, [program, ctypes.POINTER(text)]),
+        "sf_program_check": (code, [program, ctypes.c_void_p]),
         "sf_engine_new": (code, [program, pointer]),
         "sf_engine_free": (None, [engine]),
         "sf_engine_error": (text, [engine]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from functools import lru_cache
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from streamfuse.kernels.library import find_core
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, PromptError
+from streamfuse.runtime.handle import Handle
 
 Clock = Callable[[], float]  # monotonic seconds
 
@@ -137,6 +137,26 @@ def view(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
     return found
 
 
+def copied(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
+    """Likewise, the caller's own."""
+    return view(address, dtype, *shape).copy()
+
+
+def spec_struct(spec: ModelSpec, identity: str = "") -> tuple[ctypes.Structure, list[Any]]:
+    """sf_spec, and what it points to."""
+    methods = (_Method * len(spec.widths))(
+        *(_Method(name.encode(), *rows_and_keep, spec.streams_of(name)) for name, rows_and_keep in spec.widths.items())
+    )
+    stops = np.asarray(spec.eos_token_ids, np.int64)
+    given = _Spec(
+        capacity=spec.capacity, vocab_size=spec.vocab_size, num_streams=spec.num_streams, top_k=spec.top_k,
+        prefill_rows=spec.prefill_rows, verify=methods,
+        verify_count=len(methods), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
+        identity=identity.encode(),
+    )  # fmt: skip
+    return given, [methods, stops]
+
+
 class CoreModel:
     """A bundle's facts and drafting tables, for any number of sessions. CoreError says what is wrong with them.
 
@@ -146,49 +166,26 @@ class CoreModel:
     def __init__(
         self, spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]] | None = None, identity: str = ""
     ) -> None:
-        self._handle: c_void_p | None = None
         self.spec, self.library = spec, load_core()
-        names = list(spec.widths)
-        methods = (_Method * len(names))(
-            *(_Method(name.encode(), *spec.widths[name], spec.streams_of(name)) for name in names)
-        )
-        stops = np.asarray(spec.eos_token_ids, np.int64)
-        given = _Spec(
-            capacity=spec.capacity, vocab_size=spec.vocab_size, num_streams=spec.num_streams, top_k=spec.top_k,
-            prefill_rows=spec.prefill_rows, verify=methods,
-            verify_count=len(names), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
-            identity=identity.encode(),
-        )  # fmt: skip
+        given, _kept = spec_struct(spec, identity)
         self._arrays = {name: np.asarray(array, order="C") for name, array in (tensors or {}).items()}
         tables = (_Tensor * len(self._arrays))()
         for table, (name, array) in zip(tables, self._arrays.items(), strict=True):
             table.name, table.dtype, table.rank = name.encode(), _DTYPES.get(array.dtype, 0), array.ndim
             table.shape[:] = [*array.shape[:2], 1, 1][:2]
             table.data = array.ctypes.data
-        handle = c_void_p()
-        code = self.library.sf_open(byref(given), tables, len(self._arrays), byref(handle))
-        self._handle = handle
+        pointer = c_void_p()
+        code = self.library.sf_open(byref(given), tables, len(self._arrays), byref(pointer))
+        self.handle = Handle(pointer, self.library.sf_close, "model", CoreError)
         if code != _OK:
-            sentence = self.library.sf_model_error(handle).decode(errors="replace")
+            with self.handle:
+                sentence = self.library.sf_model_error(pointer).decode(errors="replace")
             self.close()
             raise (TablesError if code == _BAD_TABLES else CoreError)(sentence)
 
-    @property
-    def handle(self) -> c_void_p:
-        """CoreError where the model is closed."""
-        if self._handle is None:
-            raise CoreError("this model is closed")
-        return self._handle
-
     def close(self) -> None:
         """Sessions that were made from it go on."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self.library.sf_close(handle)
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
+        self.handle.close()
 
 
 class Token(NamedTuple):
@@ -199,7 +196,7 @@ class Token(NamedTuple):
 
 
 class CoreSession:
-    """One sequence on one engine; the names are the header's. One thread at a time, but for `stop`.
+    """One sequence on one engine; the names are the header's. One thread at a time, but for `stop` and `close`.
 
     `engine` is a runtime.backend.Backend, or one that has a table of its own (`engine_table`). It is closed with the
     session.
@@ -217,8 +214,7 @@ class CoreSession:
     ) -> None:
         from streamfuse.runtime.backends.callbacks import table_of
 
-        self._handle: c_void_p | None = None
-        self.library, self._lock = model.library, threading.Lock()
+        self.library = model.library
         self.kept: dict[str, Any] = {"model": model, "engine": engine}  # what C points to
         self.methods = list(model.spec.widths)
         options = _SessionOptions(device=device.encode(), model_load_ms=model_load_ms)
@@ -228,20 +224,25 @@ class CoreSession:
             self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         self._table = table_of(engine)
         self.failure = self._table.failure  # what Python code raised below C
-        handle = c_void_p()
-        code = self.library.sf_new_session(model.handle, byref(self._table.struct), byref(options), byref(handle))
-        self._handle = handle
+        pointer = c_void_p()
+        with model.handle as shared:
+            code = self.library.sf_new_session(shared, byref(self._table.struct), byref(options), byref(pointer))
+        needed = (self.library.sf_free_session, self.kept, self._table)
+
+        def free(own: c_void_p) -> None:  # what C points to lives as long as the handle, maybe longer than this object
+            needed[0](own)
+
+        self.handle = Handle(pointer, free, "session", CoreError, one_thread=True)
         if code != _OK:
             sentence = self._sentence()
             self.close()
             raise CoreError(sentence)
         self._token = _Token()
         self._token_address = ctypes.addressof(self._token)
-        self._next = self.library.sf_next
 
     def prepare(self) -> None:
         """Measure what passes cost, unless that is known; about 100 ms."""
-        self._check(self.library.sf_prepare(self.handle()))
+        self._call(self.library.sf_prepare)
 
     def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:
         """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
@@ -253,79 +254,75 @@ class CoreSession:
             seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
             speculative=config.speculative, width=config.width or 0,
         )  # fmt: skip
-        code = self.library.sf_start(self.handle(), ids.ctypes.data, len(ids), byref(options))
-        if code == _BAD_ARGUMENT:
-            sentence = self._sentence()
-            raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
-        self._check(code)
+        with self.handle:
+            code = self._call(self.library.sf_start, ids.ctypes.data, len(ids), byref(options), allowed=_BAD_ARGUMENT)
+            if code == _BAD_ARGUMENT:
+                sentence = self._sentence()
+                raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
 
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
-        code = self._next(self.handle(), self._token_address)
-        if code == _OK:
+        with self.handle:
+            if self._call(self.library.sf_next, self._token_address, allowed=_END) == _END:
+                return None
             return Token(self._token.id, SOURCES[self._token.source])
-        if code != _END:
-            self._check(code)
-        return None
 
     def finish(self, reason: str | None = None) -> None:
         """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""
-        self._check(self.library.sf_finish(self.handle(), reason.encode() if reason else None))
+        self._call(self.library.sf_finish, reason.encode() if reason else None)
 
     def stop(self) -> None:
         """End the text at its next token. Any thread may call it."""
-        with self._lock:
-            if self._handle is not None:
-                self.library.sf_stop(self._handle)
+        self.handle.signal(self.library.sf_stop)
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._check(self.library.sf_reset(self.handle()))
+        self._call(self.library.sf_reset)
 
     def save(self, path: str, note: bytes = b"") -> None:
         """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
-        self._check(self.library.sf_save(self.handle(), path.encode(), note, len(note)))
+        self._call(self.library.sf_save, path.encode(), note, len(note))
 
     def restore(self, path: str) -> bytes:
         """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed."""
         note, size = c_void_p(), c_size_t()
-        self._check(self.library.sf_restore(self.handle(), path.encode(), byref(note), byref(size)))
-        return ctypes.string_at(note.value, size.value) if note.value else b""
+        with self.handle:
+            self._call(self.library.sf_restore, path.encode(), byref(note), byref(size))
+            return ctypes.string_at(note.value, size.value) if note.value else b""
 
     @property
     def tokens(self) -> list[int]:
         """The context and all tokens delivered after it."""
         ids, n = c_void_p(), c_int64()
-        self._check(self.library.sf_tokens(self.handle(), byref(ids), byref(n), None))
-        found: list[int] = view(ids.value, np.int64, n.value).tolist()
+        with self.handle:
+            self._call(self.library.sf_tokens, byref(ids), byref(n), None)
+            found: list[int] = view(ids.value, np.int64, n.value).tolist()
         return found
 
     @property
     def cached(self) -> int:
         """How many of them the cache holds."""
         cached = c_int64()
-        self._check(self.library.sf_tokens(self.handle(), None, None, byref(cached)))
+        self._call(self.library.sf_tokens, None, None, byref(cached))
         return cached.value
 
     @property
     def statistics(self) -> dict[str, Any]:
         """Of the last text, keys as in docs/runtime.md."""
-        text = self.library.sf_statistics(self.handle())
-        found: dict[str, Any] = json.loads(text or b"{}")
+        with self.handle as handle:
+            found: dict[str, Any] = json.loads(self.library.sf_statistics(handle) or b"{}")
         return found
 
     def set_costs(self, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> None:
         """Milliseconds per method, of a pass with one real row and with all; for tests and simulations."""
         names = ["decode", *self.methods, *(["streams"] if "streams" in ms else [])]
         pairs = np.array([np.broadcast_to(ms[name], 2) for name in names], np.float64).T.copy()
-        self._check(self.library.sf_set_costs(self.handle(), *(row.ctypes.data for row in pairs), len(names), frozen))
+        self._call(self.library.sf_set_costs, *(row.ctypes.data for row in pairs), len(names), frozen)
 
     def close(self) -> None:
-        """Give everything back, the engine too."""
-        with self._lock:
-            handle, self._handle = self._handle, None
-        if handle is not None:
-            self.library.sf_free_session(handle)
+        """Give everything back, the engine too; where a call is inside, when it returns. Any thread may call it."""
+        self.stop()
+        self.handle.close()
 
     def __enter__(self) -> CoreSession:
         return self
@@ -333,26 +330,21 @@ class CoreSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
-
-    def handle(self) -> c_void_p:
-        """CoreError where the session is closed."""
-        if self._handle is None:
-            raise CoreError("this session is closed")
-        return self._handle
-
     def _sentence(self) -> str:
-        return str(self.library.sf_error(self._handle).decode(errors="replace"))
+        with self.handle as handle:
+            return str(self.library.sf_error(handle).decode(errors="replace"))
 
-    def _check(self, code: int) -> None:
-        if self.failure:  # what a Python engine, observer or planner raised
-            error = self.failure[0]
-            self.failure.clear()
-            raise error
-        if code not in (_OK, _END):
-            raise CoreError(self._sentence())
+    def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = _OK) -> int:
+        """Its code, SF_OK or `allowed`. CoreError with the core's sentence for any other."""
+        with self.handle as handle:
+            code = function(handle, *arguments)
+            if self.failure:  # what a Python engine, observer or planner raised
+                error = self.failure[0]
+                self.failure.clear()
+                raise error
+            if code not in (_OK, allowed):
+                raise CoreError(self._sentence())
+        return code
 
 
 @lru_cache(maxsize=1)

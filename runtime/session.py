@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
-from streamfuse.runtime.core import Clock, CoreModel, CoreSession
+from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
 from streamfuse.runtime.text import Detokenizer, TextStream
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ class Generation(Iterator[Piece]):
 
     def __init__(self, core: CoreSession, text: TextStream | None) -> None:
         self._core, self._stream = core, text
-        self._pieces = self._run()
         self._statistics: dict[str, Any] | None = None  # once it has ended
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
         self.text = ""  # likewise
@@ -64,11 +64,19 @@ class Generation(Iterator[Piece]):
 
     def close(self) -> None:
         """End now. The cache keeps what was delivered. Nothing happens where the generation has ended."""
-        self._pieces.close()
         self._end()
+        if self._stream is not None:
+            self._stream.flush()  # what it holds back belongs to tokens that count, but was never shown
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        token = self._next_token() if self._statistics is None else None
+        if token is not None:
+            return token
+        held = "" if self._stream is None else self._stream.flush()
+        if not held:
+            raise StopIteration
+        self.text += held
+        return Piece(held, None)
 
     def __enter__(self) -> Generation:
         return self
@@ -78,22 +86,24 @@ class Generation(Iterator[Piece]):
     ) -> None:
         self.close()
 
-    def _run(self) -> Generator[Piece, None, None]:
-        core, stream, own = self._core, self._stream, self.token_ids
+    def _next_token(self) -> Piece | None:
+        """The next token with the text that it completes; None where the generation has ended."""
+        core, stream = self._core, self._stream
         try:
-            while (token := core.next()) is not None:
-                own.append(token.id)
-                shown = "" if stream is None else stream.push(token.id)
-                self.text += shown
-                if stream is not None and stream.stopped:
-                    core.finish("stop")
-                yield Piece(shown, token.id, token.source)
-        finally:
-            self._end()
-        rest = "" if stream is None else stream.flush()
-        if rest:
-            self.text += rest
-            yield Piece(rest, None)
+            token = core.next()
+            if token is None:
+                self._end()
+                return None
+            self.token_ids.append(token.id)
+            shown = "" if stream is None else stream.push(token.id)
+            self.text += shown
+            if stream is not None and stream.stopped:
+                core.finish("stop")
+        except BaseException:
+            with suppress(CoreError):  # closed by another thread
+                self.close()
+            raise
+        return Piece(shown, token.id, token.source)
 
     def _end(self) -> None:
         if self._statistics is None:
@@ -191,8 +201,11 @@ class Session:
         self.core.reset()
 
     def close(self) -> None:
-        """End what runs and give the engine's memory back."""
-        self._close_generation()
+        """End what runs and give the engine's memory back. Any thread may call it: a pass that another one waits for is
+        the last, and that thread's next call says that the session is closed."""
+        self.core.stop()
+        with suppress(CoreError):  # in another thread, or closed already
+            self._close_generation()
         self.core.close()
 
     def __enter__(self) -> Session:

@@ -1,4 +1,4 @@
-"""An engine written in Python as the core's table of functions: runs and results cross by address, nothing is copied.
+"""An engine written in Python as the core's table of functions. Inputs of a run are copies; results cross by address.
 
 An exception of the engine does not cross C: the function returns an error, and the session raises the exception again.
 """
@@ -23,7 +23,7 @@ from streamfuse.runtime.core import (
     STREAMS_OF,
     TRUNCATE,
     EngineTable,
-    view,
+    copied,
 )
 
 _OK, _EXECUTION = 0, 6
@@ -81,9 +81,9 @@ class _Callbacks:
     def _run(self, method: bytes, n: int, ids: int, positions: int, ancestors: int, want_logits: int, out: Any) -> None:
         output = self._engine.run(
             method.decode(),
-            view(ids, np.int64, n),
-            view(positions, np.int64, n),
-            view(ancestors, np.uint8, n, n).view(np.bool_),
+            copied(ids, np.int64, n),
+            copied(positions, np.int64, n),
+            copied(ancestors, np.uint8, n, n).view(np.bool_),
             bool(want_logits),
         )
         self._fill(out.contents, output)

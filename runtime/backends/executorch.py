@@ -1,6 +1,6 @@
 """Runs a bundle's model.pte through the native engine (kernels/engine) by ctypes. Imports neither torch nor executorch.
 
-The engine owns the caches; outputs are numpy views of its memory, valid until the next `run`.
+The engine owns the caches; outputs are copies.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ctypes
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from streamfuse.runtime.backend import (
     PassOutput,
 )
 from streamfuse.runtime.backends.callbacks import Table
-from streamfuse.runtime.core import RELEASE, EngineTable, Results, view
+from streamfuse.runtime.core import RELEASE, EngineTable, Results, copied, spec_struct
+from streamfuse.runtime.handle import Handle
 
 MODEL_FILE = "model.pte"
 _NOBODY: IntArray = np.zeros(0, np.int64)
@@ -68,41 +70,42 @@ class ExecuTorchProgram:
     """
 
     def __init__(self, path: str | Path, num_threads: int | None = None) -> None:
-        self._handle: ctypes.c_void_p | None = None
         self.library = _library()
         pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
-        self._handle = ctypes.c_void_p()
-        self._check(self.library.sf_program_open(str(pte).encode(), num_threads or 0, ctypes.byref(self._handle)))
-        text = ctypes.c_char_p()
-        self._check(self.library.sf_program_describe(self._handle, ctypes.byref(text)))
+        pointer, text = ctypes.c_void_p(), ctypes.c_char_p()
+        code = self.library.sf_program_open(str(pte).encode(), num_threads or 0, ctypes.byref(pointer))
+        self._handle = Handle(pointer, self.library.sf_program_close, "program", BackendError)
+        with self._handle:
+            self._check(code)
+            self._check(self.library.sf_program_describe(pointer, ctypes.byref(text)))
         self.description: dict[str, Any] = json.loads(text.value or b"{}")
 
     def new_engine(self) -> ctypes.c_void_p:
         """The handle of a new engine, which its caller frees."""
-        if self._handle is None:
-            raise BackendError("this program is closed")
         engine = ctypes.c_void_p()
-        self._check(self.library.sf_engine_new(self._handle, ctypes.byref(engine)))
+        with self._handle as program:
+            self._check(self.library.sf_engine_new(program, ctypes.byref(engine)))
         return engine
+
+    def check(self, manifest: ModelSpec) -> None:
+        """BackendError for the first fact of a manifest that is not the program's."""
+        facts, _kept = spec_struct(manifest)
+        with self._handle as program:
+            self._check(self.library.sf_program_check(program, ctypes.byref(facts)))
 
     def _check(self, code: int) -> None:
         if code != 0:
-            raise BackendError(self.library.sf_program_error(self._handle).decode(errors="replace"))
+            with self._handle as program:
+                raise BackendError(self.library.sf_program_error(program).decode(errors="replace"))
 
     def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self.library.sf_program_close(handle)
+        self._handle.close()
 
     def __enter__(self) -> ExecuTorchProgram:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
 
 
 class ExecuTorchBackend:
@@ -118,19 +121,17 @@ class ExecuTorchBackend:
         spec: ModelSpec | None = None,
         num_threads: int | None = None,
     ) -> None:
-        self._handle: ctypes.c_void_p | None = None
-        self._seen: dict[tuple[Any, ...], PassOutput] = {}  # results of one kind always lie at the same place
-        self._results = Results()
-        self._results_address = ctypes.addressof(self._results)
-        self._lock = threading.Lock()
+        self._results, self._lock = Results(), threading.Lock()
         program = source if isinstance(source, ExecuTorchProgram) else ExecuTorchProgram(source, num_threads)
         self._library, self.description = program.library, program.description
         try:
-            self._spec = _checked(spec, self.description) if spec else _spec_of(self.description)
-            self._handle = program.new_engine()
+            self._spec = spec or _spec_of(self.description)
+            program.check(self._spec)
+            engine = program.new_engine()
         finally:
             if program is not source:
                 program.close()
+        self._handle = Handle(engine, self._library.sf_engine_free, "backend", BackendError)
         self._inputs = _Inputs(max(facts["rows"] for facts in self.description["methods"].values()))
 
     @property
@@ -140,7 +141,7 @@ class ExecuTorchBackend:
     @property
     def length(self) -> int:
         length = ctypes.c_int64()
-        self._check(self._library.sf_engine_length(self._open(), ctypes.byref(length)))
+        self._call("sf_engine_length", ctypes.byref(length))
         return length.value
 
     def run(
@@ -151,49 +152,42 @@ class ExecuTorchBackend:
         ancestors: BoolArray,
         want_logits: bool = False,
     ) -> PassOutput:
-        inputs = self._inputs.filled(input_ids, position_ids, ancestors)
-        handle, results = self._open(), self._results
-        self._check(self._library.sf_engine_run(handle, method.encode(), *inputs, want_logits))
-        self._check(self._library.sf_engine_read(handle, self._results_address))
-        key = (method, want_logits, results.survivors, results.carrying)
-        if key not in self._seen:
-            self._seen[key] = self._output(method, want_logits)
-        return self._seen[key]
+        with self._lock, self._handle:
+            inputs = self._inputs.filled(input_ids, position_ids, ancestors)
+            self._call("sf_engine_run", method.encode(), *inputs, want_logits)
+            self._call("sf_engine_read", ctypes.byref(self._results))
+            return self._output(method, want_logits)
 
     def streams(self, index: int) -> PassOutput:
-        self._check(self._library.sf_engine_streams(self._open(), index))
-        self._check(self._library.sf_engine_read(self._open(), self._results_address))
-        if (STREAMS,) not in self._seen:
-            self._seen[STREAMS,] = PassOutput(None, _NOBODY, _NOBODY, *self._stream_views())
-        return self._seen[STREAMS,]
+        with self._lock, self._handle:
+            self._call("sf_engine_streams", index)
+            self._call("sf_engine_read", ctypes.byref(self._results))
+            return PassOutput(None, _NOBODY, _NOBODY, *self._stream_outputs())
 
     def commit(self, rows: Sequence[int]) -> None:
         wanted = np.asarray(rows, np.int32).reshape(-1)
-        self._check(self._library.sf_engine_commit(self._open(), wanted.ctypes.data, wanted.shape[0]))
+        self._call("sf_engine_commit", wanted.ctypes.data, wanted.shape[0])
 
     def truncate(self, length: int) -> None:
-        self._check(self._library.sf_engine_truncate(self._open(), length))
+        self._call("sf_engine_truncate", length)
 
     def profile(self, on: bool) -> None:
         """Start or end a profile of every operator. Forgets the last run; the caches stay."""
-        self._seen.clear()
-        self._check(self._library.sf_engine_profile(self._open(), on))
+        self._call("sf_engine_profile", on)
 
     def profile_data(self) -> bytes:
         """What was recorded since it was last asked, as an ETDump for ExecuTorch's Inspector."""
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
-        self._check(self._library.sf_engine_profile_data(self._open(), ctypes.byref(data), ctypes.byref(size)))
-        return ctypes.string_at(data, size.value)
+        with self._handle:
+            self._call("sf_engine_profile_data", ctypes.byref(data), ctypes.byref(size))
+            return ctypes.string_at(data, size.value)
 
     def waited_ms(self) -> float:
         """How long this thread's passes have waited for the engine's other threads since it was last asked."""
         return float(self._library.sf_waited_ms())
 
     def close(self) -> None:
-        with self._lock:
-            handle, self._handle = self._handle, None
-        if handle is not None:
-            self._library.sf_engine_free(handle)
+        self._handle.close()
 
     def __enter__(self) -> ExecuTorchBackend:
         return self
@@ -201,44 +195,38 @@ class ExecuTorchBackend:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
-
-    def _open(self) -> ctypes.c_void_p:
-        if self._handle is None:
-            raise BackendError("this backend is closed")
-        return self._handle
-
-    def _check(self, code: int) -> None:
-        if code != 0:
-            raise BackendError(self._library.sf_engine_error(self._handle).decode(errors="replace"))
+    def _call(self, name: str, *arguments: Any) -> None:
+        with self._handle as engine:
+            if getattr(self._library, name)(engine, *arguments) != 0:
+                raise BackendError(self._library.sf_engine_error(engine).decode(errors="replace"))
 
     def engine_table(self) -> Table:
         """The engine's own functions for a session of the core, which closes this backend at its end."""
         table = Table(EngineTable())
-        self._check(self._library.sf_engine_backend(self._open(), ctypes.byref(table.struct)))
+        self._call("sf_engine_backend", ctypes.byref(table.struct))
         table.struct.size = ctypes.sizeof(EngineTable)
-        table.struct.release = release = RELEASE(lambda _: self.close())
+        lease = ExitStack()  # whoever closes the backend before, the engine is there as long as the session
+        lease.enter_context(self._handle)
+        lease.callback(self.close)
+        table.struct.release = release = RELEASE(lambda _: lease.close())
         table.held = [release, self]
         return table
 
     def _output(self, method: str, want_logits: bool) -> PassOutput:
-        """Views of the engine's memory, where the results of the last run lie."""
         r, facts = self._results, self.description["methods"][method]
         if not facts["logits"]:
             return PassOutput.of_prefill()
-        logits = view(r.logits, np.float32, r.survivors, r.vocab_size) if want_logits else None
-        best = view(r.best, np.int64, r.survivors)
+        logits = copied(r.logits, np.float32, r.survivors, r.vocab_size) if want_logits else None
+        best = copied(r.best, np.int64, r.survivors)
         if method == DECODE:
             return PassOutput.of_decode(logits, best)
-        kept = view(r.kept, np.int64, r.survivors)
-        return PassOutput(logits, best, kept, *(self._stream_views() if facts["streams"] else ()))
+        kept = copied(r.kept, np.int64, r.survivors)
+        return PassOutput(logits, best, kept, *(self._stream_outputs() if facts["streams"] else ()))
 
-    def _stream_views(self) -> tuple[IntArray, FloatArray]:
+    def _stream_outputs(self) -> tuple[IntArray, FloatArray]:
         r = self._results
         shape = (r.carrying, r.num_streams, r.top_k)
-        return view(r.stream_ids, np.int64, *shape), view(r.stream_log_probs, np.float32, *shape)
+        return copied(r.stream_ids, np.int64, *shape), copied(r.stream_log_probs, np.float32, *shape)
 
 
 class _Inputs:
@@ -266,26 +254,6 @@ class _Inputs:
         for place, values in zip(self._views[n], (ids, positions, visible), strict=True):
             np.copyto(place, values)
         return n, *self._addresses
-
-
-def _checked(spec: ModelSpec, description: dict[str, Any]) -> ModelSpec:
-    """The manifest's facts, once they agree with the program's."""
-    found = _spec_of(description)
-    for name in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows", "deferred"):
-        if getattr(spec, name) != getattr(found, name):
-            raise BackendError(
-                f"the manifest says {name} {getattr(spec, name)}, but the program has {getattr(found, name)}"
-            )
-    for method, width in spec.widths.items():
-        real = found.widths.get(method)
-        if real != tuple(width):
-            raise BackendError(f"the manifest says {method} takes and keeps {width}, but the program has {real}")
-        if spec.streams_of(method) != found.streams_of(method):
-            raise BackendError(
-                f"the manifest says that {spec.streams_of(method)} nodes of {method} carry streams, "
-                f"but the program has {found.streams_of(method)}"
-            )
-    return spec
 
 
 def _spec_of(description: dict[str, Any]) -> ModelSpec:

@@ -94,8 +94,9 @@ def observe(session: CoreSession, observer: Callable[[Pass], None] | None) -> No
 
     function = OBSERVER() if observer is None else OBSERVER(see)
     session.library.sf_observe.argtypes = [c_void_p, OBSERVER, c_void_p]
-    session.library.sf_observe(session.handle(), function, None)
-    session.kept["observer"] = function
+    with session.handle as handle:
+        session.library.sf_observe(handle, function, None)
+        session.kept["observer"] = function
 
 
 def plan_by(session: CoreSession, planner: Planner) -> None:
@@ -114,4 +115,5 @@ def plan_by(session: CoreSession, planner: Planner) -> None:
 
     session.kept["planner"] = function = PLANNER(plan)
     session.library.sf_plan_by.argtypes = [c_void_p, PLANNER, c_void_p]
-    session.library.sf_plan_by(session.handle(), function, None)
+    with session.handle as handle:
+        session.library.sf_plan_by(handle, function, None)

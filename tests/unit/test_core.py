@@ -10,9 +10,11 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ from streamfuse.runtime.reference.random import uniform
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
-from streamfuse.runtime.session import Session
+from streamfuse.runtime.session import Generation, Session
 
 CORE = Path(__file__).parents[2] / "core"
 VOCAB, SLOTS = 60, 40
@@ -79,8 +81,9 @@ def streams_of(rng: np.random.Generator, count: int, k: int, tied: bool) -> tupl
 def grown(model: CoreModel, name: str, *arguments: object, width: int, depth: int) -> Tree:
     tokens, parents, log_probs = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width)
     outputs = (array.ctypes.data for array in (tokens, parents, log_probs))
-    rows = getattr(model.library, name)(model.handle, *arguments, width, depth, *outputs)
-    assert rows >= 1, model.library.sf_model_error(model.handle)
+    with model.handle as handle:
+        rows = getattr(model.library, name)(handle, *arguments, width, depth, *outputs)
+        assert rows >= 1, model.library.sf_model_error(handle)
     return Tree.of(tokens[:rows].tolist(), parents[:rows].tolist(), log_probs[:rows].tolist())
 
 
@@ -570,3 +573,53 @@ def test_the_core_includes_itself_and_the_standard_library_only() -> None:
     own = {path.name for path in CORE.glob("*.h")}
     strangers = {name for _, name in includes()} - own - STANDARD
     assert not strangers
+
+
+def test_closing_while_another_thread_generates_is_safe() -> None:
+    for delay in range(40):
+        backend = ArithmeticBackend(spec())
+        session = Session(backend)
+        session.generate([3, 1, 4], GenerationConfig(50, width=4))
+        generation = session.generate([3, 1, 4], GenerationConfig(50, width=4))
+        seen: list[str] = []
+
+        def write(generation: Generation = generation, seen: list[str] = seen) -> None:
+            try:
+                seen.append("ended" if generation.finish() is not None else "")
+            except CoreError as error:
+                seen.append(str(error))
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        time.sleep(delay * 1e-4)
+        session.close()
+        session.close()
+        writer.join()
+        assert backend.closed
+        assert seen[0] in ("ended", "this session is closed")
+        with pytest.raises(CoreError, match="closed"):
+            session.core.next()
+
+
+def test_a_session_at_work_refuses_a_second_thread_and_can_be_stopped_by_it() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    class Waiting(ArithmeticBackend):
+        def run(self, *arguments: Any, **more: Any) -> Any:
+            entered.set()
+            go.wait(10)
+            return super().run(*arguments, **more)
+
+    with Session(Waiting(spec())) as session:
+        generation = session.generate([3, 1, 4], GenerationConfig(50, width=4))
+        writer = threading.Thread(target=generation.finish)
+        writer.start()
+        entered.wait(10)
+        for question in (lambda: session.tokens, session.reset, lambda: session.generate([1])):
+            with pytest.raises(CoreError, match="at work in another thread"):
+                question()
+        session.stop()
+        go.set()
+        writer.join()
+        assert generation.statistics["finish_reason"] == "stopped"
+        assert len(session.tokens) < 53

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from streamfuse.kernels.packing import pack_q8_0
 from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.session import Session
 
 if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
     pytest.skip("there is no C++ compiler to build the native engine with", allow_module_level=True)
@@ -354,11 +356,31 @@ def test_truncate_forgets_the_tail(backend) -> None:
     assert (backend.run("decode", *chain([4], 3), want_logits=True).logits == before).all()
 
 
-def test_outputs_are_views_of_the_engines_memory(backend) -> None:
-    first = backend.run("decode", *chain([1], 0), want_logits=True).logits
-    address = first.ctypes.data
-    assert backend.run("decode", *chain([2], 0), want_logits=True).logits.ctypes.data == address
-    assert not first.flags.owndata
+def test_results_outlive_the_next_run_and_the_engine(program) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    with ExecuTorchBackend(program[0]) as backend:
+        first = backend.run("decode", *chain([1], 0), want_logits=True).logits
+        before = first.copy()
+        backend.run("decode", *chain([2], 0), want_logits=True)
+    np.testing.assert_array_equal(first, before)
+
+
+def test_a_backend_that_is_closed_under_its_session_is_freed_with_the_session(program) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    with Session(ExecuTorchBackend(program[0])) as session:
+        session.generate([1, 2, 3], GenerationConfig(20)).finish()
+        whole = session.tokens
+    backend = ExecuTorchBackend(program[0])
+    with Session(backend) as session:
+        generation = session.generate([1, 2, 3], GenerationConfig(20))
+        next(generation)
+        backend.close()
+        with pytest.raises(BackendError, match="this backend is closed"):
+            backend.truncate(0)
+        generation.finish()
+        assert session.tokens == whole
 
 
 @pytest.mark.parametrize(
