@@ -6,6 +6,7 @@
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
+#   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -25,6 +26,7 @@ UNAME := $(shell uname -s)
 COMMA := ,
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+MOBILE_STAMP := build/mobile/.built
 BUNDLE := build/demo
 MANIFEST := $(BUNDLE)/manifest.json
 DIALOGSUM_ADAPTER := build/train/dialogsum/adapter.safetensors
@@ -37,10 +39,11 @@ export PYTHONSAFEPATH := 1
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
+BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/src/*) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm sanitize wheel
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -60,6 +63,8 @@ no-dialogsum:
 	@echo "note: no $(DIALOGSUM_ADAPTER), so no build/dialogsum; the Makefile says how to train it" >&2
 
 native: $(ENGINE_STAMP)
+
+native-mobile: $(MOBILE_STAMP)
 
 test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST)
 	build/native/test_ops
@@ -124,6 +129,10 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 
 $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
 	@$(STEP) "Native engine: C++, one or two minutes" $(BIN)/python -m streamfuse.kernels.build
+	@touch $@
+
+$(MOBILE_STAMP): $(BUNDLE_SOURCES) $(ENGINE_STAMP)
+	@$(STEP) "Library for apps: C++ and Rust, two or three minutes" $(BIN)/python -m streamfuse.kernels.mobile
 	@touch $@
 
 build/demo/manifest.json: ADAPTER := chat-lossless

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent
@@ -94,13 +94,14 @@ def build(
     executorch: Path | None = None,
     toolchain: Path | None = None,
     targets: Iterable[str] = (),
+    options: Mapping[str, str] | None = None,
     jobs: int | None = None,
     quiet: bool = False,
 ) -> Path:
     """Configure where needed, compile `targets` (everything where none is named), and return the path of the library.
 
     `executorch` is the package folder to build against, the installed one by default. `toolchain` is a CMake toolchain
-    file, for another machine. `sanitize` is what `-fsanitize` takes.
+    file, for another machine. `sanitize` is what `-fsanitize` takes. `options` are further variables of CMake.
     """
     from streamfuse.kernels.library import library_name
 
@@ -114,6 +115,7 @@ def build(
     configure += [f"-Dexecutorch_DIR={((executorch or executorch_root()) / CMAKE_CONFIG).parent}"]
     configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DSTREAMFUSE_SANITIZE={sanitize}"]
     configure += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain else []
+    configure += [f"-D{name}={value}" for name, value in (options or {}).items()]
     compile_ = [cmake, "--build", str(build_dir), *(["--parallel", str(jobs)] if jobs else [])]
     for target in targets:
         compile_ += ["--target", target]

@@ -62,7 +62,7 @@ def find_library() -> Path:
     raise LibraryError("the native engine is not built; build it with: python -m streamfuse.kernels.build")
 
 
-def _load_executorch(engine: Path) -> None:
+def load_executorch(engine: Path) -> None:
     """Load the installed executorch package's libraries before the engine, where those are the ones to use.
 
     One process must not hold two copies: the second one's operators would be registered once more with the first, which
@@ -114,7 +114,7 @@ def load_library() -> ctypes.CDLL:
     """The engine with the signatures of kernels/engine/streamfuse_engine.h."""
     path = find_library()
     try:
-        _load_executorch(path)
+        load_executorch(path)
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise LibraryError(

@@ -1,0 +1,145 @@
+//! Opening a bundle: everything that can be wrong with the folder is found here, in the order of Python's reader.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::chat::{Message, Writer};
+use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
+use crate::files::{hex_sha256, map, Folder};
+use crate::manifest::{self, Manifest};
+use crate::tables::{self, Tensor};
+use crate::template::Template;
+use crate::tokenizer::Tokenizer;
+
+const MOST_MANIFEST_BYTES: u64 = 16 << 20;
+const MOST_TOKENIZER_BYTES: u64 = 128 << 20;
+const TOKENIZER: &str = "tokenizer.json";
+const DRAFT: &str = "draft.safetensors";
+
+pub struct Bundle {
+    pub manifest_text: CString,
+    pub manifest: Manifest,
+    pub graph: CString,
+    pub identity: CString,
+    pub tokenizer: Tokenizer,
+    pub tensors: Vec<Tensor>,
+    pub tables: Option<Mmap>,
+    template: Option<Template>,
+}
+
+impl Bundle {
+    pub fn open(path: &Path, hash: bool) -> Result<Bundle> {
+        let folder = Folder::open(path)?;
+        let text = folder.read_manifest(MOST_MANIFEST_BYTES)?;
+        let at_manifest = |reason: String| bad_file(format!("{}: {reason}", folder.file(manifest::NAME).display()));
+        let text = String::from_utf8(text).map_err(|error| at_manifest(format!("not valid JSON ({error})")))?;
+        let manifest = Manifest::parse(&text).map_err(at_manifest)?;
+        for name in required(&manifest) {
+            if manifest.file(&name).is_none() {
+                return Err(at_manifest(format!("files: has no {name}")));
+            }
+        }
+        let tokenizer_bytes = manifest.file(TOKENIZER).map_or(0, |facts| facts.bytes);
+        if tokenizer_bytes > MOST_TOKENIZER_BYTES {
+            return Err(at_manifest(format!(
+                "files.{TOKENIZER}.bytes: {tokenizer_bytes} bytes is too large for a tokenizer"
+            )));
+        }
+        manifest.files.iter().try_for_each(|facts| folder.check(facts, hash))?;
+
+        let path = folder.file(TOKENIZER);
+        let tokenizer = Tokenizer::new(&folder.read(&path, tokenizer_bytes)?, &path)?;
+        let template = match &manifest.chat_template {
+            Some(source) => {
+                let bos = tokenizer.word(manifest.bos_token_id);
+                let eos = tokenizer.word(manifest.eos_token_ids.first().copied());
+                Some(Template::new(source.clone(), bos, eos)?)
+            }
+            None => None,
+        };
+        let (tensors, tables) = match manifest.file(DRAFT) {
+            Some(_) => read_tables(&folder.file(DRAFT))?,
+            None => (Vec::new(), None),
+        };
+        Ok(Bundle {
+            graph: c_string(graph(&folder, &manifest).into_os_string().into_vec())?,
+            identity: c_string(identity(&manifest).into_bytes())?,
+            manifest_text: c_string(text.into_bytes())?,
+            manifest,
+            tokenizer,
+            tensors,
+            tables,
+            template,
+        })
+    }
+
+    pub fn can_chat(&self) -> bool {
+        self.template.is_some()
+    }
+}
+
+impl Writer for Bundle {
+    fn render(&self, messages: &[Message]) -> Result<String> {
+        match &self.template {
+            Some(template) => template.render(messages),
+            None => Err(bad_argument("this bundle has no chat template; complete plain text instead")),
+        }
+    }
+
+    fn encode(&self, rendered: &str) -> Result<Vec<u32>> {
+        self.tokenizer.encode(rendered, false)
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.tokenizer.decode(ids)
+    }
+
+    fn has(&self, id: u32) -> bool {
+        self.tokenizer.has(id)
+    }
+}
+
+/// Files without which a bundle of this target cannot run.
+fn required(manifest: &Manifest) -> Vec<String> {
+    let mut names = vec![TOKENIZER.to_owned()];
+    match manifest.target.as_str() {
+        "executorch" => names.push("model.pte".to_owned()),
+        "coreml" => names.push("model.mlpackage/Manifest.json".to_owned()),
+        _ => names.extend(manifest.methods.iter().map(|method| format!("{}.onnx", method.name))),
+    }
+    if manifest.parent_rank > 0 {
+        names.push(DRAFT.to_owned());
+    }
+    names
+}
+
+fn graph(folder: &Folder, manifest: &Manifest) -> PathBuf {
+    match manifest.target.as_str() {
+        "executorch" => folder.file("model.pte"),
+        "coreml" => folder.file("model.mlpackage"),
+        _ => folder.path().to_owned(),
+    }
+}
+
+/// What tells this bundle from others, the same as engines.identity_of: a hash over the hashes of its files.
+fn identity(manifest: &Manifest) -> String {
+    let mut lines: Vec<(&str, String)> =
+        manifest.files.iter().map(|file| (file.name.as_str(), format!("{} {}", file.name, file.sha256))).collect();
+    lines.sort_by_key(|(name, _)| *name);
+    hex_sha256(lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n").as_bytes())
+}
+
+fn read_tables(path: &Path) -> Result<(Vec<Tensor>, Option<Mmap>)> {
+    let file = map(path)?;
+    match tables::parse(&file) {
+        Ok(tensors) => Ok((tensors, Some(file))),
+        Err(reason) => Err(Failure { code: BAD_TABLES, sentence: format!("{}: {reason}", path.display()) }),
+    }
+}
+
+fn c_string(bytes: Vec<u8>) -> Result<CString> {
+    CString::new(bytes).map_err(|_| bad_argument("a zero byte stands where none can be"))
+}

@@ -1,0 +1,36 @@
+//! What goes wrong: a code of core/streamfuse.h and one sentence.
+
+pub const OK: i32 = 0;
+pub const BAD_ARGUMENT: i32 = 1;
+pub const BROKEN: i32 = 8;
+pub const BAD_TABLES: i32 = 9;
+pub const BAD_FILE: i32 = 10;
+pub const END: i32 = 100;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub code: i32,
+    pub sentence: String,
+}
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+pub fn bad_argument(sentence: impl Into<String>) -> Failure {
+    Failure { code: BAD_ARGUMENT, sentence: sentence.into() }
+}
+
+pub fn bad_file(sentence: impl Into<String>) -> Failure {
+    Failure { code: BAD_FILE, sentence: sentence.into() }
+}
+
+/// An error of a library in one line of at most 200 characters.
+pub fn one_line(error: &dyn std::fmt::Display) -> String {
+    let words: Vec<String> = error.to_string().split_whitespace().map(str::to_owned).collect();
+    words.join(" ").chars().take(200).collect()
+}
+
+/// An error of the system as its sentence, without its number.
+pub fn of_system(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,139 @@
+//! A folder from a stranger: only regular files inside it are read, and none that is larger than it should be.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use sha2::{Digest, Sha256};
+
+use crate::error::{bad_file, of_system, Failure, Result};
+use crate::manifest::{self, FileFacts};
+
+const BLOCK_BYTES: usize = 1 << 20;
+
+pub struct Folder {
+    path: PathBuf,
+    root: PathBuf, // the same without links
+}
+
+impl Folder {
+    pub fn open(path: &Path) -> Result<Folder> {
+        let path: PathBuf = path.components().collect();
+        let shown = path.display();
+        match fs::metadata(&path) {
+            Err(_) => Err(bad_file(format!("{shown}: no such folder"))),
+            Ok(facts) if !facts.is_dir() => {
+                Err(bad_file(format!("{shown}: not a folder; a bundle is a folder with {}", manifest::NAME)))
+            }
+            Ok(_) => match fs::canonicalize(&path) {
+                Ok(root) => Ok(Folder { path, root }),
+                Err(error) => Err(bad_file(format!("{shown}: cannot be read ({})", of_system(&error)))),
+            },
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The manifest's text. It is not listed anywhere, so its size is bounded here.
+    pub fn read_manifest(&self, most_bytes: u64) -> Result<Vec<u8>> {
+        let path = self.file(manifest::NAME);
+        let shown = path.display();
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(bad_file(format!("{shown}: missing; {} is not a streamfuse bundle", self.path.display())))
+            }
+            Err(error) => return Err(unreadable(&path, &error)),
+            Ok(_) => (),
+        }
+        if self.leaves(&path) {
+            return Err(bad_file(format!("{shown}: a link that leaves the bundle")));
+        }
+        let facts = fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
+        if !facts.is_file() {
+            return Err(bad_file(format!("{shown}: cannot be read (not a regular file)")));
+        }
+        if facts.len() > most_bytes {
+            return Err(bad_file(format!("{shown}: {} bytes is too large for a manifest", facts.len())));
+        }
+        self.read(&path, facts.len())
+    }
+
+    /// Name, size and, where wanted, hash of a file that the manifest lists.
+    pub fn check(&self, facts: &FileFacts, hash: bool) -> Result<()> {
+        let path = self.file(&facts.name);
+        let shown = path.display();
+        if self.leaves(&path) {
+            return Err(bad_file(format!("{shown}: files: a link that leaves the bundle")));
+        }
+        let found = match fs::metadata(&path) {
+            Ok(found) if found.is_file() => found.len(),
+            _ => {
+                return Err(bad_file(format!(
+                    "{shown}: files: listed in {}, but there is no such file",
+                    manifest::NAME
+                )))
+            }
+        };
+        if found != facts.bytes {
+            return Err(bad_file(format!(
+                "{shown}: files.bytes: {} expected, {found} found; damaged or cut short",
+                facts.bytes
+            )));
+        }
+        if hash && sha256_of(&path).map_err(|error| unreadable(&path, &error))? != facts.sha256 {
+            return Err(bad_file(format!("{shown}: files.sha256: does not match; the file was changed or damaged")));
+        }
+        Ok(())
+    }
+
+    /// The bytes of a checked file, no more than it had then.
+    pub fn read(&self, path: &Path, bytes: u64) -> Result<Vec<u8>> {
+        let mut data = Vec::with_capacity(bytes as usize + 1);
+        let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+        file.take(bytes).read_to_end(&mut data).map_err(|error| unreadable(path, &error))?;
+        Ok(data)
+    }
+
+    /// Whether a link leads out of the folder. What is not there leads nowhere.
+    fn leaves(&self, path: &Path) -> bool {
+        fs::canonicalize(path).is_ok_and(|place| !place.starts_with(&self.root))
+    }
+}
+
+/// Maps a checked file.
+#[allow(unsafe_code)]
+pub fn map(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+    // SAFETY: nobody may change a bundle that is open, as the header says; the memory is only read.
+    unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))
+}
+
+pub fn hex_sha256(data: &[u8]) -> String {
+    hex(&Sha256::digest(data))
+}
+
+fn sha256_of(path: &Path) -> io::Result<String> {
+    let (mut digest, mut block) = (Sha256::new(), vec![0; BLOCK_BYTES]);
+    let mut file = File::open(path)?;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(hex(&digest.finalize())),
+            n => digest.update(&block[..n]),
+        }
+    }
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    bad_file(format!("{}: cannot be read ({})", path.display(), of_system(error)))
+}

@@ -1,0 +1,237 @@
+//! `manifest.json`: what the schema cannot say, and the facts that the rest of this crate reads.
+
+use std::collections::HashSet;
+
+use crate::json::{quoted, Json};
+use crate::schema::{manifest_schema, problems};
+
+pub const NAME: &str = "manifest.json";
+
+#[derive(Debug)]
+pub struct Method {
+    pub name: String,
+    pub rows: i64,
+    pub keep: Option<i64>,
+    pub stream_nodes: Option<i64>,
+}
+
+#[derive(Debug)]
+pub struct FileFacts {
+    pub name: String,
+    pub sha256: String,
+    pub bytes: u64,
+}
+
+/// All counts are at most 2**53, so they fit wherever they go.
+#[derive(Debug)]
+pub struct Manifest {
+    pub target: String,
+    pub capacity: i64,
+    pub vocab_size: i64,
+    pub num_streams: i64,
+    pub top_k: i64,
+    pub prefill_rows: i64,
+    pub verify: Vec<Method>, // ascending by rows
+    pub methods: Vec<Method>,
+    pub deferred: bool,
+    pub parent_rank: i64,
+    pub bos_token_id: Option<i64>,
+    pub eos_token_ids: Vec<i64>,
+    pub chat_template: Option<String>,
+    pub sampling: Sampling,
+    pub files: Vec<FileFacts>, // in the order of the manifest
+}
+
+#[derive(Debug)]
+pub struct Sampling {
+    pub temperature: f64,
+    pub top_k: i64,
+    pub top_p: f64,
+    pub min_p: f64,
+    pub repetition_penalty: f64,
+    pub max_new_tokens: i64,
+}
+
+impl Manifest {
+    /// Reads a manifest's text; the error is `field: reason`.
+    pub fn parse(text: &str) -> Result<Manifest, String> {
+        let mut data = Json::parse(text).map_err(|error| format!("not valid JSON ({error})"))?;
+        check_version(&data)?;
+        let wrong = problems(manifest_schema(), &mut data);
+        match wrong.len() {
+            0 => (),
+            1 => return Err(wrong[0].clone()),
+            n => return Err(format!("{} (and {} more)", wrong[0], n - 1)),
+        }
+        let manifest = Manifest::of(&data);
+        manifest.check_relations(&data)?;
+        Ok(manifest)
+    }
+
+    pub fn file(&self, name: &str) -> Option<&FileFacts> {
+        self.files.iter().find(|file| file.name == name)
+    }
+
+    fn of(data: &Json) -> Manifest {
+        let (model, speculation, sampling) = (&data["model"], &data["speculation"], &data["sampling_defaults"]);
+        let methods: Vec<Method> = fields(&data["methods"]).map(|(name, method)| Method::of(name, method)).collect();
+        let mut verify: Vec<Method> = fields(&data["methods"]).map(|(name, method)| Method::of(name, method)).collect();
+        verify.retain(|method| method.name.starts_with("verify_"));
+        verify.sort_by_key(|method| method.rows);
+        Manifest {
+            target: text(&data["target"]),
+            capacity: count(&data["cache"]["capacity"]),
+            vocab_size: count(&model["vocab_size"]),
+            num_streams: count(&speculation["num_streams"]),
+            top_k: count(&speculation["top_k"]),
+            prefill_rows: methods.iter().find(|method| method.name == "prefill").map_or(0, |method| method.rows),
+            verify,
+            deferred: methods.iter().any(|method| method.name == "streams"),
+            methods,
+            parent_rank: count(&speculation["parent_rank"]),
+            bos_token_id: optional(&model["bos_token_id"]),
+            eos_token_ids: items(&model["eos_token_ids"]).iter().map(count).collect(),
+            chat_template: model["chat_template"].text().map(str::to_owned),
+            sampling: Sampling {
+                temperature: number(&sampling["temperature"]),
+                top_k: count(&sampling["top_k"]),
+                top_p: number(&sampling["top_p"]),
+                min_p: number(&sampling["min_p"]),
+                repetition_penalty: number(&sampling["repetition_penalty"]),
+                max_new_tokens: count(&sampling["max_new_tokens"]),
+            },
+            files: fields(&data["files"])
+                .map(|(name, facts)| FileFacts {
+                    name: name.clone(),
+                    sha256: text(&facts["sha256"]),
+                    bytes: count(&facts["bytes"]) as u64,
+                })
+                .collect(),
+        }
+    }
+
+    /// Relations between fields, in the order of `Manifest._consistent` in manifest.py.
+    fn check_relations(&self, data: &Json) -> Result<(), String> {
+        let names: HashSet<&str> = self.methods.iter().map(|method| method.name.as_str()).collect();
+        for name in ["prefill", "decode"] {
+            require(names.contains(name), || format!("methods.{name}: missing"))?;
+        }
+        let decode = self.methods.iter().find(|method| method.name == "decode");
+        require(decode.is_some_and(|method| method.rows == 1), || "methods.decode.rows: must be 1".into())?;
+        for Method { name, rows, keep, stream_nodes } in &self.methods {
+            let known = ["prefill", "decode", "streams"].contains(&name.as_str()) || *name == format!("verify_{rows}");
+            require(known, || format!("methods.{name}: not prefill, decode, streams or verify_<rows>"))?;
+            require(keep.is_none_or(|keep| keep <= *rows), || format!("methods.{name}.keep: above its rows"))?;
+            require(stream_nodes.is_none_or(|nodes| nodes <= keep.unwrap_or(0)), || {
+                format!("methods.{name}.stream_nodes: above its keep")
+            })?;
+            require(*rows <= self.capacity, || format!("methods.{name}.rows: above cache.capacity"))?;
+        }
+        let (model, speculation) = (&data["model"], &data["speculation"]);
+        require(count(&model["num_heads"]) % count(&model["num_kv_heads"]) == 0, || {
+            "model.num_kv_heads: does not divide num_heads".into()
+        })?;
+        for token in self.eos_token_ids.iter().chain(self.bos_token_id.iter()) {
+            require(*token < self.vocab_size, || format!("model: token id {token} is outside the vocabulary"))?;
+        }
+        let num_layers = count(&model["num_layers"]);
+        require(count(&speculation["num_msa_layers"]) <= num_layers, || {
+            "speculation.num_msa_layers: above model.num_layers".into()
+        })?;
+        require(optional(&speculation["prune_layer"]).is_none_or(|layer| layer < num_layers), || {
+            "speculation.prune_layer: must be below model.num_layers".into()
+        })?;
+        require(count(&speculation["stream_vocab_size"]) <= self.vocab_size, || {
+            "speculation.stream_vocab_size: above vocab_size".into()
+        })?;
+        let widths: Vec<i64> = self.verify.iter().map(|method| method.rows).collect();
+        require(optional(&speculation["default_width"]).is_none_or(|width| widths.contains(&width)), || {
+            format!("speculation.default_width: not one of {widths:?}")
+        })?;
+        require(self.num_streams == 0 || !widths.is_empty(), || "methods: streams without a verify method".into())?;
+        let schedule = text(&speculation["schedule"]);
+        require((schedule == "fused") != self.deferred, || {
+            format!("speculation.schedule: {schedule} does not fit the methods")
+        })?;
+        require((data["kernels"] == Json::Bool(true)) != items(&data["required_operators"]).is_empty(), || {
+            "required_operators: does not fit kernels".into()
+        })?;
+        require(fields(&data["parity"]).all(|(name, _)| names.contains(name.as_str())), || {
+            "parity: names a method that is not there".into()
+        })?;
+        self.files.iter().try_for_each(|file| check_file_name(&file.name))
+    }
+}
+
+impl Method {
+    fn of(name: &str, data: &Json) -> Method {
+        Method {
+            name: name.to_owned(),
+            rows: count(&data["rows"]),
+            keep: optional(&data["keep"]),
+            stream_nodes: optional(&data["stream_nodes"]),
+        }
+    }
+}
+
+/// Before anything else: another format's manifest may break every other rule.
+fn check_version(data: &Json) -> Result<(), String> {
+    let reads = manifest_schema()["properties"]["format_version"]["const"].whole().unwrap_or_default();
+    let Some(version) = data.get("format_version") else {
+        return Err("format_version: missing; this is not the manifest of a streamfuse bundle".into());
+    };
+    match version.whole() {
+        None => Err(format!("format_version: must be an integer, is {version:.40}")),
+        Some(version) if version > reads => Err(format!(
+            "format_version: {version} is newer than {reads}, the newest that this version of streamfuse reads; \
+             upgrade streamfuse or export the bundle again"
+        )),
+        Some(version) if version < reads => Err(format!(
+            "format_version: the bundle was written in format {version}, this version of streamfuse reads {reads}; \
+             export it again with `streamfuse export`"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Refuses names that could leave the folder, or mean different files on different systems.
+fn check_file_name(name: &str) -> Result<(), String> {
+    let plain = name.split('/').all(|part| !["", ".", ".."].contains(&part))
+        && !name.chars().any(|c| "\\:*?\"<>|".contains(c) || c < ' ');
+    require(plain, || format!("files: {} is not a plain relative path inside the bundle", quoted(name)))?;
+    require(name != NAME, || format!("files: {NAME} cannot list itself"))
+}
+
+fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
+    if holds {
+        Ok(())
+    } else {
+        Err(reason())
+    }
+}
+
+// What the schema has promised; anything else would be a fault of ours, which the border reports as SF_BROKEN.
+
+fn fields(value: &Json) -> impl Iterator<Item = (&String, &Json)> {
+    value.object().expect("the schema says object").iter()
+}
+
+fn items(value: &Json) -> &[Json] {
+    value.list().expect("the schema says array")
+}
+
+fn text(value: &Json) -> String {
+    value.text().expect("the schema says string").to_owned()
+}
+
+fn count(value: &Json) -> i64 {
+    value.whole().and_then(|number| number.try_into().ok()).expect("the schema says a count up to 2**53")
+}
+
+fn optional(value: &Json) -> Option<i64> {
+    (*value != Json::Null).then(|| count(value))
+}
+
+fn number(value: &Json) -> f64 {
+    value.number().expect("the schema says number")
+}

@@ -1,0 +1,102 @@
+//! The text of one sequence: its conversation, and the answer that is being written.
+
+use std::sync::Arc;
+
+use crate::bundle::Bundle;
+use crate::chat::{Conversation, Message, Writer};
+use crate::error::{bad_argument, Result};
+use crate::stream::Stream;
+
+pub struct Text {
+    bundle: Arc<Bundle>,
+    conversation: Conversation,
+    stream: Option<Stream>,
+}
+
+impl Text {
+    pub fn new(bundle: Arc<Bundle>) -> Text {
+        Text { bundle, conversation: Conversation::default(), stream: None }
+    }
+
+    pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
+        self.bundle.tokenizer.encode(text, marks)
+    }
+
+    pub fn decode(&self, ids: &[i64]) -> Result<String> {
+        let ids = ids.iter().map(|&id| token(id)).collect::<Result<Vec<u32>>>()?;
+        self.bundle.decode(&ids)
+    }
+
+    pub fn render(&self, messages: &str) -> Result<String> {
+        self.bundle.render(&Message::list(messages)?)
+    }
+
+    pub fn reset(&mut self, messages: Option<&str>) -> Result<()> {
+        let messages = messages.map_or_else(|| Ok(Vec::new()), Message::list)?;
+        self.conversation = Conversation::new(messages);
+        self.stream = None;
+        Ok(())
+    }
+
+    pub fn ask(&mut self, question: &str) -> Result<&[u32]> {
+        self.end()?;
+        self.conversation.ask(question.to_owned(), &*self.bundle)
+    }
+
+    pub fn take_back(&mut self) {
+        self.stream = None;
+        self.conversation.take_back();
+    }
+
+    pub fn messages(&self) -> String {
+        serde_json::to_string(&self.conversation.messages).expect("texts are always JSON")
+    }
+
+    pub fn save(&mut self) -> Result<Vec<u8>> {
+        self.end()?;
+        Ok(self.conversation.note())
+    }
+
+    pub fn restore(&mut self, note: &[u8]) -> Result<()> {
+        self.conversation = Conversation::of_note(note, &*self.bundle)?;
+        self.stream = None;
+        Ok(())
+    }
+
+    pub fn begin(&mut self, stops: Option<&str>) -> Result<()> {
+        let stops: Vec<String> = match stops {
+            Some(json) => serde_json::from_str(json)
+                .map_err(|error| bad_argument(format!("stops must be a JSON list of texts ({error})")))?,
+            None => Vec::new(),
+        };
+        if stops.iter().any(String::is_empty) {
+            return Err(bad_argument("a stop string must not be empty"));
+        }
+        self.end()?;
+        self.stream = Some(Stream::new(stops));
+        Ok(())
+    }
+
+    /// The text to show, and whether a stop string is complete.
+    pub fn push(&mut self, id: i64) -> Result<(String, bool)> {
+        let Some(stream) = &mut self.stream else {
+            return Err(bad_argument("no stream runs: begin one with sf_text_begin"));
+        };
+        let text = stream.push(token(id)?, |ids| self.bundle.decode(ids))?;
+        Ok((text, stream.stopped()))
+    }
+
+    pub fn end(&mut self) -> Result<String> {
+        let Some(mut stream) = self.stream.take() else {
+            return Ok(String::new());
+        };
+        let tail = stream.flush();
+        let (text, ids) = stream.into_answer();
+        self.conversation.answer(text, &ids, &*self.bundle)?;
+        Ok(tail)
+    }
+}
+
+fn token(id: i64) -> Result<u32> {
+    u32::try_from(id).map_err(|_| bad_argument(format!("{id} is no token id")))
+}

@@ -1,0 +1,186 @@
+"""core/bundle/streamfuse_bundle.h by ctypes, for its tests: handles, and errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from streamfuse.kernels.library import file_name, load_executorch
+from streamfuse.runtime.core import _Options, _Spec, _Tensor
+
+LIBRARY = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")
+OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
+
+
+class LibraryFailure(Exception):
+    """A code and its sentence."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    load_executorch(LIBRARY)
+    loaded = ctypes.CDLL(str(LIBRARY))
+    text, place, size = POINTER(c_void_p), POINTER(c_void_p), POINTER(c_size_t)
+    ids, count = POINTER(c_void_p), POINTER(c_int64)
+    signatures: dict[str, list[Any]] = {
+        "sf_bundle_open": [c_char_p, c_int32, place],
+        "sf_bundle_spec": [c_void_p, POINTER(_Spec)],
+        "sf_bundle_tensors": [c_void_p, POINTER(POINTER(_Tensor)), POINTER(c_int32)],
+        "sf_bundle_defaults": [c_void_p, POINTER(_Options)],
+        "sf_bundle_can_chat": [c_void_p],
+        "sf_new_text": [c_void_p, place],
+        "sf_text_encode": [c_void_p, c_char_p, c_size_t, c_int32, ids, count],
+        "sf_text_decode": [c_void_p, c_void_p, c_int64, text, size],
+        "sf_text_render": [c_void_p, c_char_p, c_size_t, text, size],
+        "sf_text_reset": [c_void_p, c_char_p, c_size_t],
+        "sf_text_ask": [c_void_p, c_char_p, c_size_t, ids, count],
+        "sf_text_take_back": [c_void_p],
+        "sf_text_messages": [c_void_p, text, size],
+        "sf_text_save": [c_void_p, text, size],
+        "sf_text_restore": [c_void_p, c_char_p, c_size_t],
+        "sf_text_begin": [c_void_p, c_char_p, c_size_t],
+        "sf_text_push": [c_void_p, c_int64, text, size],
+        "sf_text_end": [c_void_p, text, size],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, c_int
+    for name in ("sf_bundle_error", "sf_text_error", "sf_bundle_manifest", "sf_bundle_graph"):
+        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], c_char_p
+    for name in ("sf_bundle_close", "sf_free_text"):
+        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], None
+    return loaded
+
+
+class LibraryBundle:
+    """sf_bundle; LibraryFailure where it does not open."""
+
+    def __init__(self, folder: Path, check_hashes: bool = True) -> None:
+        self.handle = c_void_p()
+        code = library().sf_bundle_open(bytes(folder), check_hashes, byref(self.handle))
+        if code != OK:
+            sentence = library().sf_bundle_error(self.handle).decode()
+            self.close()
+            raise LibraryFailure(code, sentence)
+
+    def close(self) -> None:
+        library().sf_bundle_close(self.handle)
+        self.handle = c_void_p()
+
+    def __enter__(self) -> LibraryBundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def text(self) -> LibraryText:
+        return LibraryText(self)
+
+    def spec(self) -> _Spec:
+        found = _Spec()
+        assert library().sf_bundle_spec(self.handle, byref(found)) == OK
+        return found
+
+    def defaults(self) -> _Options:
+        found = _Options()
+        assert library().sf_bundle_defaults(self.handle, byref(found)) == OK
+        return found
+
+    def tensors(self) -> list[_Tensor]:
+        found, count = POINTER(_Tensor)(), c_int32()
+        assert library().sf_bundle_tensors(self.handle, byref(found), byref(count)) == OK
+        return [found[i] for i in range(count.value)]
+
+    def manifest(self) -> str:
+        return str(library().sf_bundle_manifest(self.handle).decode())
+
+    def graph(self) -> Path:
+        return Path(library().sf_bundle_graph(self.handle).decode())
+
+
+class LibraryText:
+    """sf_text; each method is the function of its name."""
+
+    def __init__(self, bundle: LibraryBundle) -> None:
+        self.handle = c_void_p()
+        self._check(library().sf_new_text(bundle.handle, byref(self.handle)))
+
+    def close(self) -> None:
+        library().sf_free_text(self.handle)
+        self.handle = c_void_p()
+
+    def encode(self, text: str | bytes, marks: bool = False) -> list[int]:
+        data = text.encode() if isinstance(text, str) else text
+        return self._ids("sf_text_encode", data, len(data), marks)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._text("sf_text_decode", (c_int64 * len(ids))(*ids), len(ids)).decode()
+
+    def render(self, messages: Any) -> str:
+        return self._text("sf_text_render", *_json(messages)).decode()
+
+    def reset(self, messages: Any = None) -> None:
+        self._check(library().sf_text_reset(self.handle, *_json(messages)))
+
+    def ask(self, words: str) -> list[int]:
+        return self._ids("sf_text_ask", words.encode(), len(words.encode()))
+
+    def take_back(self) -> None:
+        self._check(library().sf_text_take_back(self.handle))
+
+    def messages(self) -> Any:
+        return json.loads(self._text("sf_text_messages"))
+
+    def save(self) -> bytes:
+        return self._text("sf_text_save")
+
+    def restore(self, note: bytes) -> None:
+        self._check(library().sf_text_restore(self.handle, note, len(note)))
+
+    def begin(self, stops: Any = None) -> None:
+        self._check(library().sf_text_begin(self.handle, *_json(stops)))
+
+    def push(self, token: int) -> tuple[str, bool]:
+        place, size = c_void_p(), c_size_t()
+        code = library().sf_text_push(self.handle, token, byref(place), byref(size))
+        if code != END:
+            self._check(code)
+        return ctypes.string_at(place, size.value).decode(), code == END
+
+    def end(self) -> str:
+        return self._text("sf_text_end").decode()
+
+    def _ids(self, function: str, *arguments: Any) -> list[int]:
+        place, count = c_void_p(), c_int64()
+        self._check(getattr(library(), function)(self.handle, *arguments, byref(place), byref(count)))
+        return list((c_int64 * count.value).from_address(place.value)) if count.value and place.value else []
+
+    def _text(self, function: str, *arguments: Any) -> bytes:
+        place, size = c_void_p(), c_size_t()
+        self._check(getattr(library(), function)(self.handle, *arguments, byref(place), byref(size)))
+        return ctypes.string_at(place, size.value)
+
+    def _check(self, code: int) -> None:
+        if code != OK:
+            sentence = library().sf_text_error(self.handle).decode()
+            raise LibraryFailure(code, sentence)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _json(value: Any) -> tuple[bytes | None, int]:
+    """JSON text and its size; None is a null pointer, bytes go as they are."""
+    if value is None:
+        return None, 0
+    data = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+    return data, len(data)
