@@ -28,7 +28,8 @@ struct ProductKernels {
   // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats
   // where it is not null, `to` their rounding.
   void (*gate)(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated);
-  // Takes the best of `count` <= 16 values with ids from first_id on; ids come in ascending order. A NaN is never best.
+  // Takes the best of `count` <= 16 values with ids from first_id on, and of equal ones the smallest id, in whatever
+  // order the calls come. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);
   // One float16, exactly.
   float (*half)(const uint8_t* p);

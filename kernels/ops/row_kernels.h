@@ -185,9 +185,11 @@ void gate(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int6
 }
 
 void keep_best(const float* values, int64_t count, int64_t first_id, Best* best) {
-  if (count == kLanes && !any_greater(load(values), splat(best->value))) return;
+  const bool later = first_id > best->id;  // stolen chunks do not come in order
+  if (later && count == kLanes && !any_greater(load(values), splat(best->value))) return;
   for (int64_t i = 0; i < count; ++i)
-    if (values[i] > best->value) *best = {values[i], first_id + i};
+    if (values[i] > best->value || (values[i] == best->value && first_id + i < best->id))
+      *best = {values[i], first_id + i};
 }
 
 uint64_t read(const void* data, size_t bytes) {

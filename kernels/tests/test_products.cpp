@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -250,6 +251,47 @@ void heads_agree_with_their_logits() {
   }
 }
 
+// Tiles that are the same weights give the same 16 logits, so the largest stands in each of them.
+void equal_logits_give_the_smallest_id() {
+  const int64_t tiles = any_of(200, 400), inputs = 32, rows = any_of(1, 3), first = any_of(0, tiles - 100);
+  Matrix w(16 * tiles, inputs, true);
+  const size_t tile_bytes = w.bytes.size() / tiles;
+  const std::vector<uint8_t> equal(w.bytes.begin() + first * tile_bytes, w.bytes.begin() + (first + 1) * tile_bytes);
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    uint8_t* const here = w.bytes.data() + tile * tile_bytes;
+    if (tile < first)
+      std::memset(here + 512, 0, 32);  // scales of zero: logits of zero
+    else if (tile == first || any_of(0, 3) != 0)
+      std::memcpy(here, equal.data(), tile_bytes);
+    else
+      std::memset(here + 512, 0, 32);
+  }
+  const Input input(rows, inputs);
+  Floats logits(rows * 16 * tiles);
+  std::vector<int64_t> best(rows), expected(rows);
+  limit_team(1);
+  head({input.part(0, rows, true), w.packed, 16 * tiles, logits.data(), best.data()});
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = logits.begin() + r * 16 * tiles;
+    expected[r] = std::max_element(row, row + 16 * tiles) - row;
+  }
+  expect(best == expected, "best is not the first of equal logits");
+  limit_team(reserve_team(4));
+  for (int i = 0; i < 20; ++i) {
+    head({input.part(0, rows, true), w.packed, 16 * tiles, nullptr, best.data()});
+    expect(best == expected, "which of equal logits is best depends on the threads");
+  }
+  limit_team(1);
+
+  // The order that stealing may give, without luck.
+  std::vector<int64_t> order(tiles);
+  for (int64_t tile = 0; tile < tiles; ++tile) order[tile] = tile;
+  std::shuffle(order.begin(), order.end(), generator);
+  Best kept = {-std::numeric_limits<float>::infinity(), std::numeric_limits<int64_t>::max()};
+  for (const int64_t tile : order) lane_kernels().products->keep_best(&logits[16 * tile], 16, 16 * tile, &kept);
+  expect(kept.id == expected[0], "which of equal logits is best depends on the order of the tiles");
+}
+
 // Rounding may fall otherwise where the gate is taken in double precision, so the comparison is a loose one.
 void the_mlp_is_its_parts() {
   const Model model(3);
@@ -281,6 +323,7 @@ int test_products(int cases) {
     linear_equals_double_precision();
     rows_do_not_know_their_company();
     heads_agree_with_their_logits();
+    equal_logits_give_the_smallest_id();
     the_mlp_is_its_parts();
   }
   return failures;
