@@ -370,6 +370,7 @@ void Session::ask_planner() {
 void Session::end(const char* reason) {
   running_ = false;
   statistics_.finish_reason = reason;
+  if (backend_.idle != nullptr) backend_.idle(backend_.context);
 }
 
 void Session::finish(const char* reason) {

@@ -77,6 +77,7 @@ class EngineTable(_Struct):
         ("bytes_of", BYTES_OF),
         ("save", ROWS),
         ("load", ROWS),
+        ("idle", RELEASE),
     ]
 
 

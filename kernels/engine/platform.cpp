@@ -11,15 +11,15 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
-// The thread pool's header is not in the wheel, its symbols are (libexecutorch_threadpool). Declarations as in
-// executorch/extension/threadpool/threadpool.h of release 1.5; none is virtual and no layout is used.
+// The thread pool's headers are not in the wheel, its symbols are (libexecutorch_threadpool). Declarations as in
+// executorch/extension/threadpool/threadpool.h and pthreadpool.h of release 1.5.
+extern "C" {
+struct pthreadpool;
+size_t pthreadpool_get_threads_count(pthreadpool*);
+size_t pthreadpool_set_threads_count(pthreadpool*, size_t);
+}
 namespace executorch::extension::threadpool {
-class ThreadPool {
- public:
-  size_t get_thread_count() const;
-  bool _unsafe_reset_threadpool(uint32_t num_threads);
-};
-ThreadPool* get_threadpool();
+pthreadpool* get_pthreadpool();
 }  // namespace executorch::extension::threadpool
 
 namespace streamfuse {
@@ -69,6 +69,7 @@ void install() {
 
 std::mutex pool_lock;
 int pool_leases = 0;
+size_t pool_threads = 0;  // before the first lease
 
 }  // namespace
 
@@ -109,20 +110,16 @@ std::string PlatformScope::missing_operators() const {
 
 PoolLease::PoolLease(int num_threads) {
   const std::lock_guard<std::mutex> guard(pool_lock);
-  auto* pool = executorch::extension::threadpool::get_threadpool();
-  if (pool_leases++ == 0 && num_threads > 0 && pool != nullptr &&
-      pool->get_thread_count() != static_cast<size_t>(num_threads))
-    pool->_unsafe_reset_threadpool(static_cast<uint32_t>(num_threads));
+  pthreadpool* const pool = executorch::extension::threadpool::get_pthreadpool();
+  if (pool_leases++ > 0 || pool == nullptr) return;
+  pool_threads = pthreadpool_get_threads_count(pool);
+  pthreadpool_set_threads_count(pool, static_cast<size_t>(num_threads));
 }
 
 PoolLease::~PoolLease() {
   const std::lock_guard<std::mutex> guard(pool_lock);
-  --pool_leases;
-}
-
-int PoolLease::threads() {
-  auto* pool = executorch::extension::threadpool::get_threadpool();
-  return pool == nullptr ? 1 : static_cast<int>(pool->get_thread_count());
+  pthreadpool* const pool = executorch::extension::threadpool::get_pthreadpool();
+  if (--pool_leases == 0 && pool != nullptr) pthreadpool_set_threads_count(pool, pool_threads);
 }
 
 bool load_quantized_kernels() {

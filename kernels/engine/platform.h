@@ -26,15 +26,14 @@ class PlatformScope {
 
 struct Aborted {};
 
-// Threads of the process-wide pool; `resize` keeps the pool while any engine is open (its delegates hold a pointer to
-// it).
+// ExecuTorch's process-wide pool works with at most so many of its threads while a lease lives; the first of several
+// decides. The pool itself is never made anew: delegates of any model in the process point to it.
 class PoolLease {
  public:
   explicit PoolLease(int num_threads);
   ~PoolLease();
   PoolLease(const PoolLease&) = delete;
   PoolLease& operator=(const PoolLease&) = delete;
-  static int threads();
 };
 
 // Loads the wheel's quantized kernels (4-bit and 8-bit embedding lookups) if they lie beside libexecutorch and none are

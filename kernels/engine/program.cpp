@@ -1,8 +1,12 @@
 #include "program.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
@@ -49,6 +53,19 @@ std::string joined(const std::vector<std::string>& parts) {
   return all;
 }
 
+// Asks the system to read the whole file while the program is being opened; else the first pass would, page by page.
+void ask_ahead(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return;
+#if defined(__APPLE__)
+  radvisory whole = {0, static_cast<int>(std::min<off_t>(lseek(file, 0, SEEK_END), std::numeric_limits<int>::max()))};
+  (void)fcntl(file, F_RDADVISE, &whole);
+#else
+  (void)posix_fadvise(file, 0, 0, POSIX_FADV_WILLNEED);
+#endif
+  close(file);
+}
+
 }  // namespace
 
 Program::Program(const std::string& path, int num_threads) : threads_(reserve_team(num_threads)) {
@@ -58,6 +75,7 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
   Result<MmapDataLoader> loader = MmapDataLoader::from(path.c_str(), MmapDataLoader::MlockConfig::NoMlock);
   if (!loader.ok()) throw Failure(SF_BAD_PROGRAM, "cannot read " + path + ": " + scope.errors());
   loader_ = std::make_unique<MmapDataLoader>(std::move(loader.get()));
+  ask_ahead(path);
   using ExecuTorchProgram = executorch::runtime::Program;
   Result<ExecuTorchProgram> program =
       ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);

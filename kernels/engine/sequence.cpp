@@ -79,8 +79,7 @@ void Sequence::run(const std::string& method, int n, const int64_t* ids, const i
   check_rows(program_->shapes(), signature, n, ids, positions, ancestors);
   can_commit_ = false;
   ran_ = streamed_ = nullptr;
-  limit_team(program_->threads());
-  rouse_team();
+  const TeamPass pass(program_->threads());
   fill_inputs(target, n, ids, positions, ancestors, length_, want_logits);
   {
     // A pruner would rank the padding too, and streams stand beside kept rows: such methods compute all rows.
@@ -123,7 +122,7 @@ void Sequence::streams(int index) {
               hidden * sizeof(float));
   *method.input<int64_t>(1) = length_ - 1;
   *method.input<int64_t>(2) = length_;
-  limit_team(program_->threads());
+  const TeamPass pass(program_->threads());
   streamed_ = nullptr;
   method.execute();
   streamed_ = &method;

@@ -109,6 +109,7 @@ int commit(void* context, const int32_t* rows, int32_t n) {
   return sf_engine_commit(static_cast<sf_engine*>(context), rows, n);
 }
 int truncate(void* context, int64_t length) { return sf_engine_truncate(static_cast<sf_engine*>(context), length); }
+void idle(void*) { streamfuse::rest_team(); }
 const char* error_of(void* context) { return sf_engine_error(static_cast<sf_engine*>(context)); }
 void release(void* context) { sf_engine_free(static_cast<sf_engine*>(context)); }
 
@@ -229,7 +230,7 @@ const char* sf_engine_error(const sf_engine* handle) {
 
 int sf_engine_backend(sf_engine* handle, sf_backend* out) {
   if (handle == nullptr || out == nullptr) return SF_BAD_ARGUMENT;
-  *out = {sizeof *out, handle, run, streams, commit, truncate, error_of, release, bytes_of, save, load};
+  *out = {sizeof *out, handle, run, streams, commit, truncate, error_of, release, bytes_of, save, load, idle};
   return SF_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -10,15 +11,23 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+#include "cores.h"
+#include "float_state.h"
 
 namespace streamfuse {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kWorkerSpin = std::chrono::microseconds(400);  // covers the loop's own work between two passes
-constexpr auto kCallerSpin = std::chrono::microseconds(40);   // a chunk takes less, unless its worker was put aside
-constexpr int kPausesPerLook = 64;                            // at the clock
+// Covers the loop's own work between two passes. A caller that takes longer over a token (it draws, or it waits for
+// somebody) would pay for spinning in every pass, and waking costs it 50 us at most.
+constexpr Clock::duration kWorkerSpin = std::chrono::microseconds(400);
+constexpr auto kCallerSpin = std::chrono::microseconds(40);  // a chunk takes less, unless its worker was put aside
+constexpr int kPausesPerLook = 64;                           // at the clock
 constexpr int64_t kMostChunks = 0xfff;
 constexpr uint64_t kNames = 0xff'ffff'ffff;  // after so many jobs their names begin anew
 
@@ -35,6 +44,7 @@ inline void pause() {
 // True once `ready` holds, false after `patience`.
 template <typename Ready>
 bool spin(Ready ready, Clock::duration patience) {
+  if (patience == Clock::duration::zero()) return ready();
   const Clock::time_point start = Clock::now();
   for (;;) {
     for (int i = 0; i < kPausesPerLook; ++i) {
@@ -45,7 +55,8 @@ bool spin(Ready ready, Clock::duration patience) {
   }
 }
 
-// What names a job, in one word: its number, its chunks, and how many threads may take them.
+// What names a job, in one word: its number, its chunks, and how many threads may take them. One for no threads is no
+// job: the pass is over, and workers wait awake where it has chunks, else asleep.
 struct Call {
   uint64_t name;
   uint32_t chunks;
@@ -93,24 +104,37 @@ thread_local Clock::duration waited_by_this_thread{};
 
 class Team {
  public:
-  // Never destroyed: workers may still look at it while the process ends.
+  // Never destroyed: workers may still look at it while the process ends. A forked process leaves behind that of its
+  // parent, whose lock nobody there may ever open.
   static Team& instance() {
-    static Team* team = new Team;
-    return *team;
+    Team* team = of_process_.load(std::memory_order_acquire);
+    return team != nullptr ? *team : *make();
   }
 
   int reserve(int threads) {
-    if (threads <= 0) threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4);
-    threads = std::min(threads, kMostThreads);
+    threads = std::min(threads <= 0 ? default_threads() : threads, kMostThreads);
     const std::lock_guard<std::mutex> guard(lock_);
-    for (; workers_ < threads - 1; ++workers_)
-      std::thread([this, index = static_cast<uint32_t>(workers_ + 1)] { work(index); }).detach();
+    start(threads);
     return threads;
   }
 
-  // A worker that goes to sleep at this moment may be missed; it does without this job.
-  void rouse() {
-    if (sleepers_.load(std::memory_order_relaxed) > 0) call_.fetch_add(1), call_.notify_all();
+  void begin_pass(int limit) {
+    if (!lock_.try_lock()) return;
+    const std::lock_guard<std::mutex> guard(lock_, std::adopt_lock);
+    soon_ = Clock::now() - passed_ < kWorkerSpin;
+    try {
+      start(limit);  // after a fork
+    } catch (const std::exception&) {
+      // The caller does without them.
+    }
+    rouse(limit);
+  }
+
+  void end_pass(bool text_ends) {
+    if (!lock_.try_lock()) return;
+    const std::lock_guard<std::mutex> guard(lock_, std::adopt_lock);
+    passed_ = Clock::now();
+    call_word_.store(Call{name_, soon_ && !text_ends ? 1u : 0u, 0}.packed(), std::memory_order_release);
   }
 
   void run(int64_t units, int64_t chunk, const TeamJob& job, int limit) {
@@ -127,7 +151,7 @@ class Team {
     const Call call = {name_, static_cast<uint32_t>(chunks), static_cast<uint32_t>(limit)};
     job_ = {job, units, chunk};
     call_word_.store(call.packed(), std::memory_order_release);
-    rouse();
+    rouse(limit);
     reported_ += call.chunks - take_chunks(call, 0);  // what the others have reported in all when this job is done
     if (done_.load(std::memory_order_acquire) != reported_) {
       const Clock::time_point start = Clock::now();
@@ -141,6 +165,29 @@ class Team {
     TeamJob job;
     int64_t units, chunk;
   };
+
+  static Team* make() {
+#if defined(__unix__) || defined(__APPLE__)
+    static const int watches = pthread_atfork(nullptr, nullptr, [] { of_process_.store(nullptr); });
+    (void)watches;
+#endif
+    Team* const team = new Team;
+    Team* other = nullptr;
+    if (of_process_.compare_exchange_strong(other, team)) return team;
+    delete team;
+    return other;
+  }
+
+  void start(int threads) {
+    for (; workers_ < threads - 1; ++workers_)
+      std::thread([this, index = static_cast<uint32_t>(workers_ + 1)] { work(index); }).detach();
+  }
+
+  // A worker that goes to sleep at this moment may be missed; it does without this job.
+  void rouse(int limit) {
+    for (int i = 1; i < limit; ++i)
+      if (asleep_[i].load(std::memory_order_relaxed) != 0 && asleep_[i].exchange(0) != 0) asleep_[i].notify_one();
+  }
 
   void wait_for_reports() {
     const auto all = [&] { return done_.load(std::memory_order_acquire) == reported_; };
@@ -174,18 +221,22 @@ class Team {
   }
 
   void work(uint32_t index) {
+    const DefaultFloats as_everywhere;
+    Clock::duration patience = kWorkerSpin;
     for (uint64_t last = 0;;) {
-      const auto is_new = [&] { return call_word_.load(std::memory_order_acquire) != last; };
-      if (!spin(is_new, kWorkerSpin)) {
-        const uint32_t call = call_.load();
-        sleepers_.fetch_add(1);
-        if (!is_new()) call_.wait(call);
-        sleepers_.fetch_sub(1);
+      const auto is_new = [&] { return call_word_.load() != last; };
+      if (!spin(is_new, patience)) {
+        asleep_[index].store(1);
+        if (!is_new()) asleep_[index].wait(1);
+        asleep_[index].store(0);
+        patience = kWorkerSpin;
         continue;
       }
       last = call_word_.load(std::memory_order_acquire);
       const Call call = Call::of(last);
+      const bool stays = call.threads == 0 ? call.chunks != 0 : index < call.threads;
       if (index < call.threads) take_chunks(call, index);
+      patience = stays ? kWorkerSpin : Clock::duration::zero();
     }
   }
 
@@ -194,15 +245,20 @@ class Team {
   int workers_ = 0;
   uint64_t name_ = 0;
   uint32_t reported_ = 0;
+  Clock::time_point passed_{};  // when the last pass ended
+  bool soon_ = true;            // the last one followed the one before within kWorkerSpin
 
   Share shares_[kMostThreads];
   alignas(64) std::atomic<uint64_t> call_word_{0};  // with the description: the line that brings a job to a worker
   Description job_{};
   alignas(64) std::atomic<uint32_t> done_{0};  // chunks that workers have reported, of all jobs
   std::atomic<bool> caller_sleeps_{false};
-  alignas(64) std::atomic<uint32_t> call_{0};
-  std::atomic<int> sleepers_{0};
+  alignas(64) std::atomic<uint32_t> asleep_[kMostThreads] = {};  // by worker: 1 while it sleeps
+
+  static std::atomic<Team*> of_process_;
 };
+
+std::atomic<Team*> Team::of_process_{nullptr};
 
 thread_local int limit_of_this_thread = 1;
 
@@ -214,9 +270,16 @@ void limit_team(int threads) { limit_of_this_thread = std::clamp(threads, 1, kMo
 
 int team_limit() { return limit_of_this_thread; }
 
-void rouse_team() {
-  if (limit_of_this_thread > 1) Team::instance().rouse();
+TeamPass::TeamPass(int threads) {
+  limit_team(threads);
+  if (threads > 1) Team::instance().begin_pass(threads);
 }
+
+TeamPass::~TeamPass() {
+  if (limit_of_this_thread > 1) Team::instance().end_pass(false);
+}
+
+void rest_team() { Team::instance().end_pass(true); }
 
 void run_team(int64_t units, int64_t chunk, const TeamJob& job) {
   Team::instance().run(units, chunk, job, limit_of_this_thread);

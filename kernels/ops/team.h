@@ -3,8 +3,11 @@
 // Every thread begins with neighbouring chunks of its own, because memory is read fastest as one long stream, and then
 // takes chunks that others have left, from the end. A worker joins a job when it gets to it, and the caller never waits
 // for one that has not begun: a worker that the system has put aside costs its share of the work and at most the chunk
-// it was in. Between jobs workers spin for a moment, since the next operator is microseconds away, and then sleep, so
-// an idle app burns nothing. Results never depend on who computed a chunk.
+// it was in. Inside a pass workers spin for a moment between jobs, since the next operator is microseconds away; after
+// a pass they do so only where the last pass came soon, and after a text they sleep at once, so an idle app burns
+// nothing. A worker that a job has no share for sleeps. Results never depend on who computed a chunk.
+//
+// A forked process begins with a team of its own: of the threads only the one that forked lives on there.
 //
 // Two cores may lie far apart: a line that goes from one cache to the other takes 50 ns, or 300 where they do not share
 // a third one. So a job is one line from the caller to its workers, and one count per worker back.
@@ -12,20 +15,35 @@
 
 #include <cstdint>
 
+#include "float_state.h"
+
 namespace streamfuse {
 
 constexpr int kMostThreads = 64;
 
-// Makes sure that `threads` threads (the caller is one of them) can work; 0 chooses for this machine. Returns the
-// number. Throws std::bad_alloc or std::system_error where the system gives no thread.
+// Makes sure that `threads` threads (the caller is one of them) can work; 0 chooses for this machine (cores.h). Returns
+// the number. Throws std::bad_alloc or std::system_error where the system gives no thread.
 int reserve_team(int threads);
 
-// How many threads the calling thread's jobs may use: a session sets the number of its program.
+// How many threads the calling thread's jobs may use.
 void limit_team(int threads);
 int team_limit();
 
-// Wakes sleeping workers ahead of the first job of a pass.
-void rouse_team();
+// A pass of the calling thread on so many threads, computed with default floats. Its beginning wakes the workers ahead
+// of the first job, its end lets them go; neither waits.
+class TeamPass {
+ public:
+  explicit TeamPass(int threads);
+  ~TeamPass();
+  TeamPass(const TeamPass&) = delete;
+  TeamPass& operator=(const TeamPass&) = delete;
+
+ private:
+  DefaultFloats floats_;
+};
+
+// No pass follows soon: the workers sleep.
+void rest_team();
 
 // One job: `run` over chunks of [0, units), with `context` handed on. Where `first` is not null each thread calls it
 // once, before its first chunk.

@@ -21,8 +21,9 @@ import pytest
 
 from fakes import ArithmeticBackend, greedy_after, spec
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
+from streamfuse.runtime.backends.callbacks import Table, _Callbacks
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
-from streamfuse.runtime.core import CoreError, CoreModel, load_core
+from streamfuse.runtime.core import RELEASE, CoreError, CoreModel, load_core
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
@@ -464,6 +465,33 @@ def test_stop_comes_from_another_thread() -> None:
     thread.join(10)
     assert generation.statistics["finish_reason"] == "stopped"
     assert 0 < len(generation.token_ids) < 90_000
+
+
+class RestingBackend(ArithmeticBackend):
+    """Counts how often it is told that no pass follows."""
+
+    def engine_table(self) -> Table:
+        self.rests = 0
+        table = _Callbacks(self).table
+        table.struct.idle = rest = RELEASE(lambda _: self.rest())
+        table.held.append(rest)
+        return table
+
+    def rest(self) -> None:
+        self.rests += 1
+
+
+def test_the_engine_hears_of_each_texts_end_once() -> None:
+    with Session(engine := RestingBackend(spec())) as session:
+        for texts in (1, 2):
+            session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+            assert engine.rests == texts
+        generation = session.generate([1, 2, 3], GenerationConfig(20, width=4))
+        assert len(list(itertools.islice(generation, 3))) == 3
+        assert engine.rests == 2
+        generation.finish()
+        session.reset()
+        assert engine.rests == 3
 
 
 class LyingBackend(ArithmeticBackend):

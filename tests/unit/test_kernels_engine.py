@@ -649,3 +649,22 @@ assert not {"torch", "executorch", "pydantic"} & set(sys.modules), sorted(sys.mo
     done = subprocess.run([sys.executable, "-c", script, str(program[0])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+OTHERS_POOL = """
+import ctypes, sys
+from streamfuse.kernels.library import _installed_executorch, file_name
+from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+library = ctypes.CDLL(str(_installed_executorch() / file_name("executorch_threadpool")))
+get, count = library._ZN10executorch9extension10threadpool15get_pthreadpoolEv, library.pthreadpool_get_threads_count
+get.restype, count.argtypes, count.restype = ctypes.c_void_p, [ctypes.c_void_p], ctypes.c_size_t
+pool, before = get(), count(get())  # as another model's delegates would keep it
+with ExecuTorchProgram(sys.argv[1], num_threads=1), ExecuTorchProgram(sys.argv[1], num_threads=2):
+    assert get() == pool
+    assert count(pool) == 1
+assert (get(), count(pool)) == (pool, before)
+"""
+
+
+def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) -> None:
+    subprocess.run([sys.executable, "-c", OTHERS_POOL, str(program[0])], check=True)

@@ -59,6 +59,12 @@ def test_all_instruction_sets_give_the_same_bits(instruction_set: str) -> None:
     assert run_on(instruction_set, "--digest").split("digest: ")[1] == plain
 
 
+@needs_compiler
+def test_threads_are_as_many_as_big_cores_and_sleep_and_survive_a_fork() -> None:
+    done = subprocess.run([built_test_program().with_name("test_team")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def random_attention(rows: int, heads: int, kv_heads: int, dim: int, capacity: int, length: int) -> list:
     draw = torch.randn
     visible = torch.tril(torch.rand(rows, rows) < 0.5) | torch.eye(rows, dtype=torch.bool)

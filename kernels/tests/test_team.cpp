@@ -1,0 +1,272 @@
+// Tests of the threads: how many there are, when they sleep, what they compute with, and what a fork leaves of them.
+// Run: test_team. It measures what workers cost while they have nothing to do, so it wants no busy neighbours.
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cfenv>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "ops/cores.h"
+#include "ops/team.h"
+
+namespace {
+
+using namespace streamfuse;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+int failures = 0;
+
+void expect(bool condition, const char* what, double found = 0.0) {
+  if (condition) return;
+  std::printf("FAILED: %s (%g)\n", what, found);
+  ++failures;
+}
+
+// ---- how many ----
+
+// A folder as Linux shows its processors, with one line of text per core; a core whose line is empty has no such file.
+struct Machine {
+  std::filesystem::path folder;
+  std::vector<int> all;
+
+  Machine(const char* file, const std::vector<std::string>& lines) {
+    std::string name = (std::filesystem::temp_directory_path() / "streamfuse-cores-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    folder = name;
+    add(file, lines);
+    for (size_t core = 0; core < lines.size(); ++core) all.push_back(static_cast<int>(core));
+  }
+  ~Machine() { std::filesystem::remove_all(folder); }
+
+  void add(const char* file, const std::vector<std::string>& lines) const {
+    for (size_t core = 0; core < lines.size(); ++core) {
+      const std::filesystem::path path = folder / std::string("cpu").append(std::to_string(core)) / file;
+      std::filesystem::create_directories(path.parent_path());
+      if (!lines[core].empty()) std::ofstream(path) << lines[core] << "\n";
+    }
+  }
+};
+
+void big_cores_are_counted() {
+  const char *const capacity = "cpu_capacity", *const frequency = "cpufreq/cpuinfo_max_freq";
+  const struct {
+    const char* name;
+    const char* file;
+    std::vector<std::string> lines;
+    int big;
+  } machines[] = {
+      {"Snapdragon 8 Gen 3: 2 little, 3 and 2 big, 1 prime",
+       frequency,
+       {"2265600", "2265600", "3148800", "3148800", "3148800", "2956800", "2956800", "3302400"},
+       6},
+      {"Pixel 9: 4 little, 3 big, 1 prime",
+       frequency,
+       {"1950000", "1950000", "1950000", "1950000", "2600000", "2600000", "2600000", "3105000"},
+       4},
+      {"Pixel 6: big ones of less than half a prime core",
+       capacity,
+       {"124", "124", "124", "124", "498", "498", "1024", "1024"},
+       4},
+      {"4 + 4", capacity, {"535", "535", "535", "535", "1024", "1024", "1024", "1024"}, 4},
+      {"two kinds, both big", capacity, {"830", "830", "830", "830", "830", "830", "1024", "1024"}, 0},
+      {"cores that are favoured a little", frequency, {"4900000", "4900000", "5100000", "5000000"}, 0},
+      {"8 equal",
+       frequency,
+       {"2000000", "2000000", "2000000", "2000000", "2000000", "2000000", "2000000", "2000000"},
+       0},
+      {"no files", capacity, {"", "", "", ""}, 0},
+      {"an offline core of each kind", capacity, {"", "300", "", "1024", "1024"}, 2},
+      {"garbage", capacity, {"fast", "-3", "1e99", "nan", "\n\n", "0"}, 0},
+      {"garbage beside numbers", capacity, {"300", "??", "1024", "-1"}, 1},
+  };
+  for (const auto& machine : machines) {
+    const Machine made(machine.file, machine.lines);
+    const int found = big_cores(made.folder.string(), made.all);
+    expect(found == machine.big, machine.name, found);
+  }
+
+  const Machine equal_frequencies(frequency, {"2000000", "2000000", "2000000", "2000000"});
+  equal_frequencies.add(capacity, {"400", "400", "400", "1024"});
+  expect(big_cores(equal_frequencies.folder.string(), {0, 1, 2, 3}) == 1, "capacities count before frequencies");
+  expect(big_cores(equal_frequencies.folder.string(), {0, 1, 2}) == 0, "little cores alone have no big one");
+  expect(big_cores(equal_frequencies.folder.string(), {2, 3}) == 1, "only allowed cores count");
+  expect(big_cores(equal_frequencies.folder.string(), {}) == 0, "no core is allowed");
+  expect(big_cores("/nowhere", {0, 1}) == 0, "there is no folder");
+  expect(default_threads() >= 1 && default_threads() <= 8, "the default number of threads");
+}
+
+// ---- jobs ----
+
+// Runs `body(thread)` on `threads` threads at once: each waits in its chunk until all have come. A worker that is just
+// falling asleep may miss a job, so it is tried again.
+template <typename Body>
+void on_all(int threads, const Body& body) {
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    std::atomic<int> came{0};
+    std::atomic<bool> late{false};
+    share_out(threads, 1, [&](int64_t, int64_t, int thread) {
+      ++came;
+      const auto patience = Clock::now() + milliseconds(200);
+      while (came < threads && !late) {
+        if (Clock::now() > patience) late = true;
+        std::this_thread::yield();
+      }
+      if (!late) body(thread);
+    });
+    if (!late) return;
+  }
+  expect(false, "a worker never came");
+}
+
+double seconds_of(pthread_t thread) {
+  clockid_t clock;
+  timespec time = {};
+  if (pthread_getcpuclockid(thread, &clock) == 0) clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+std::vector<pthread_t> workers(int threads) {
+  std::vector<pthread_t> found(static_cast<size_t>(threads));
+  limit_team(reserve_team(threads));
+  on_all(threads, [&](int thread) { found[static_cast<size_t>(thread)] = pthread_self(); });
+  return found;
+}
+
+void some_pass(int threads) {
+  const TeamPass pass(threads);
+  for (int job = 0; job < 5; ++job) share_out(8, 1, [](int64_t, int64_t, int) {});
+}
+
+// What worker `index` spends while `body` runs `times` times, milliseconds each.
+template <typename Body>
+double cost_ms(int index, int threads, int times, const Body& body) {
+  const pthread_t worker = workers(threads)[static_cast<size_t>(index)];
+  std::this_thread::sleep_for(milliseconds(5));
+  const double before = seconds_of(worker);
+  for (int i = 0; i < times; ++i) body();
+  return 1e3 * (seconds_of(worker) - before) / times;
+}
+
+// ---- when they sleep ----
+
+void workers_sleep_when_nothing_follows() {
+  const double slow = cost_ms(1, 2, 40, [] {
+    some_pass(2);
+    std::this_thread::sleep_for(milliseconds(5));
+  });
+  expect(slow < 0.15, "a worker spins after a pass though its caller is slow:  (ms)", slow);
+
+  const double ended = cost_ms(1, 2, 40, [] {
+    for (int i = 0; i < 3; ++i) some_pass(2);
+    rest_team();
+    std::this_thread::sleep_for(milliseconds(5));
+  });
+  expect(ended < 0.2, "a worker spins after the end of a text:  (ms)", ended);
+
+  const double beyond = cost_ms(3, 4, 40, [] {
+    for (const auto until = Clock::now() + milliseconds(3); Clock::now() < until;) some_pass(2);
+  });
+  expect(beyond < 0.15, "a worker that no job wants spins:  (ms)", beyond);
+}
+
+// ---- what they compute with ----
+
+bool floats_are_default() {
+  volatile float one = 1.0f, three = 3.0f, small = 1e-38f, tenth = 0.1f;
+  const bool nearest = one / three > 0.33333332f;
+  return nearest && small * tenth > 0.0f;
+}
+
+void flush_denormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);
+#elif defined(__aarch64__)
+  uint64_t state;
+  asm volatile("mrs %0, fpcr" : "=r"(state));
+  asm volatile("msr fpcr, %0" : : "r"(state | uint64_t{1} << 24));
+#endif
+}
+
+void floats_do_not_follow_the_caller() {
+  std::fesetround(FE_DOWNWARD);
+  flush_denormals();
+  expect(!floats_are_default(), "this test changes nothing");
+  constexpr int kThreads = 6;  // some of them born here
+  limit_team(reserve_team(kThreads));
+  {
+    const TeamPass pass(kThreads);
+    std::atomic<int> good{0};
+    on_all(kThreads, [&](int) { good += floats_are_default(); });
+    expect(good >= kThreads, "a thread computes with the floats of whoever started it");
+  }
+  expect(!floats_are_default(), "a pass changes its caller's floats");
+  std::fesetenv(FE_DFL_ENV);
+  expect(floats_are_default(), "this test leaves something behind");
+}
+
+// ---- a fork ----
+
+int64_t sum_of_job() {
+  std::atomic<int64_t> sum{0};
+  share_out(1000, 10, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) sum += i;
+  });
+  return sum;
+}
+
+void a_forked_process_has_a_team() {
+  std::atomic<bool> inside{false}, leave{false};
+  std::thread other([&] {  // holds the team while the process forks
+    limit_team(reserve_team(3));
+    share_out(2, 1, [&](int64_t, int64_t, int) {
+      inside = true;
+      while (!leave) std::this_thread::yield();
+    });
+  });
+  while (!inside) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    limit_team(3);
+    {
+      const TeamPass pass(3);
+      if (sum_of_job() != 499500) _exit(1);
+    }
+    std::atomic<int> threads{0};
+    on_all(3, [&](int) { ++threads; });
+    _exit(threads == 3 && reserve_team(4) == 4 && sum_of_job() == 499500 ? 0 : 2);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  leave = true;
+  other.join();
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+         "a forked process cannot use the team", status);
+}
+
+}  // namespace
+
+int main() {
+  big_cores_are_counted();
+  workers_sleep_when_nothing_follows();
+  floats_do_not_follow_the_caller();
+  a_forked_process_has_a_team();
+  std::printf(failures == 0 ? "ok\n" : "failing: %d\n", failures);
+  return failures != 0;
+}
