@@ -1,0 +1,1 @@
+../../../../../core/streamfuse_low.h

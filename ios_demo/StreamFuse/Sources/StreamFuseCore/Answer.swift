@@ -1,0 +1,94 @@
+import Synchronization
+
+/// What an answer continues.
+public enum Prompt: Sendable, Equatable {
+  /// The whole context as token ids.
+  case tokens([Int])
+  /// Plain text, without a chat template.
+  case text(String)
+  /// The user's next turn in a conversation.
+  case turn(String)
+}
+
+/// An answer in pieces, while it is written.
+///
+///     for try await piece in chat.stream(to: "Why is the sky blue?") { print(piece.text, terminator: "") }
+///
+/// The model works when a piece is asked for, so leaving is exact: an answer that is left at any piece, by `break` or by
+/// cancelling the task, counts as far as it was delivered, and the session goes on from there. Cancelling while a piece
+/// is computed ends the answer at its next token and throws `CancellationError`; `stop()` of the session, and another
+/// request to it, end it as if it were complete. An answer is written once: a second loop over it finds nothing more.
+public struct Answer: AsyncSequence, Sendable {
+  /// A step of the answer.
+  public typealias Element = Piece
+
+  /// Who writes it.
+  let session: Session
+  /// What was asked, and how far it is.
+  let turn: Turn
+
+  /// Steps through the answer. Letting go of it leaves the answer.
+  public final class AsyncIterator: AsyncIteratorProtocol, Sendable {
+    /// Who writes it.
+    private let session: Session
+    /// The answer that this iterator steps through.
+    private let turn: Turn
+
+    /// Steps through `turn`.
+    init(session: Session, turn: Turn) {
+      self.session = session
+      self.turn = turn
+    }
+
+    deinit { turn.leave() }
+
+    /// The next piece; nil at the end.
+    public func next() async throws -> Piece? {
+      try await withTaskCancellationHandler {
+        try await session.next(turn)
+      } onCancel: {
+        session.stop(turn)
+      }
+    }
+  }
+
+  /// Begins, or goes on where an earlier loop left while the answer was not over.
+  public func makeAsyncIterator() -> AsyncIterator { AsyncIterator(session: session, turn: turn) }
+
+  /// Waits for the whole answer.
+  public func response() async throws -> Response {
+    let iterator = makeAsyncIterator()
+    var text = "", tokens = [Int]()
+    while let piece = try await iterator.next() {
+      text += piece.text
+      if let token = piece.token { tokens.append(token) }
+    }
+    return Response(text: text, tokens: tokens, statistics: try await session.statistics(of: turn))
+  }
+}
+
+/// One request to a session.
+final class Turn: Sendable {
+  /// What is asked.
+  let prompt: Prompt
+  /// How it is to be answered.
+  let config: GenerationConfig
+  /// What it took, once it has ended. Of a request that another one ended, too.
+  let statistics = Mutex<Statistics?>(nil)
+  /// Whether the session has begun with it. Only the session asks.
+  let begun = Atomic(false)
+  /// Whether nobody steps through it any more.
+  private let left = Atomic(false)
+
+  /// A request that has not begun.
+  init(_ prompt: Prompt, _ config: GenerationConfig) {
+    self.prompt = prompt
+    self.config = config
+  }
+
+  /// Nobody steps through it any more: the session ends it before it does anything else.
+  func leave() { left.store(true, ordering: .releasing) }
+
+  /// Whether nobody steps through it any more.
+  var isLeft: Bool { left.load(ordering: .acquiring) }
+}

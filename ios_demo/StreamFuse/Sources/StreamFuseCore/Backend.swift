@@ -1,0 +1,128 @@
+import CStreamFuse
+import Foundation
+
+/// An engine written in Swift: it runs the methods of one bundle and owns the cache of one sequence. docs/core.md, "An
+/// engine of one's own", says what each function must do. A session owns it and calls it from its own thread alone.
+public protocol Backend: AnyObject {
+  /// One pass over `ids.count` real rows of a method; it changes no cache row. `ancestors` is rows x rows, row-major. What
+  /// the results point to must stay until the next `run`.
+  func run(
+    _ method: String, ids: UnsafeBufferPointer<Int64>, positions: UnsafeBufferPointer<Int64>,
+    ancestors: UnsafeBufferPointer<UInt8>, wantLogits: Bool
+  ) throws -> sf_results
+  /// Streams of one survivor of the last run, by its place among them, after its rows were committed.
+  func streams(survivor: Int) throws -> sf_results
+  /// Copies keys and values of these rows of the last run to the end of the cache, in this order; all or nothing.
+  func commit(rows: UnsafeBufferPointer<Int32>) throws
+  /// Forgets cache positions from `length` on.
+  func truncate(to length: Int) throws
+  /// Bytes that the first `length` positions take in a saved session; nil where rows cannot be saved.
+  func byteCount(length: Int) throws -> Int?
+  /// Writes the first `length` positions.
+  func save(length: Int, into data: UnsafeMutableRawBufferPointer) throws
+  /// Reads `length` positions into an empty cache.
+  func load(length: Int, from data: UnsafeRawBufferPointer) throws
+}
+
+/// What an engine need not have.
+extension Backend {
+  /// Refuses: the schedule is not deferred.
+  public func streams(survivor: Int) throws -> sf_results {
+    throw StreamFuseError(.execution, "this engine computes no streams by themselves")
+  }
+  /// Rows cannot be saved; a restored session reads its tokens again.
+  public func byteCount(length: Int) throws -> Int? { nil }
+  /// Never called where `byteCount` is nil.
+  public func save(length: Int, into data: UnsafeMutableRawBufferPointer) throws {}
+  /// Never called where `byteCount` is nil.
+  public func load(length: Int, from data: UnsafeRawBufferPointer) throws {}
+}
+
+/// Loaded graphs: makes an engine for each sequence. It may be used by any thread.
+public protocol Engine: Sendable {
+  /// What makes a pass cost differently: processor, threads, build. Measured costs are kept for each such text.
+  var device: String { get }
+  /// An engine with an empty cache.
+  func makeTable() throws -> EngineTable
+}
+
+/// The core's table of an engine's functions. Whoever takes it must hand it to the core, which releases it.
+public struct EngineTable {
+  /// The table itself.
+  let table: sf_backend
+
+  /// The table of an engine that is not written in Swift.
+  public init(_ table: sf_backend) { self.table = table }
+
+  /// The table of an engine in Swift.
+  public init(_ backend: some Backend) {
+    let context = Unmanaged.passRetained(Callee(backend)).toOpaque()
+    var table = sf_backend()
+    table.size = MemoryLayout<sf_backend>.size
+    table.context = context
+    table.run = { context, method, n, ids, positions, ancestors, wantLogits, out in
+      Callee.of(context).calls { backend in
+        let rows = Int(n)
+        out!.pointee = try backend.run(
+          String(cString: method!), ids: .init(start: ids, count: rows), positions: .init(start: positions, count: rows),
+          ancestors: .init(start: ancestors, count: rows * rows), wantLogits: wantLogits != 0)
+      }
+    }
+    table.streams = { context, survivor, out in
+      Callee.of(context).calls { out!.pointee = try $0.streams(survivor: Int(survivor)) }
+    }
+    table.commit = { context, rows, n in
+      Callee.of(context).calls { try $0.commit(rows: .init(start: rows, count: Int(n))) }
+    }
+    table.truncate = { context, length in Callee.of(context).calls { try $0.truncate(to: Int(length)) } }
+    table.error = { Callee.of($0).sentence }
+    table.release = { Unmanaged<Callee>.fromOpaque($0!).release() }
+    if (try? backend.byteCount(length: 0)) != nil {
+      table.bytes_of = { context, length, bytes in
+        Callee.of(context).calls { bytes!.pointee = UInt64(try $0.byteCount(length: Int(length)) ?? 0) }
+      }
+      table.save = { context, length, data, bytes in
+        Callee.of(context).calls { try $0.save(length: Int(length), into: .init(start: data, count: Int(bytes))) }
+      }
+      table.load = { context, length, data, bytes in
+        Callee.of(context).calls { try $0.load(length: Int(length), from: .init(start: data, count: Int(bytes))) }
+      }
+    }
+    self.table = table
+  }
+}
+
+/// What the core calls: the engine, and the sentence of its last failure as C wants it.
+private final class Callee {
+  /// The engine.
+  private let backend: any Backend
+  /// The sentence, zero-terminated; replaced by the next failure.
+  private(set) var sentence: UnsafePointer<CChar>?
+
+  /// Keeps the engine for as long as the core has the table.
+  init(_ backend: any Backend) { self.backend = backend }
+
+  deinit { sentence?.deallocate() }
+
+  /// The callee behind the core's pointer.
+  static func of(_ context: UnsafeMutableRawPointer?) -> Callee {
+    Unmanaged<Callee>.fromOpaque(context!).takeUnretainedValue()
+  }
+
+  /// Calls the engine; what it throws becomes a code and a sentence.
+  func calls(_ body: (any Backend) throws -> Void) -> Int32 {
+    do {
+      try body(backend)
+      return Int32(SF_OK)
+    } catch {
+      let known = error as? StreamFuseError
+      sentence?.deallocate()
+      sentence = (known?.message ?? String(describing: error)).withCString { text in
+        let copy = UnsafeMutablePointer<CChar>.allocate(capacity: strlen(text) + 1)
+        copy.update(from: text, count: strlen(text) + 1)
+        return UnsafePointer(copy)
+      }
+      return (known?.code ?? .execution).rawValue
+    }
+  }
+}

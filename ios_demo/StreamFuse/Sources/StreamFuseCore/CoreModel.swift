@@ -1,0 +1,144 @@
+import CStreamFuse
+import Foundation
+
+/// A verify method of a bundle.
+public struct VerifyMethod: Sendable, Equatable {
+  /// For example `verify_8`.
+  public let name: String
+  /// Nodes that it takes.
+  public let rows: Int
+  /// Nodes that survive its pruner.
+  public let keep: Int
+  /// Survivors that carry streams.
+  public let carrying: Int
+
+  /// A verify method; 1 <= keep <= rows, 0 <= carrying <= keep.
+  public init(name: String, rows: Int, keep: Int, carrying: Int) {
+    self.name = name
+    self.rows = rows
+    self.keep = keep
+    self.carrying = carrying
+  }
+}
+
+/// The facts of a bundle that the loop needs, for an engine of one's own. A bundle's own come from its manifest.
+public struct ModelSpec: Sendable, Equatable {
+  /// Tokens of context that the cache holds.
+  public var capacity: Int
+  /// Tokens of the vocabulary.
+  public var vocabSize: Int
+  /// Streams; 0 where there are none.
+  public var numStreams: Int
+  /// Candidates per stream.
+  public var topK: Int
+  /// Prompt tokens per prefill pass.
+  public var prefillRows: Int
+  /// In any order.
+  public var verify: [VerifyMethod]
+  /// Whether the engine computes streams by themselves.
+  public var deferred: Bool
+  /// The model's end-of-sequence tokens.
+  public var stopTokenIDs: [Int]
+  /// What tells this bundle from others.
+  public var identity: String
+
+  /// The facts of a bundle.
+  public init(
+    capacity: Int, vocabSize: Int, numStreams: Int = 0, topK: Int = 0, prefillRows: Int, verify: [VerifyMethod] = [],
+    deferred: Bool = false, stopTokenIDs: [Int] = [], identity: String
+  ) {
+    self.capacity = capacity
+    self.vocabSize = vocabSize
+    self.numStreams = numStreams
+    self.topK = topK
+    self.prefillRows = prefillRows
+    self.verify = verify
+    self.deferred = deferred
+    self.stopTokenIDs = stopTokenIDs
+    self.identity = identity
+  }
+
+  /// A copy of the core's structure.
+  package init(_ spec: sf_spec) {
+    self.init(
+      capacity: Int(spec.capacity), vocabSize: Int(spec.vocab_size), numStreams: Int(spec.num_streams),
+      topK: Int(spec.top_k), prefillRows: Int(spec.prefill_rows),
+      verify: UnsafeBufferPointer(start: spec.verify, count: Int(spec.verify_count)).map {
+        VerifyMethod(
+          name: String(cString: $0.name), rows: Int($0.rows), keep: Int($0.keep), carrying: Int($0.carrying))
+      },
+      deferred: spec.deferred != 0,
+      stopTokenIDs: UnsafeBufferPointer(start: spec.stop_ids, count: Int(spec.stop_count)).map(Int.init),
+      identity: spec.identity.map { String(cString: $0) } ?? "")
+  }
+
+  /// Gives the core's structure to `body`; it points to memory that lives as long as the call.
+  func withCSpec<Result>(_ body: (UnsafePointer<sf_spec>) throws -> Result) rethrows -> Result {
+    let names = verify.map { strdup($0.name)! }
+    defer { names.forEach { free($0) } }
+    let methods = zip(names, verify).map {
+      sf_method(name: $0, rows: Int32($1.rows), keep: Int32($1.keep), carrying: Int32($1.carrying))
+    }
+    return try methods.withUnsafeBufferPointer { methods in
+      try stopTokenIDs.map(Int64.init).withUnsafeBufferPointer { stops in
+        try identity.withCString { identity in
+          var spec = sf_spec()
+          spec.size = MemoryLayout<sf_spec>.size
+          spec.capacity = Int64(capacity)
+          spec.vocab_size = Int64(vocabSize)
+          spec.num_streams = Int64(numStreams)
+          spec.top_k = Int64(topK)
+          spec.prefill_rows = Int64(prefillRows)
+          spec.verify = methods.baseAddress
+          spec.verify_count = Int32(methods.count)
+          spec.deferred = deferred ? 1 : 0
+          spec.stop_ids = stops.baseAddress
+          spec.stop_count = Int32(stops.count)
+          spec.identity = identity
+          return try body(&spec)
+        }
+      }
+    }
+  }
+}
+
+/// Drafting tables as the core takes them, and whoever keeps their memory.
+public struct DraftTables: @unchecked Sendable {  // the memory never changes
+  /// One structure per table.
+  let tensors: UnsafeBufferPointer<sf_tensor>
+  /// Keeps the tables' memory.
+  let owner: AnyObject?
+
+  /// No tables.
+  public static let none = DraftTables(tensors: .init(start: nil, count: 0), owner: nil)
+
+  /// Tables that live as long as `owner` and never change.
+  public init(tensors: UnsafeBufferPointer<sf_tensor>, owner: AnyObject?) {
+    self.tensors = tensors
+    self.owner = owner
+  }
+}
+
+/// The core's model: facts and drafting tables of one bundle, for any number of sessions in any threads.
+final class CoreModel: @unchecked Sendable {  // sf_model may be used by any threads
+  /// The core's handle.
+  let handle: OpaquePointer
+  /// Keeps the tables' memory, which must outlive the sessions.
+  private let tables: DraftTables
+
+  /// Throws the core's sentence where facts and tables do not fit together.
+  init(_ spec: ModelSpec, _ tables: DraftTables) throws {
+    var made: OpaquePointer?
+    let code = spec.withCSpec { sf_open($0, tables.tensors.baseAddress, Int32(tables.tensors.count), &made) }
+    do {
+      try check(code, sf_model_error(made))
+    } catch {
+      sf_close(made)
+      throw error
+    }
+    self.handle = made!
+    self.tables = tables
+  }
+
+  deinit { sf_close(handle) }
+}

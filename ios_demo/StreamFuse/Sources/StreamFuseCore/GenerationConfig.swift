@@ -1,0 +1,115 @@
+import CStreamFuse
+
+/// What is asked of one answer. A field that is nil takes the chat's default, then the bundle's (`Model.defaults`).
+///
+/// The names are those of every language and of the command line. Ranges are checked when the answer begins: a
+/// `StreamFuseError` with the code `badArgument` names the field and its range.
+public struct GenerationConfig: Sendable, Equatable, Codable {
+  /// Tokens to generate at most.
+  public var maxNewTokens: Int?
+  /// 0 is greedy; higher is more varied.
+  public var temperature: Double?
+  /// Sample among the k most probable tokens; 0: off.
+  public var topK: Int?
+  /// Sample among the most probable tokens of this total probability; 1: off.
+  public var topP: Double?
+  /// Drop tokens below this share of the most probable one; 0: off.
+  public var minP: Double?
+  /// Above 1, tokens seen before are less probable; 1: off.
+  public var repetitionPenalty: Double?
+  /// The same seed gives the same text, with and without speculation.
+  public var seed: UInt64?
+  /// The text ends before any of these.
+  public var stop: [String]?
+  /// Tokens that end the text, beside the model's own.
+  public var stopTokenIDs: [Int]?
+  /// Whether the model's end-of-sequence tokens are tokens like others.
+  public var ignoreEOS: Bool?
+  /// False: one token per pass, the baseline; the text is the same. Nil or true: drafts are used where the bundle has
+  /// them, and `Statistics.fallbackReason` says why where they are not.
+  public var enableSpeculativeDecoding: Bool?
+  /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen pass by pass, by the cost measured on this device.
+  public var width: Int?
+
+  /// A configuration in which every field is nil.
+  public init() {}
+
+  /// Names as in every language.
+  enum CodingKeys: String, CodingKey {
+    case maxNewTokens = "max_new_tokens"
+    case temperature
+    case topK = "top_k"
+    case topP = "top_p"
+    case minP = "min_p"
+    case repetitionPenalty = "repetition_penalty"
+    case seed, stop
+    case stopTokenIDs = "stop_token_ids"
+    case ignoreEOS = "ignore_eos"
+    case enableSpeculativeDecoding = "speculative"
+    case width
+  }
+
+  /// This configuration; what is nil in it comes from `defaults`.
+  public func over(_ defaults: GenerationConfig) -> GenerationConfig {
+    var whole = self
+    whole.maxNewTokens = maxNewTokens ?? defaults.maxNewTokens
+    whole.temperature = temperature ?? defaults.temperature
+    whole.topK = topK ?? defaults.topK
+    whole.topP = topP ?? defaults.topP
+    whole.minP = minP ?? defaults.minP
+    whole.repetitionPenalty = repetitionPenalty ?? defaults.repetitionPenalty
+    whole.seed = seed ?? defaults.seed
+    whole.stop = stop ?? defaults.stop
+    whole.stopTokenIDs = stopTokenIDs ?? defaults.stopTokenIDs
+    whole.ignoreEOS = ignoreEOS ?? defaults.ignoreEOS
+    whole.enableSpeculativeDecoding = enableSpeculativeDecoding ?? defaults.enableSpeculativeDecoding
+    whole.width = width ?? defaults.width
+    return whole
+  }
+
+  /// What the core would take where nobody says anything else.
+  public static let coreDefaults: GenerationConfig = {
+    var options = sf_options()
+    options.size = MemoryLayout<sf_options>.size
+    sf_default_options(&options)
+    return GenerationConfig(options)
+  }()
+
+  /// The fields of the core's structure, stop tokens aside. An answer without a width is planned.
+  package init(_ options: sf_options) {
+    maxNewTokens = Int(options.max_new_tokens)
+    temperature = options.temperature
+    topK = Int(options.top_k)
+    topP = options.top_p
+    minP = options.min_p
+    repetitionPenalty = options.repetition_penalty
+    seed = options.seed
+    ignoreEOS = options.ignore_eos != 0
+    enableSpeculativeDecoding = options.speculative != 0
+  }
+
+  /// Gives the core's structure to `body`; it points to stop tokens that live as long as the call.
+  func withCOptions<Result>(_ body: (UnsafePointer<sf_options>) throws -> Result) throws -> Result {
+    var options = sf_options()
+    options.size = MemoryLayout<sf_options>.size
+    sf_default_options(&options)
+    if let maxNewTokens { options.max_new_tokens = Int64(maxNewTokens) }
+    if let temperature { options.temperature = temperature }
+    if let topK { options.top_k = Int64(topK) }
+    if let topP { options.top_p = topP }
+    if let minP { options.min_p = minP }
+    if let repetitionPenalty { options.repetition_penalty = repetitionPenalty }
+    if let seed { options.seed = seed }
+    if let ignoreEOS { options.ignore_eos = ignoreEOS ? 1 : 0 }
+    if let enableSpeculativeDecoding { options.speculative = enableSpeculativeDecoding ? 1 : 0 }
+    guard let nodes = Int32(exactly: width ?? 0) else {
+      throw StreamFuseError(.badArgument, "width must be one of the bundle's widths, not \(width ?? 0)")
+    }
+    options.width = nodes
+    return try (stopTokenIDs ?? []).map(Int64.init).withUnsafeBufferPointer { ids in
+      options.stop_ids = ids.baseAddress
+      options.stop_count = Int32(ids.count)
+      return try body(&options)
+    }
+  }
+}

@@ -1,0 +1,94 @@
+import Foundation
+
+/// What one answer took. The keys of its JSON are the same in every language (docs/runtime.md); times are of the
+/// generating loop alone, in milliseconds, without what the app does between two tokens. A number that is not finite is
+/// null in the JSON and nil here.
+public struct Statistics: Sendable, Equatable, Codable {
+  /// Length of the whole prompt, the part found in the cache included.
+  public let promptTokens: Int
+  /// Delivered tokens.
+  public let generatedTokens: Int
+  /// How long loading the model took.
+  public let modelLoadMs: Double?
+  /// Reading the prompt.
+  public let prefillMs: Double?
+  /// From the start to the first token, prefill included; measuring costs is not.
+  public let firstTokenMs: Double?
+  /// Delivered tokens per second of everything after prefill.
+  public let decodeTokensPerSecond: Double?
+  /// `prefilledTokens` per second of `prefillMs`.
+  public let prefillTokensPerSecond: Double?
+  /// Verify passes; 0 in plain decoding.
+  public let rounds: Int
+  /// Verify and decode passes.
+  public let targetForwardPasses: Int
+  /// Drafted tokens, accepted or not.
+  public let draftTokensProposed: Int
+  /// Drafted tokens that were delivered.
+  public let draftTokensAccepted: Int
+  /// Accepted / proposed.
+  public let acceptanceRate: Double?
+  /// Per depth of the draft, the share of passes that delivered a drafted token of that depth.
+  public let acceptancePerDepth: [Double?]
+  /// Tokens per pass; plain decoding has 1.
+  public let meanAcceptedTokens: Double?
+  /// Milliseconds per part of the loop: prefill, draft, verify, accept, commit, sample.
+  public let timeMs: [String: Double?]
+  /// Passes per method.
+  public let widths: [String: Int]
+  /// Whether drafts were to be used.
+  public let speculative: Bool
+  /// Why they were not, or why passes were plain; nil where there is nothing to say.
+  public let fallbackReason: String?
+  /// `stop` (a stop token or stop string), `length` (`maxNewTokens`), `context` (the context is full) or `stopped` (ended
+  /// early, from outside or by an error).
+  public let finishReason: String
+  /// Per rank of a candidate among its siblings, how often it was right.
+  public let acceptancePerRank: [Double?]
+  /// Plain passes in the place of drafting, per reason.
+  public let fallbackReasons: [String: Int]
+  /// What a full pass of each method was expected to take when the answer began.
+  public let costMs: [String: Double?]
+  /// Accepted drafted tokens by who proposed them.
+  public let acceptedBySource: [String: Int]
+  /// Tokens of the prompt that were not in the cache.
+  public let prefilledTokens: Int
+  /// Passes that computed streams alone.
+  public let streamsPasses: Int
+  /// Choices that another engine's rounding might turn.
+  public let nearTies: Int
+
+  /// Names as in every language.
+  enum CodingKeys: String, CodingKey {
+    case promptTokens = "prompt_tokens"
+    case generatedTokens = "generated_tokens"
+    case modelLoadMs = "model_load_ms"
+    case prefillMs = "prefill_ms"
+    case firstTokenMs = "first_token_ms"
+    case decodeTokensPerSecond = "decode_token_per_sec"
+    case prefillTokensPerSecond = "prefill_token_per_sec"
+    case rounds
+    case targetForwardPasses = "target_forward_passes"
+    case draftTokensProposed = "draft_tokens_proposed"
+    case draftTokensAccepted = "draft_tokens_accepted"
+    case acceptanceRate = "acceptance_rate"
+    case acceptancePerDepth = "acceptance_per_depth"
+    case meanAcceptedTokens = "mean_accepted_tokens"
+    case timeMs = "time_ms"
+    case widths, speculative
+    case fallbackReason = "fallback_reason"
+    case finishReason = "finish_reason"
+    case acceptancePerRank = "acceptance_per_rank"
+    case fallbackReasons = "fallback_reasons"
+    case costMs = "cost_ms"
+    case acceptedBySource = "accepted_by_source"
+    case prefilledTokens = "prefilled_tokens"
+    case streamsPasses = "streams_passes"
+    case nearTies = "near_ties"
+  }
+
+  /// Reads the JSON object of any language's statistics; keys of later versions are passed over.
+  public init(json: Data) throws {
+    self = try JSONDecoder().decode(Statistics.self, from: json)
+  }
+}

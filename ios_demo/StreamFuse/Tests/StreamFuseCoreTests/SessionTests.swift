@@ -1,0 +1,330 @@
+// Sessions over the arithmetic model: the law, ends of all kinds, saved sessions, many sessions at once, errors.
+import CStreamFuse
+import Foundation
+import Synchronization
+import XCTest
+
+@testable import StreamFuseCore
+
+final class SessionTests: XCTestCase {
+  func testSpeculationChangesNoTokenGreedyOrSampled() async throws {
+    for deferred in [false, true] {
+      let model = try lettersModel(.arithmetic(deferred: deferred), accuracy: 9)
+      for temperature in [0.0, 0.9] {
+        func text(_ configure: (inout GenerationConfig) -> Void) async throws -> Response {
+          try await model.completion().stream(after: "51423") {
+            $0.maxNewTokens = 40
+            $0.temperature = temperature
+            $0.seed = 7
+            configure(&$0)
+          }.response()
+        }
+        let plain = try await text { $0.enableSpeculativeDecoding = false }
+        XCTAssertEqual(plain.statistics.fallbackReason, "off by request")
+        XCTAssertEqual(plain.tokens.count, 40)
+        for width in [nil, 2, 4, 8] {
+          let drafted = try await text { $0.width = width }
+          XCTAssertEqual(drafted.tokens, plain.tokens)
+          XCTAssertEqual(drafted.text, LettersText.letters(plain.tokens.map(Int64.init)))
+          if width != nil { XCTAssertGreaterThan(drafted.statistics.draftTokensAccepted, 0) }
+        }
+      }
+    }
+  }
+
+  func testPiecesSayWhoDraftedThem() async throws {
+    let answer = try lettersModel().completion().stream(after: "314") { $0.width = 8 }
+    var drafted = 0, tokens = 0
+    for try await piece in answer {
+      tokens += 1
+      drafted += piece.drafted ? 1 : 0
+      XCTAssert([.model, .streams].contains(piece.source))
+    }
+    let took = try await answer.session.statistics
+    XCTAssertEqual(took?.draftTokensAccepted, drafted)
+    XCTAssertEqual(took?.generatedTokens, tokens)
+  }
+
+  func testAStopStringEndsTheText() async throws {
+    let completion = try lettersModel().completion { $0.maxNewTokens = 30 }
+    let whole = try await completion.respond(to: "314")
+    let stop = String(Array(whole.text)[9...11])
+    let cut = try await completion.respond(to: "314") { $0.stop = [stop] }
+    XCTAssert(cut.text.hasSuffix(stop))
+    XCTAssert(whole.text.hasPrefix(cut.text))
+    XCTAssertEqual(cut.statistics.finishReason, "stop")
+  }
+
+  func testAnAnswerThatIsLeftAtAnyTokenCountsAsFarAsItWasDelivered() async throws {
+    let whole = try await lettersModel().chat().respond(to: "314") { $0.maxNewTokens = 12 }
+    for count in 1..<12 {
+      let chat = try lettersModel().chat { $0.maxNewTokens = 12 }
+      var left = 0
+      for try await _ in chat.stream(to: "314") {
+        left += 1
+        if left == count { break }
+      }
+      let messages = try await chat.messages
+      XCTAssertEqual(messages.map(\.content), ["314", String(whole.text.prefix(count))])
+      let went = try await chat.statistics
+      XCTAssertEqual(went?.finishReason, "stopped")
+      let again = try await chat.respond(to: "2")
+      let expected = try await Self.afresh("314" + whole.text.prefix(count) + "2")
+      XCTAssertEqual(again.text, expected)
+    }
+  }
+
+  func testCancellingTheTaskAtAnyTokenLeavesAUsableSession() async throws {
+    let whole = try await lettersModel().chat().respond(to: "314") { $0.maxNewTokens = 12 }
+    for count in 0..<12 {
+      let chat = try lettersModel().chat { $0.maxNewTokens = 12 }
+      let task = Task {
+        var delivered = 0
+        if count == 0 { withUnsafeCurrentTask { $0?.cancel() } }
+        for try await _ in chat.stream(to: "314") {
+          delivered += 1
+          if delivered == count { withUnsafeCurrentTask { $0?.cancel() } }
+        }
+      }
+      await assertThrows(CancellationError.self) { try await task.value }
+      let messages = try await chat.messages.map(\.content)
+      XCTAssertEqual(messages, count == 0 ? [] : ["314", String(whole.text.prefix(count))])
+      let again = try await chat.respond(to: "2")
+      let expected = try await Self.afresh(messages.joined() + "2")
+      XCTAssertEqual(again.text, expected)
+    }
+  }
+
+  func testCancellingWhileAPassRunsEndsAtItsToken() async throws {
+    let reached = AsyncStream<Void>.makeStream()
+    let go = DispatchSemaphore(value: 0)
+    let passes = Atomic(0)
+    let chat = try lettersModel {
+      guard passes.add(1, ordering: .relaxed).newValue == 4 else { return }
+      reached.continuation.yield()
+      go.wait()
+    }.chat { $0.width = 4 }
+    let task = Task { try await chat.respond(to: "314") }
+    for await _ in reached.stream { break }
+    task.cancel()
+    go.signal()
+    await assertThrows(CancellationError.self) { _ = try await task.value }
+    XCTAssertEqual(passes.load(ordering: .relaxed), 4)
+    let answer = try await chat.messages.last
+    XCTAssertEqual(answer?.role, .assistant)
+    let again = try await chat.respond(to: "2") { $0.maxNewTokens = 9 }
+    XCTAssertEqual(again.tokens.count, 9)
+  }
+
+  func testStopEndsTheAnswerAndNoLaterOne() async throws {
+    let chat = try lettersModel().chat { $0.maxNewTokens = 20 }
+    chat.stop()
+    var pieces = 0
+    for try await _ in chat.stream(to: "314") {
+      pieces += 1
+      if pieces == 3 { chat.stop() }
+    }
+    XCTAssertEqual(pieces, 3)
+    let took = try await chat.statistics
+    XCTAssertEqual(took?.finishReason, "stopped")
+    chat.stop()
+    let next = try await chat.respond(to: "2")
+    XCTAssertEqual(next.tokens.count, 20)
+  }
+
+  func testAnotherRequestEndsTheAnswerThatIsBeingWritten() async throws {
+    let chat = try lettersModel().chat { $0.maxNewTokens = 20 }
+    let first = chat.stream(to: "314").makeAsyncIterator()
+    for _ in 0..<4 { _ = try await first.next() }
+    let second = try await chat.respond(to: "2")
+    let end = try await first.next()
+    XCTAssertNil(end)
+    XCTAssertEqual(second.tokens.count, 20)
+    let roles = try await chat.messages.map(\.role)
+    XCTAssertEqual(roles, [.user, .assistant, .user, .assistant])
+  }
+
+  func testAnAnswerIsWrittenOnce() async throws {
+    let answer = try lettersModel().completion().stream(after: "314") { $0.maxNewTokens = 5 }
+    var counts = [0, 0]
+    for loop in 0..<2 { for try await _ in answer { counts[loop] += 1 } }
+    XCTAssertEqual(counts, [5, 0])
+  }
+
+  func testASavedChatGoesOnInAnotherSession() async throws {
+    let file = temporaryFile()
+    let chat = try lettersModel().chat { $0.maxNewTokens = 9 }
+    try await chat.respond(to: "314")
+    try await chat.save(to: file)
+    let expected = try await chat.respond(to: "2")
+    let restored = try lettersModel().chat { $0.maxNewTokens = 9 }
+    try await restored.restore(from: file)
+    let went = try await restored.respond(to: "2")
+    XCTAssertEqual(went.text, expected.text)
+    XCTAssertEqual(went.statistics.prefilledTokens, expected.statistics.prefilledTokens)
+    let messages = try await restored.messages
+    XCTAssertEqual(messages.count, 4)
+  }
+
+  func testADamagedOrForeignFileChangesNothing() async throws {
+    let file = temporaryFile()
+    let chat = try lettersModel().chat { $0.maxNewTokens = 9 }
+    try await chat.respond(to: "314")
+    let before = try await chat.messages
+    try await chat.save(to: file)
+    let good = try Data(contentsOf: file)
+    var bad = good
+    bad[good.count / 2] ^= 1
+    for data in [bad, good.dropLast(), Data()] {
+      try data.write(to: file)
+      await assertThrows(StreamFuseError.self, { XCTAssertEqual($0.code, .badFile) }) {
+        try await chat.restore(from: file)
+      }
+    }
+    await assertThrows(StreamFuseError.self, { XCTAssertEqual($0.code, .badFile) }) {
+      try await chat.restore(from: file.appendingPathExtension("none"))
+    }
+    let after = try await chat.messages
+    XCTAssertEqual(before, after)
+    // A note that this tokenizer cannot read leaves the session empty.
+    let tokens = try Model(spec: .arithmetic(), engine: ArithmeticEngine(spec: .arithmetic())).session()
+    _ = try await tokens.stream(.tokens([3, 1, 4])).response()
+    try await tokens.save(to: file)
+    await assertThrows(StreamFuseError.self) { try await chat.restore(from: file) }
+    let none = try await chat.messages
+    XCTAssertEqual(none, [])
+  }
+
+  func testResetForgetsAllTurns() async throws {
+    let chat = try lettersModel().chat { $0.maxNewTokens = 9 }
+    let first = try await chat.respond(to: "314")
+    try await chat.reset()
+    let again = try await chat.respond(to: "314")
+    XCTAssertEqual(again.text, first.text)
+    XCTAssertEqual(again.statistics.prefilledTokens, first.statistics.prefilledTokens)
+  }
+
+  func testARefusedRequestChangesNothing() async throws {
+    let chat = try lettersModel().chat { $0.maxNewTokens = 9 }
+    try await chat.respond(to: "314")
+    let before = try await chat.messages
+    let wrong: [(inout GenerationConfig) -> Void] = [
+      { $0.width = 3 }, { $0.temperature = -1 }, { $0.maxNewTokens = 0 }, { $0.topP = 0 }, { $0.width = .max },
+    ]
+    for configure in wrong {
+      await assertThrows(StreamFuseError.self, { XCTAssertEqual($0.code, .badArgument) }) {
+        _ = try await chat.stream(to: "2", configure).response()
+      }
+    }
+    await assertThrows(StreamFuseError.self) { _ = try await chat.respond(to: String(repeating: "1", count: 200)) }
+    let after = try await chat.messages
+    XCTAssertEqual(before, after)
+  }
+
+  func testAnEnginesFailureIsThrownAndTheSessionGoesOn() async throws {
+    let fails = Atomic(false)
+    let chat = try lettersModel {
+      if fails.load(ordering: .relaxed) { throw StreamFuseError(.execution, "the engine is on strike") }
+    }.chat { $0.maxNewTokens = 12; $0.width = 4 }
+    await assertThrows(StreamFuseError.self, { XCTAssert($0.message.contains("on strike")) }) {
+      var pieces = 0
+      for try await _ in chat.stream(to: "314") {
+        pieces += 1
+        fails.store(pieces == 2, ordering: .relaxed)
+      }
+    }
+    fails.store(false, ordering: .relaxed)
+    let delivered = try await chat.messages.map(\.content).joined()
+    let again = try await chat.respond(to: "2")
+    let expected = try await Self.afresh(delivered + "2")
+    XCTAssertEqual(again.text, expected)
+  }
+
+  func testSessionsThatBlockDoNotHoldUpOthers() async throws {
+    // More sessions than cores, whose passes wait for each other: on Swift's shared pool none would ever go on.
+    let sessions = 24
+    let arrived = Atomic(0)
+    let model = try lettersModel {
+      if arrived.load(ordering: .relaxed) < sessions { arrived.add(1, ordering: .relaxed) }
+      while arrived.load(ordering: .relaxed) < sessions { Thread.sleep(forTimeInterval: 0.001) }
+    }
+    let texts = try await withThrowingTaskGroup(of: [Int].self) { group in
+      for _ in 0..<sessions {
+        group.addTask {
+          try await model.completion().respond(to: "314") { $0.width = 8; $0.maxNewTokens = 16 }.tokens
+        }
+      }
+      return try await group.reduce(into: Set<[Int]>()) { $0.insert($1) }
+    }
+    XCTAssertEqual(texts.count, 1)
+  }
+
+  func testRequestsToOneSessionFromManyTasksWaitForEachOther() async throws {
+    let session = try lettersModel().session { $0.maxNewTokens = 6; $0.width = 4 }
+    await withTaskGroup(of: Void.self) { group in
+      for _ in 0..<8 {
+        group.addTask { _ = try? await session.stream(.text("314")).response() }
+        group.addTask { session.stop() }
+        group.addTask { _ = try? await session.statistics }
+      }
+    }
+    let last = try await session.stream(.text("314")).response()
+    XCTAssertEqual(last.tokens.count, 6)
+  }
+
+  func testTheEngineIsReleasedWithItsSession() async throws {
+    final class Witness: Sendable {}
+    weak var witness: Witness?
+    do {
+      let alive = Witness()
+      witness = alive
+      let chat = try lettersModel { _ = alive }.chat { $0.maxNewTokens = 3 }
+      try await chat.respond(to: "314")
+    }
+    XCTAssertNil(witness)
+  }
+
+  func testStatisticsHaveTheKeysOfEveryLanguage() async throws {
+    let model = try lettersModel()
+    let response = try await model.completion().respond(to: "314") { $0.width = 8 }
+    let json = try JSONEncoder().encode(response.statistics)
+    XCTAssertEqual(try Statistics(json: json), response.statistics)
+    let own = try XCTUnwrap(JSONSerialization.jsonObject(with: json) as? [String: Any]).keys
+    let page = try String(contentsOf: repository.appending(path: "docs/runtime.md"), encoding: .utf8)
+    let table = page.components(separatedBy: "## Statistics")[1]
+    let documented = table.matches(of: /\n\| `([a-z_]+)/).map { String($0.1) }
+    // An optional that is nil is left out of the JSON.
+    XCTAssertEqual(Set(own).union(["fallback_reason"]), Set(documented))
+  }
+
+  func testUnfitFactsAreRefused() {
+    var spec = ModelSpec.arithmetic()
+    spec.capacity = 0
+    XCTAssertThrowsError(try lettersModel(spec)) { XCTAssertEqual(($0 as? StreamFuseError)?.code, .badArgument) }
+  }
+
+  /// The text after a context that no session has cached.
+  private static func afresh(_ context: String) async throws -> String {
+    try await lettersModel().completion().respond(to: context) { $0.maxNewTokens = 12 }.text
+  }
+}
+
+/// A file that is not there yet.
+func temporaryFile() -> URL {
+  FileManager.default.temporaryDirectory.appending(path: "streamfuse-\(UUID().uuidString)")
+}
+
+/// Fails unless `body` throws an error of this type.
+func assertThrows<E: Error>(
+  _ type: E.Type, _ inspect: (E) -> Void = { _ in }, file: StaticString = #filePath, line: UInt = #line,
+  _ body: () async throws -> Void
+) async {
+  do {
+    try await body()
+    XCTFail("nothing was thrown", file: file, line: line)
+  } catch let error as E {
+    inspect(error)
+  } catch {
+    XCTFail("\(error) was thrown", file: file, line: line)
+  }
+}

@@ -1,0 +1,186 @@
+// The golden traces of tests/traces, which Python writes, through the Swift API: the same tokens, passes and endings.
+import CStreamFuse.Low
+import Foundation
+import XCTest
+
+@testable import StreamFuseCore
+
+final class TraceTests: XCTestCase {
+  func testLoopsGiveTheTokensAndPassesOfTheTraces() async throws {
+    for name in ["context", "deferred", "greedy", "plain", "sampled", "stop"] {
+      let trace = try read(Trace.self, "loop_\(name)")
+      let spec = trace.spec.spec
+      let model = try Model(spec: spec, engine: ArithmeticEngine(spec: spec, accuracy: trace.accuracy))
+      let answer = model.session().stream(.tokens(trace.prompt)) { $0 = trace.settings }
+      let response = try await answer.response()
+      XCTAssertEqual(response.tokens, trace.generated, name)
+      XCTAssertEqual(response.statistics.finishReason, trace.finish_reason, name)
+      let passes = trace.steps.reduce(into: [:]) { $0[$1.method, default: 0] += 1 }
+      XCTAssertEqual(response.statistics.widths, passes, name)
+    }
+  }
+
+  func testPlannedTextsAtGivenCostsAreThoseOfTheTrace() async throws {
+    let trace = try read(PlanTrace.self, "plan")
+    let spec = trace.spec.spec
+    try trace.withTables { tables in
+      let model = try CoreModel(spec, tables)
+      let accuracy = Accuracy()
+      let session = try CoreSession(
+        model, EngineTable(Switched(spec, accuracy)), costFile: nil, device: "", loadMs: 0)
+      let methods = ["decode"] + spec.verify.map(\.name) + ["streams"]
+      let costs = methods.map { trace.cost_ms[$0]! }
+      try check(
+        sf_set_costs(session.handle, costs.map(\.first), costs.map(\.last), Int32(costs.count), 1),
+        sf_error(session.handle))
+      for text in trace.texts {
+        accuracy.value = text.accuracy
+        try session.reset()
+        var config = GenerationConfig()
+        config.maxNewTokens = text.max_new_tokens
+        try session.start(text.prompt.map(Int64.init), config)
+        var tokens = [Int]()
+        while let token = try session.next() { tokens.append(Int(token.id)) }
+        XCTAssertEqual(tokens, text.generated)
+        XCTAssertEqual(try session.statistics().streamsPasses, text.streams_passes)
+      }
+    }
+  }
+
+  /// One of the traces.
+  private func read<T: Decodable>(_ type: T.Type, _ name: String) throws -> T {
+    let traces = repository.appending(path: "tests/traces/\(name).json")
+    return try JSONDecoder().decode(type, from: Data(contentsOf: traces))
+  }
+}
+
+/// The folder that holds core/, tests/ and this package.
+let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
+
+/// Facts of the arithmetic model, as traces say them.
+private struct Spec: Decodable {
+  let capacity, vocab_size, num_streams, top_k, prefill_rows: Int
+  let widths: [String: [Int]]
+  let eos_token_ids: [Int]
+  let stream_nodes: [String: Int]?
+  let deferred: Bool?
+
+  var spec: ModelSpec {
+    ModelSpec(
+      capacity: capacity, vocabSize: vocab_size, numStreams: num_streams, topK: top_k, prefillRows: prefill_rows,
+      verify: widths.map {
+        VerifyMethod(name: $0, rows: $1[0], keep: $1[1], carrying: stream_nodes?[$0] ?? $1[1])
+      }.sorted { $0.rows < $1.rows },
+      deferred: deferred ?? false, stopTokenIDs: eos_token_ids, identity: "trace")
+  }
+}
+
+/// A loop_*.json.
+private struct Trace: Decodable {
+  struct Step: Decodable { let method: String }
+  struct Sampling: Decodable {
+    let temperature, top_p, min_p, repetition_penalty: Double
+    let top_k: Int
+    let seed: String
+  }
+  struct Config: Decodable {
+    let max_new_tokens: Int
+    let stop_token_ids: [Int]
+    let ignore_eos, speculative: Bool
+    let width: Int?
+  }
+  let spec: Spec
+  let accuracy: Int
+  let sampling: Sampling
+  let config: Config
+  let prompt, generated: [Int]
+  let steps: [Step]
+  let finish_reason: String
+
+  var settings: GenerationConfig {
+    var all = GenerationConfig()
+    all.maxNewTokens = config.max_new_tokens
+    all.temperature = sampling.temperature
+    all.topK = sampling.top_k
+    all.topP = sampling.top_p
+    all.minP = sampling.min_p
+    all.repetitionPenalty = sampling.repetition_penalty
+    all.seed = UInt64(sampling.seed)!
+    all.stopTokenIDs = config.stop_token_ids
+    all.ignoreEOS = config.ignore_eos
+    all.enableSpeculativeDecoding = config.speculative
+    all.width = config.width ?? spec.widths.values.map { $0[0] }.sorted()[spec.widths.count / 2]
+    return all
+  }
+}
+
+/// plan.json.
+private struct PlanTrace: Decodable {
+  struct Cost: Decodable {
+    let first, last: Double
+    init(from decoder: any Decoder) throws {
+      let one = try decoder.singleValueContainer()
+      let both = try (try? one.decode([Double].self)) ?? [one.decode(Double.self)]
+      (first, last) = (both[0], both[both.count - 1])
+    }
+  }
+  struct Text: Decodable {
+    let accuracy, max_new_tokens, streams_passes: Int
+    let prompt, generated: [Int]
+  }
+  let spec: Spec
+  let cost_ms: [String: Cost]
+  let ngram_keys: [Int64]
+  let ngram_starts, ngram_ids: [Int32]
+  let ngram_log_probs: [Float]
+  let texts: [Text]
+
+  /// Gives the n-gram table, as a bundle would hold it, to `body`.
+  func withTables(_ body: (DraftTables) throws -> Void) throws {
+    let halves = ngram_log_probs.map { Float16($0) }
+    let names = ["ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"].map { (name: String) in strdup(name)! }
+    defer { names.forEach { free($0) } }
+    try ngram_keys.withUnsafeBytes { keys in
+      try ngram_starts.withUnsafeBytes { starts in
+        try ngram_ids.withUnsafeBytes { ids in
+          try halves.withUnsafeBytes { probs in
+            let types = [SF_I64, SF_I32, SF_I32, SF_F16]
+            let counts = [ngram_keys.count, ngram_starts.count, ngram_ids.count, halves.count]
+            let data = [keys, starts, ids, probs].map(\.baseAddress)
+            let tensors = names.indices.map {
+              sf_tensor(
+                name: names[$0], dtype: Int32(types[$0]), rank: 1, shape: (Int64(counts[$0]), 1), data: data[$0])
+            }
+            try tensors.withUnsafeBufferPointer { try body(DraftTables(tensors: $0, owner: nil)) }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// An accuracy that changes between texts.
+private final class Accuracy { var value = 12 }
+
+/// The arithmetic model, whose accuracy changes between texts.
+private final class Switched: Backend {
+  private let models: [ArithmeticBackend]
+  private let accuracy: Accuracy
+
+  init(_ spec: ModelSpec, _ accuracy: Accuracy) {
+    models = (0...16).map { ArithmeticBackend(spec, accuracy: $0) }
+    self.accuracy = accuracy
+  }
+
+  private var model: ArithmeticBackend { models[accuracy.value] }
+
+  func run(
+    _ method: String, ids: UnsafeBufferPointer<Int64>, positions: UnsafeBufferPointer<Int64>,
+    ancestors: UnsafeBufferPointer<UInt8>, wantLogits: Bool
+  ) throws -> sf_results {
+    try model.run(method, ids: ids, positions: positions, ancestors: ancestors, wantLogits: wantLogits)
+  }
+  func streams(survivor: Int) throws -> sf_results { try model.streams(survivor: survivor) }
+  func commit(rows: UnsafeBufferPointer<Int32>) throws { try model.commit(rows: rows) }
+  func truncate(to length: Int) throws { try model.truncate(to: length) }
+}
