@@ -7,6 +7,7 @@
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
+#   make ios      the Swift package, built and tested; makes itself a Swift where there is none
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -43,7 +44,7 @@ BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/s
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm sanitize wheel native-mobile
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm ios sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -77,6 +78,9 @@ unit: $(VENV)/.dev $(ENGINE_STAMP)
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.kernels.arm.build
 	$(BIN)/python -m pytest tests/end_to_end/test_arm.py
+
+ios:
+	ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/swift
 
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py
