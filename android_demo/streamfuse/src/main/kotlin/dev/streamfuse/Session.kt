@@ -1,7 +1,17 @@
 package dev.streamfuse
 
 import java.io.File
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.NonCancellable
+import kotlinx.coroutines.asExecutor
+import kotlinx.coroutines.awaitCancellation
+import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.flow
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.withContext
 
 /**
  * A sequence of tokens with a cache of its own, that answers one request at a time. Any thread may use it.
@@ -12,9 +22,17 @@ import kotlinx.coroutines.flow.Flow
  *
  * Its functions throw [IllegalStateException] once it is closed.
  */
-public sealed class Session : AutoCloseable {
+public sealed class Session(
+    private val model: Model,
+    private val sequence: Sequence,
+    private val defaults: GenerationConfig,
+) : AutoCloseable {
+    private val dispatcher = model.options.dispatcher
+
     /** What the last answer took; null before the first one has ended. It can be read after [close]. */
-    public val statistics: Statistics? get() = TODO()
+    @Volatile
+    public var statistics: Statistics? = null
+        internal set
 
     /** Why the last answer was not drafted, in whole or in part; null where it was. */
     public val fallbackReason: String? get() = statistics?.fallbackReason
@@ -30,7 +48,11 @@ public sealed class Session : AutoCloseable {
      *
      * @param config what differs from the session's defaults.
      */
-    public fun send(text: String, config: GenerationConfig = GenerationConfig()): Flow<Piece> = TODO()
+    public fun send(text: String, config: GenerationConfig = GenerationConfig()): Flow<Piece> = flow {
+        writing(text, config) { answer ->
+            while (true) emit(withContext(dispatcher) { answer.next() } ?: break)
+        }
+    }
 
     /**
      * Asks, and reports to [callback] from [Options.dispatcher]; returns at once.
@@ -38,16 +60,38 @@ public sealed class Session : AutoCloseable {
      * @throws IllegalStateException where another answer is being written or the session is closed.
      */
     @JvmOverloads
-    public fun send(text: String, callback: GenerationCallback, config: GenerationConfig = GenerationConfig()): Unit = TODO()
+    public fun send(text: String, callback: GenerationCallback, config: GenerationConfig = GenerationConfig()) {
+        val answer = claim(text, config)
+        dispatcher.asExecutor().execute {
+            val outcome = runCatching {
+                while (true) callback.onPiece(answer.next() ?: break)
+            }
+            answer.close()
+            outcome.fold({ callback.onDone(answer.statistics) }, callback::onError)
+        }
+    }
 
     /** Asks, and waits for the whole answer. Fails as the flow of [send] does. */
-    public suspend fun generate(text: String, config: GenerationConfig = GenerationConfig()): String = TODO()
+    public suspend fun generate(text: String, config: GenerationConfig = GenerationConfig()): String {
+        val whole = StringBuilder()
+        writing(text, config) { answer ->
+            withContext(dispatcher) {
+                while (true) {
+                    ensureActive()
+                    whole.append((answer.next() ?: break).text)
+                }
+            }
+        }
+        return whole.toString()
+    }
 
     /** Ends the answer that is being written at its next token. It returns at once; nothing happens where none is written. */
-    public fun stop(): Unit = TODO()
+    public fun stop(): Unit = sequence.stop()
 
     /** Forgets all tokens, and all turns but the system message. */
-    public fun reset(): Unit = TODO()
+    public fun reset(): Unit = sequence.alone { handle ->
+        Native.reset(handle, firstMessages()).also { if (it == Native.OK) readMessages(handle) }
+    }
 
     /**
      * Writes cache, tokens and conversation to [file], in one piece or not at all. An answer that is being written ends
@@ -55,24 +99,50 @@ public sealed class Session : AutoCloseable {
      *
      * @throws StreamFuseException where it cannot be written.
      */
-    public fun save(file: File): Unit = TODO()
+    public fun save(file: File): Unit = sequence.alone { handle -> Native.save(handle, file.bytes()) }
 
     /**
-     * Takes back what [save] wrote with the same bundle, in this process or another.
+     * Takes back what [save] wrote with the same bundle, in this process or another, or in another language.
      *
-     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file.
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file; the conversation is as before.
      */
-    public fun restore(file: File): Unit = TODO()
+    public fun restore(file: File): Unit = sequence.alone { handle ->
+        Native.restore(handle, file.bytes(), this is Chat).also { if (it == Native.OK) readMessages(handle) }
+    }
 
     /** Gives the memory back; waits for the token that is being computed. Nothing happens the second time. */
-    override fun close(): Unit = TODO()
-}
+    override fun close() {
+        sequence.free()
+        model.forget(this)
+    }
 
-/** A conversation: [Model.chat]. */
-public class Chat internal constructor() : Session() {
-    /** The turns so far; an answer that is being written comes when it ends. */
-    public val messages: List<Message> get() = TODO()
-}
+    /** The turns of a new conversation, as JSON. */
+    internal abstract fun firstMessages(): ByteArray
 
-/** Plain text that is continued: [Model.completion]. */
-public class Completion internal constructor() : Session()
+    /** Takes the turns over from the native half; under the sequence's lock. */
+    internal abstract fun readMessages(handle: Long)
+
+    private fun claim(text: String, config: GenerationConfig) =
+        Answer(this, sequence, text, config.over(defaults)).also(sequence::claim)
+
+    /** Runs [body] over an answer, which ends with it however that ends. */
+    private suspend fun writing(text: String, config: GenerationConfig, body: suspend (Answer) -> Unit) {
+        val answer = claim(text, config)
+        try {
+            coroutineScope {
+                // A cancelled coroutine is heard in the middle of a prompt too: whoever cancels calls stop.
+                val watcher = launch(Dispatchers.Unconfined, CoroutineStart.UNDISPATCHED) {
+                    try {
+                        awaitCancellation()
+                    } finally {
+                        sequence.stop(answer)
+                    }
+                }
+                body(answer)
+                watcher.cancel()
+            }
+        } finally {
+            if (!answer.ended) withContext(NonCancellable + dispatcher) { answer.close() }
+        }
+    }
+}

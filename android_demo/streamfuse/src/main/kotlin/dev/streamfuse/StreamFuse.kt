@@ -33,7 +33,20 @@ public object StreamFuse {
      */
     @JvmStatic
     @JvmOverloads
-    public fun load(folder: File, options: Options = Options()): Model = TODO()
+    public fun load(folder: File, options: Options = Options()): Model {
+        val started = System.nanoTime()
+        val reply = Reply()
+        val code = Native.openModel(folder.bytes(), options.threads ?: 0, options.checkHashes, reply.buffer)
+        val handle = reply.handle
+        if (handle == 0L) throw failure(code, "")
+        try {
+            if (code != Native.OK) throw failure(code, Native.modelError(handle).text())
+            return Model(handle, folder, options, started)
+        } catch (error: Throwable) {
+            Native.closeModel(handle)
+            throw error
+        }
+    }
 
     /** [load] on the dispatcher of [options]. Where the caller is cancelled meanwhile, the model is closed again. */
     public suspend fun loadInBackground(folder: File, options: Options = Options()): Model {
@@ -45,4 +58,10 @@ public object StreamFuse {
             throw error
         }
     }
+}
+
+/** A path for the native half, which reads it up to a zero byte. */
+internal fun File.bytes(): ByteArray {
+    require('\u0000' !in path) { "a path cannot hold a zero character" }
+    return path.encodeToByteArray()
 }

@@ -1,0 +1,67 @@
+package dev.streamfuse
+
+import java.nio.ByteBuffer
+
+/**
+ * The functions of `src/main/cpp/streamfuse_jni.cpp`. Texts are UTF-8, paths too. Functions that return an Int give a
+ * code of core/streamfuse.h; arrays are null where memory is out.
+ */
+internal object Native {
+    const val OK = 0
+    const val OUT_OF_MEMORY = 7
+    const val END = 100
+
+    init {
+        // An app has the library in its package; a desktop JVM is told where it lies.
+        val file = System.getProperty("streamfuse.library.path")
+        if (file == null) System.loadLibrary("streamfuse_jni") else System.load(file)
+    }
+
+    @JvmStatic external fun openModel(folder: ByteArray, threads: Int, checkHashes: Boolean, reply: ByteBuffer): Int
+    @JvmStatic external fun closeModel(model: Long)
+    @JvmStatic external fun modelError(model: Long): ByteArray?
+    @JvmStatic external fun manifest(model: Long): ByteArray?
+    @JvmStatic external fun identity(model: Long): ByteArray?
+    @JvmStatic external fun description(model: Long): ByteArray?
+    @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
+    @JvmStatic external fun engineStamp(): ByteArray?
+
+    @JvmStatic external fun newSession(
+        model: Long,
+        messages: ByteArray,
+        costFile: ByteArray?,
+        device: ByteArray,
+        loadMs: Double,
+        reply: ByteBuffer,
+    ): Int
+
+    @JvmStatic external fun freeSession(session: Long)
+    @JvmStatic external fun error(session: Long): ByteArray?
+
+    @JvmStatic external fun start(
+        session: Long,
+        prompt: ByteArray,
+        raw: Boolean,
+        stops: ByteArray,
+        stopIds: LongArray,
+        options: ByteBuffer,
+    ): Int
+
+    @JvmStatic external fun next(session: Long, reply: ByteBuffer): Int
+    @JvmStatic external fun longText(session: Long): ByteArray?
+    @JvmStatic external fun stop(session: Long)
+    @JvmStatic external fun finish(session: Long): Int
+    @JvmStatic external fun endText(session: Long, answered: Boolean, reply: ByteBuffer): Int
+    @JvmStatic external fun statistics(session: Long): ByteArray?
+    @JvmStatic external fun messages(session: Long): ByteArray?
+    @JvmStatic external fun reset(session: Long, messages: ByteArray): Int
+    @JvmStatic external fun save(session: Long, path: ByteArray): Int
+    @JvmStatic external fun restore(session: Long, path: ByteArray, conversation: Boolean): Int
+}
+
+/** What the native half wrote as UTF-8; null means that memory is out. */
+internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure(Native.OUT_OF_MEMORY, "")
+
+/** The exception of a code and its sentence. */
+internal fun failure(code: Int, sentence: String): StreamFuseException =
+    StreamFuseException(ErrorCode.of(code), sentence.ifEmpty { "memory is out" })

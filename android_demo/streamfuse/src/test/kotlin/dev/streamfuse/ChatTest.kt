@@ -1,0 +1,179 @@
+package dev.streamfuse
+
+import java.io.File
+import kotlinx.coroutines.runBlocking
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
+import org.junit.jupiter.api.Assertions.assertNotNull
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.io.TempDir
+
+/** A conversation: its turns, what is kept in the cache, how it is saved, and what a bundle says of itself. */
+class ChatTest {
+    @Test
+    fun `a second turn reads its own words only, and reset forgets all but the system message`() {
+        val system = Message(Role.SYSTEM, "You answer briefly.")
+        Models.demo.chat(system.content).use { chat ->
+            assertEquals(listOf(system), chat.messages)
+            val first = chat.answer("Name three primes.", fixed)
+            val second = chat.answer("And three more?", fixed)
+            assertTrue(second.statistics.prefilledTokens < second.statistics.promptTokens / 2)
+            val said = listOf(
+                system, Message(Role.USER, "Name three primes."), Message(Role.ASSISTANT, first.text),
+                Message(Role.USER, "And three more?"), Message(Role.ASSISTANT, second.text),
+            )
+            assertEquals(said, chat.messages)
+            chat.reset()
+            assertEquals(listOf(system), chat.messages)
+            assertEquals(first.tokens, chat.answer("Name three primes.", fixed).tokens)
+        }
+    }
+
+    @Test
+    fun `a chat begun with earlier turns answers as the chat that had them`() {
+        val chat = Models.demo.chat()
+        chat.answer("Name three primes.", fixed)
+        val other = Models.demo.chat(history = chat.messages)
+        assertEquals(chat.answer("And then?", fixed).tokens, other.answer("And then?", fixed).tokens)
+        chat.close()
+        other.close()
+    }
+
+    @Test
+    fun `a saved chat goes on where it was, and nothing is read again`(@TempDir folder: File) {
+        val file = File(folder, "chat ä.session")
+        Models.demo.chat().use { chat ->
+            chat.answer("Name three primes.", fixed)
+            chat.save(file)
+            val next = chat.answer("And then?", fixed)
+            Models.demo.chat().use { other ->
+                other.answer("Something else", fixed)
+                other.restore(file)
+                assertEquals(2, other.messages.size)
+                val restored = other.answer("And then?", fixed)
+                assertEquals(next.tokens, restored.tokens)
+                assertEquals(next.statistics.prefilledTokens, restored.statistics.prefilledTokens)
+                assertEquals(chat.messages, other.messages)
+            }
+        }
+    }
+
+    @Test
+    fun `a chat that Python saved goes on here, and one saved here goes on in Python`(@TempDir folder: File) {
+        val bundle = Repository.bundle("demo").path
+        val first = listOf("Name three primes.")
+        val next = listOf("And then?")
+        val saved = File(folder, "python.session")
+        Python.ask(Python.Request(bundle, first, fixed, save = saved.path))
+        val expected = Python.ask(Python.Request(bundle, next, fixed, restore = saved.path))
+        Models.demo.chat().use { chat ->
+            chat.restore(saved)
+            val own = chat.answer(next.single(), fixed)
+            assertEquals(expected.turns.single().tokens, own.tokens)
+            assertEquals(Statistics.of(expected.turns.single().statistics.toString()).untimed(), own.statistics.untimed())
+            assertEquals(expected.messages, chat.messages)
+            chat.save(saved)
+        }
+        val third = listOf("Are you sure?")
+        val theirs = Python.ask(Python.Request(bundle, third, fixed, restore = saved.path)).turns.single()
+        Models.demo.chat().use { chat ->
+            chat.restore(saved)
+            assertEquals(theirs.tokens, chat.answer(third.single(), fixed).tokens)
+        }
+    }
+
+    @Test
+    fun `a damaged, foreign or missing file changes nothing`(@TempDir folder: File) {
+        Models.demo.chat().use { chat ->
+            chat.answer("Name three primes.", fixed)
+            val before = chat.messages
+            val good = File(folder, "good").also(chat::save)
+            val damaged = File(folder, "damaged").apply {
+                writeBytes(good.readBytes().also { it[it.size / 2] = (it[it.size / 2] + 1).toByte() })
+            }
+            val cut = File(folder, "cut").apply { writeBytes(good.readBytes().copyOf(1000)) }
+            val foreign = File(folder, "foreign").also { file -> Models.of("e2e").chat().use { it.save(file) } }
+            for (bad in listOf(damaged, cut, foreign, File(folder, "missing"))) {
+                val error = failureOf<StreamFuseException> { chat.restore(bad) }
+                assertEquals(ErrorCode.BAD_FILE, error.code)
+                assertTrue(bad.path in error.message!!, error.message)
+                assertEquals(before, chat.messages)
+            }
+            val error = failureOf<StreamFuseException> { chat.save(File(folder, "no/such/folder")) }
+            assertTrue("no/such/folder" in error.message!!, error.message)
+            assertEquals(good.readBytes().size, File(folder, "again").also(chat::save).readBytes().size)
+        }
+    }
+
+    @Test
+    fun `what is asked wrongly is refused in a sentence and changes nothing`() {
+        Models.demo.chat().use { chat ->
+            val wrong = mapOf(
+                "max_new_tokens" to GenerationConfig(maxNewTokens = 0),
+                "temperature" to GenerationConfig(temperature = -1.0),
+                "top_k" to GenerationConfig(topK = -1),
+                "top_p" to GenerationConfig(topP = 0.0),
+                "min_p" to GenerationConfig(minP = 2.0),
+                "repetition_penalty" to GenerationConfig(repetitionPenalty = 0.0),
+                "width" to GenerationConfig(width = 5),
+                "stop" to GenerationConfig(stop = listOf("")),
+            )
+            for ((field, config) in wrong) {
+                val error = failureOf<StreamFuseException> { chat.answer("Hello", config) }
+                assertEquals(ErrorCode.BAD_ARGUMENT, error.code, field)
+                assertTrue(field in error.message!!, error.message)
+            }
+            val long = failureOf<StreamFuseException> { chat.answer("many words ".repeat(1000), fixed) }
+            assertTrue("context holds 1024" in long.message!!, long.message)
+            assertEquals(emptyList<Message>(), chat.messages)
+            assertNull(chat.statistics)
+            assertEquals(16, chat.answer("Hello, tell me a story.", fixed).tokens.size)
+        }
+    }
+
+    @Test
+    fun `a bundle says what it is, and its defaults hold`() {
+        val model = Models.demo
+        assertEquals("HuggingFaceTB/SmolLM2-135M-Instruct", model.name)
+        assertEquals("apache-2.0", model.license)
+        assertEquals(1024, model.contextLength)
+        assertEquals(listOf(4, 8, 16), model.widths)
+        assertTrue(model.hasSpeculativeDecodingSupport && model.canChat && model.threads > 0 && model.loadMs > 0)
+        assertEquals(128, model.defaults.maxNewTokens)
+        assertEquals(0.0, model.defaults.temperature)
+        val chat = model.chat(config = GenerationConfig(maxNewTokens = 3))
+        assertEquals(3, chat.answer("Hello").tokens.size)
+        assertEquals(2, chat.answer("Hello", GenerationConfig(maxNewTokens = 2)).tokens.size)
+        chat.close()
+    }
+
+    @Test
+    fun `a reason is visible where nothing is drafted`() = runBlocking {
+        Models.demo.chat().use { chat ->
+            assertNull(chat.fallbackReason)
+            chat.generate("Hello", fixed.copy(enableSpeculativeDecoding = false))
+            assertEquals("off by request", chat.fallbackReason)
+            assertFalse(chat.statistics!!.speculative)
+            chat.generate("Hello", fixed)
+            assertNull(chat.fallbackReason)
+        }
+    }
+
+    @Test
+    fun `measured costs are kept in the cache folder and found again`(@TempDir folder: File) {
+        repeat(2) {
+            val options = Options(cacheDir = folder, checkHashes = false)
+            StreamFuse.load(Repository.bundle("demo"), options).use { model ->
+                model.chat().use { chat ->
+                    chat.answer("Hello", GenerationConfig(maxNewTokens = 2))
+                    assertEquals(setOf("decode", "verify_4", "verify_8", "verify_16", "streams"), chat.statistics!!.costMs.keys)
+                }
+            }
+            val kept = folder.list()!!.single()
+            assertTrue(Regex("[0-9a-f]{24}\\.costs").matches(kept), kept)
+        }
+        assertNotNull(folder.listFiles()!!.single().readText().lines().firstOrNull { "engine" in it })
+    }
+}

@@ -1,0 +1,66 @@
+package dev.streamfuse
+
+import java.io.File
+import java.nio.file.Files
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+
+/** What is wrong with a bundle is said in one sentence when it is loaded. */
+class DamagedBundleTest {
+    private val good = Repository.bundle("demo").canonicalFile
+    private val folder = File(System.getProperty("streamfuse.scratch"), "damaged")
+
+    @Test
+    fun `a folder that is none, or holds no bundle`() {
+        refused(File("/nowhere/at all"), ErrorCode.BAD_FILE, "/nowhere/at all")
+        refused(changed(without = "manifest.json"), ErrorCode.BAD_FILE, "manifest.json")
+    }
+
+    @Test
+    fun `a manifest that is damaged, newer or contradicts its program`() {
+        refused(changed("manifest.json" to { "{" }), ErrorCode.BAD_FILE, "manifest.json")
+        refused(manifest("\"format_version\": 3", "\"format_version\": 99"), ErrorCode.BAD_FILE, "99")
+        refused(manifest("\"capacity\": 1024", "\"capacity\": 2048"), ErrorCode.BAD_PROGRAM, "capacity 2048")
+    }
+
+    @Test
+    fun `files that are missing, cut off or changed`() {
+        for (name in listOf("model.pte", "tokenizer.json", "draft.safetensors"))
+            refused(changed(without = name), ErrorCode.BAD_FILE, name)
+        refused(changed("tokenizer.json" to { it.dropLast(100) }), ErrorCode.BAD_FILE, "tokenizer.json")
+        refused(changed("tokenizer.json" to { it.replaceFirst("the", "teh") }), ErrorCode.BAD_FILE, "tokenizer.json")
+    }
+
+    @Test
+    fun `a number of threads that the engine does not take`() {
+        val error = failureOf<StreamFuseException> { StreamFuse.load(good, Options(threads = 1000, checkHashes = false)) }
+        assertTrue("num_threads" in error.message!!, error.message)
+    }
+
+    private fun manifest(from: String, to: String): File = changed("manifest.json" to { text ->
+        check(from in text) { "the manifest has no $from" }
+        text.replaceFirst(from, to)
+    })
+
+    /** The bundle with one file changed or left out; the others are links. */
+    private fun changed(change: Pair<String, (String) -> String>? = null, without: String? = null): File {
+        folder.deleteRecursively()
+        folder.mkdirs()
+        for (file in good.listFiles()!!.filter { it.name != without }) {
+            val copy = File(folder, file.name)
+            if (file.name == change?.first) copy.writeText(change.second(file.readText()))
+            else Files.createLink(copy.toPath(), file.toPath())
+        }
+        return folder
+    }
+
+    private fun refused(bundle: File, code: ErrorCode, named: String) {
+        val error = failureOf<StreamFuseException> { StreamFuse.load(bundle).close() }
+        val sentence = error.message!!
+        assertTrue(named in sentence, sentence)
+        assertFalse('\n' in sentence, sentence)
+        assertEquals(code, error.code, sentence)
+    }
+}

@@ -1,0 +1,203 @@
+package dev.streamfuse
+
+import java.io.File
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit.SECONDS
+import kotlinx.coroutines.CancellationException
+import kotlinx.coroutines.CompletableDeferred
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.flow.buffer
+import kotlinx.coroutines.flow.collect
+import kotlinx.coroutines.flow.take
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withTimeout
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertThrows
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.io.TempDir
+
+/** An answer may be ended at any token, in any way; the next one is as if it had been short. */
+class EarlyEndTest {
+    private val question = "Explain why the sky is blue."
+    private val whole = Models.demo.chat().use { it.answer(question, fixed) }
+
+    @Test
+    fun `leaving the flow or cancelling its coroutine at every token leaves a usable chat`() = runBlocking {
+        Models.demo.chat().use { chat ->
+            for (n in 1..16) {
+                chat.reset()
+                val left = chat.send(question, fixed).take(n).toList()
+                assertEquals(whole.pieces.take(n), left)
+                assertEquals(left.joinToString("") { it.text }, chat.messages.last().content.take(textOf(left).length))
+                assertEquals(n, chat.statistics!!.generatedTokens)
+
+                chat.reset()
+                val heard = mutableListOf<Piece>()
+                val job = launch(Dispatchers.Default) {
+                    chat.send(question, fixed).collect { piece ->
+                        heard += piece
+                        if (heard.size == n) throw CancellationException("enough")
+                    }
+                }
+                job.join()
+                assertTrue(job.isCancelled)
+                assertEquals(whole.pieces.take(n), heard)
+                assertEquals(n, chat.statistics!!.generatedTokens, "nothing was computed beyond what was heard")
+                assertEquals("stopped", chat.statistics!!.finishReason)
+            }
+            chat.reset()
+            assertEquals(whole.tokens, chat.answer(question, fixed).tokens)
+        }
+    }
+
+    @Test
+    fun `a coroutine that is cancelled from outside ends at the next token, also while a long prompt is read`() =
+        runBlocking<Unit> {
+            Models.demo.chat().use { chat ->
+                val job = launch(Dispatchers.Default) { chat.generate("word ".repeat(900), fixed) }
+                withTimeout(5000) { while (chat.messages.isEmpty()) kotlinx.coroutines.delay(1) }
+                job.cancelAndJoin()
+                assertEquals(emptyList<Message>(), chat.messages, "a question without an answer is forgotten")
+                assertTrue(chat.statistics!!.prefilledTokens < 900, "${chat.statistics!!.prefilledTokens} tokens were read")
+                assertEquals(whole.tokens, chat.answer(question, fixed).tokens)
+            }
+        }
+
+    @Test
+    fun `stop at every token completes the flow, and the next turn goes on from there`() = runBlocking {
+        Models.demo.chat().use { chat ->
+            for (n in 1..16 step 3) {
+                chat.reset()
+                val heard = mutableListOf<Piece>()
+                chat.send(question, fixed).collect {
+                    heard += it
+                    if (heard.size == n) chat.stop()
+                }
+                assertEquals(whole.tokens.take(n), heard.mapNotNull { it.token })
+                assertEquals(if (n == 16) "length" else "stopped", chat.statistics!!.finishReason)
+                assertEquals(textOf(heard), chat.messages.last().content)
+                val next = chat.answer("Go on.", fixed).statistics
+                assertTrue(next.prefilledTokens < 20, "${next.prefilledTokens} tokens were read, and not the new turn alone")
+            }
+        }
+    }
+
+    @Test
+    fun `save, reset and close end what is being written, and the flow completes`(@TempDir folder: File) = runBlocking {
+        val file = File(folder, "saved")
+        val ends = mapOf<String, (Chat) -> Unit>(
+            "save" to { it.save(file) }, "reset" to { it.reset() }, "close" to { it.close() },
+        )
+        for ((name, end) in ends) {
+            val chat = Models.demo.chat()
+            val heard = mutableListOf<Piece>()
+            chat.send(question, fixed).collect {
+                heard += it
+                if (heard.size == 5) end(chat)
+            }
+            assertEquals(whole.tokens.take(5), heard.mapNotNull { it.token }, name)
+            assertEquals("stopped", chat.statistics!!.finishReason, name)
+            assertEquals(5, chat.statistics!!.generatedTokens, name)
+            if (name == "reset") assertEquals(emptyList<Message>(), chat.messages)
+            chat.close()
+        }
+        Models.demo.chat().use { chat ->
+            chat.restore(file)
+            assertEquals(textOf(whole.pieces.take(5)), chat.messages.last().content)
+        }
+    }
+
+    @Test
+    fun `a buffered flow may run ahead of its collector and gives the same`() = runBlocking {
+        Models.demo.chat().use { chat ->
+            assertEquals(whole.pieces, chat.send(question, fixed).buffer().toList())
+        }
+    }
+
+    @Test
+    fun `the callback form gives the same, and its exceptions end the answer`() {
+        Models.demo.chat().use { chat ->
+            val first = Heard().also { chat.send(question, it, fixed) }.wait()
+            assertEquals(whole.pieces, first.pieces)
+            assertEquals(whole.statistics.untimed(), first.statistics!!.untimed())
+            val second = Heard(failsAt = 3).also { chat.send(question, it, fixed) }.wait() // the chat is free by now
+            assertEquals("enough", second.error!!.message)
+            assertEquals(3, chat.statistics!!.generatedTokens)
+            val refused = Heard().also { chat.send(question, it, fixed.copy(width = 5)) }.wait()
+            assertEquals(ErrorCode.BAD_ARGUMENT, (refused.error as StreamFuseException).code)
+        }
+    }
+
+    private class Heard(val failsAt: Int = 0) : GenerationCallback {
+        val pieces = mutableListOf<Piece>()
+        var statistics: Statistics? = null
+        var error: Throwable? = null
+        private val ended = CountDownLatch(1)
+
+        fun wait() = apply { assertTrue(ended.await(60, SECONDS)) }
+
+        override fun onPiece(piece: Piece) {
+            pieces += piece
+            check(pieces.size != failsAt) { "enough" }
+        }
+
+        override fun onDone(statistics: Statistics) {
+            this.statistics = statistics
+            ended.countDown()
+        }
+
+        override fun onError(error: Throwable) {
+            this.error = error
+            ended.countDown()
+        }
+    }
+
+    @Test
+    fun `a second request at once is refused, and so is every use after close`() = runBlocking<Unit> {
+        val chat = Models.demo.chat()
+        val first = CompletableDeferred<Unit>()
+        val goOn = CompletableDeferred<Unit>()
+        val job = launch(Dispatchers.Default) {
+            chat.send(question, fixed).collect {
+                first.complete(Unit)
+                goOn.await()
+            }
+        }
+        first.await()
+        val busy = failureOf<IllegalStateException> { chat.generate("Me too", fixed) }
+        assertTrue("writing an answer" in busy.message!!, busy.message)
+        goOn.complete(Unit)
+        job.join()
+        assertEquals(whole.text, chat.messages.last().content)
+
+        chat.close()
+        chat.close()
+        chat.stop()
+        val uses = listOf<suspend () -> Unit>(
+            { chat.generate("Hello") }, { chat.send("Hello").collect() }, { chat.reset() }, { chat.save(File("nowhere")) },
+            { chat.restore(File("nowhere")) },
+        )
+        for (use in uses) {
+            val error = failureOf<IllegalStateException> { use() }
+            assertTrue("closed" in error.message!!, error.message)
+        }
+        assertEquals(whole.text, chat.messages.last().content)
+    }
+
+    @Test
+    fun `a model that is closed refuses new chats and has closed its own`() {
+        val model = StreamFuse.load(Repository.bundle("demo"), Options(checkHashes = false))
+        val chat = model.chat()
+        model.close()
+        model.close()
+        assertThrows(IllegalStateException::class.java) { model.chat() }
+        assertThrows(IllegalStateException::class.java) { chat.reset() }
+        assertEquals("HuggingFaceTB/SmolLM2-135M-Instruct", model.name)
+    }
+
+    private fun textOf(pieces: List<Piece>) = pieces.joinToString("") { it.text }
+}

@@ -1,0 +1,88 @@
+package dev.streamfuse
+
+import kotlinx.serialization.descriptors.elementNames
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.jsonObject
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.params.ParameterizedTest
+import org.junit.jupiter.params.provider.Arguments
+import org.junit.jupiter.params.provider.Arguments.arguments
+import org.junit.jupiter.params.provider.MethodSource
+
+/** On real bundles Kotlin gives what Python gives: tokens, who drafted them, text, and statistics but for times. */
+class SameAsPythonTest {
+    @ParameterizedTest(name = "{0}: {1}, {2}")
+    @MethodSource("cases")
+    fun `Kotlin's tokens are Python's`(bundle: String, sampling: Sampling, speculation: Speculation) {
+        val config = speculation.of(sampling.config.copy(maxNewTokens = 24))
+        val turns = prompts.getValue(bundle)
+        Models.of(bundle).chat().use { compare(it, turns, Python.ask(bundle, turns, config), config) }
+    }
+
+    @Test
+    fun `raw prompts, stop strings, stop tokens, a system message and ignored ends too`() {
+        val raw = GenerationConfig(maxNewTokens = 40, width = 4, ignoreEos = true, stop = listOf("\n\n", "zzz"))
+        val stories = listOf("Once upon a time", "Once upon a hill there was")
+        Models.demo.completion().use { compare(it, stories, Python.ask("demo", stories, raw, raw = true), raw) }
+
+        val stopped = fixed.copy(maxNewTokens = 60, stop = listOf(" the", "absent"), stopTokenIds = listOf(30))
+        val turns = listOf("Name a colour of the sky.", "Why? Tell me 🙂 naïvely.", "日本語で")
+        val system = "You answer briefly."
+        Models.demo.chat(system).use { compare(it, turns, Python.ask("demo", turns, stopped, system), stopped) }
+    }
+
+    @Test
+    fun `statistics have Python's keys in Python's order`() {
+        val python = Python.ask("demo", listOf("Hello"), fixed).single().statistics
+        val own = Models.demo.chat().use { it.answer("Hello", fixed).statistics }
+        val keys = Json.parseToJsonElement(own.json).jsonObject.keys.toList()
+        assertEquals(python.keys.toList(), keys)
+        val properties = Statistics.serializer().descriptor.elementNames.toList()
+        assertEquals(keys, properties)
+    }
+
+    private fun compare(session: Session, prompts: List<String>, python: List<Python.Turn>, config: GenerationConfig) {
+        for ((prompt, expected) in prompts.zip(python)) {
+            val own = session.answer(prompt, config)
+            assertEquals(expected.tokens, own.tokens, prompt)
+            assertEquals(expected.text, own.text, prompt)
+            val theirs = Statistics.of(expected.statistics.toString())
+            assertEquals(theirs.finishReason, own.statistics.finishReason)
+            if (config.width == null && config.enableSpeculativeDecoding != false) continue // measured costs decide
+            assertEquals(expected.sources, own.sources, prompt)
+            assertEquals(theirs.untimed(), own.statistics.untimed())
+        }
+    }
+
+    /** How tokens are chosen. */
+    enum class Sampling(val config: GenerationConfig) {
+        GREEDY(GenerationConfig(temperature = 0.0)),
+        WARM(GenerationConfig(temperature = 0.7, seed = 7)),
+        CUT(
+            GenerationConfig(
+                temperature = 0.9, topK = 40, topP = 0.9, minP = 0.05, repetitionPenalty = 1.1, seed = -1,
+            ),
+        ),
+    }
+
+    /** How they are guessed before. */
+    enum class Speculation(val of: (GenerationConfig) -> GenerationConfig) {
+        FIXED({ it.copy(width = 8) }),
+        OFF({ it.copy(enableSpeculativeDecoding = false) }),
+        AUTO({ it }),
+    }
+
+    companion object {
+        val prompts = mapOf(
+            "demo" to listOf("Explain why the sky is blue.", "And at night?"),
+            "e2e" to listOf("name[The Eagle], eatType[coffee shop], food[French], area[riverside]"),
+            "sql" to listOf("CREATE TABLE singer (name VARCHAR, age INT)\nHow many singers are older than 20?"),
+        )
+
+        @JvmStatic
+        fun cases(): List<Arguments> = Repository.bundles.flatMap { bundle ->
+            Sampling.entries.flatMap { sampling -> Speculation.entries.map { arguments(bundle, sampling, it) } }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+package dev.streamfuse
+
+import java.io.File
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.runBlocking
+import kotlinx.serialization.Serializable
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonObject
+
+/** The repository that this build belongs to. */
+object Repository {
+    val root = File(System.getProperty("streamfuse.root")).canonicalFile
+    val bundles = listOf("demo", "e2e", "sql")
+
+    fun bundle(name: String): File = File(root, "build/$name")
+}
+
+/** Models that many tests share, loaded once. */
+object Models {
+    private val open = mutableMapOf<String, Model>()
+
+    @Synchronized
+    fun of(bundle: String): Model = open.getOrPut(bundle) { StreamFuse.load(Repository.bundle(bundle)) }
+
+    val demo: Model get() = of("demo")
+}
+
+/** What Python answers, in the same run: tests/peer.py. */
+object Python {
+    @Serializable
+    class Request(
+        val bundle: String,
+        val turns: List<String>,
+        val config: GenerationConfig,
+        val system: String? = null,
+        val raw: Boolean = false,
+        val restore: String? = null,
+        val save: String? = null,
+    )
+
+    @Serializable
+    class Turn(
+        val text: String,
+        val tokens: List<Int>,
+        val sources: List<String>,
+        val statistics: JsonObject,
+        val seconds: Double,
+    )
+
+    @Serializable
+    class Reply(
+        val turns: List<Turn> = emptyList(),
+        val messages: List<Message> = emptyList(),
+        val error: String? = null,
+    )
+
+    private val process by lazy {
+        ProcessBuilder(System.getProperty("streamfuse.python"), "tests/peer.py")
+            .directory(Repository.root)
+            .redirectError(ProcessBuilder.Redirect.INHERIT)
+            .apply { environment() += mapOf("PYTHONPATH" to "src", "PYTHONSAFEPATH" to "1") }
+            .start()
+    }
+    private val input by lazy { process.outputStream.bufferedWriter() }
+    private val output by lazy { process.inputStream.bufferedReader() }
+
+    @Synchronized
+    fun ask(request: Request): Reply {
+        input.appendLine(Json.encodeToString(Request.serializer(), request))
+        input.flush()
+        val reply = Json.decodeFromString(Reply.serializer(), output.readLine() ?: error("Python has ended"))
+        check(reply.error == null) { "Python says: ${reply.error}" }
+        return reply
+    }
+
+    fun ask(
+        bundle: String,
+        turns: List<String>,
+        config: GenerationConfig,
+        system: String? = null,
+        raw: Boolean = false,
+    ): List<Turn> = ask(Request(Repository.bundle(bundle).path, turns, config, system, raw)).turns
+}
+
+/** An answer in full. */
+class Answered(val pieces: List<Piece>, val statistics: Statistics) {
+    val text = pieces.joinToString("") { it.text }
+    val tokens = pieces.mapNotNull { it.token }
+    val sources = pieces.filter { it.token != null }.map { it.source.name.lowercase() }
+}
+
+fun Session.answer(prompt: String, config: GenerationConfig = GenerationConfig()): Answered = runBlocking {
+    Answered(send(prompt, config).toList(), statistics!!)
+}
+
+/** The same without what a clock says. */
+fun Statistics.untimed(): Statistics = copy(
+    modelLoadMs = 0.0, prefillMs = 0.0, firstTokenMs = 0.0, decodeTokensPerSecond = 0.0, prefillTokensPerSecond = 0.0,
+    timeMs = timeMs.mapValues { 0.0 }, costMs = costMs.mapValues { 0.0 },
+)
+
+/** What a call that must fail says. */
+inline fun <reified E : Throwable> failureOf(body: () -> Unit): E {
+    val error = runCatching(body).exceptionOrNull()
+    check(error is E) { "expected ${E::class.simpleName}, not $error" }
+    return error
+}
+
+/** A short, certain answer: greedy, drafted by streams at one width. */
+val fixed = GenerationConfig(maxNewTokens = 16, temperature = 0.0, width = 8)

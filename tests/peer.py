@@ -1,0 +1,76 @@
+"""Python's answers for the tests of other languages, which ask while they run: PYTHONPATH=src python tests/peer.py
+
+Reads one JSON object per line, and writes one for each:
+
+    {"bundle": folder, "turns": [prompt, ...], "config": options of config_of, "system": text or null, "raw": false,
+     "restore": file or null, "save": file or null}
+    {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
+
+Each request has a sequence of its own: a chat, or for raw prompts a session. Measured costs are not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import lru_cache
+from typing import Any
+
+import streamfuse
+from streamfuse.api import Chat, Model
+
+
+@lru_cache
+def opened(folder: str) -> Model:
+    return streamfuse.open(folder, plan_cache=False)
+
+
+def turn(stream: Any) -> dict[str, Any]:
+    """What a generation or an answer gives, to its end."""
+    started = time.perf_counter()
+    pieces = list(stream)
+    seconds = time.perf_counter() - started
+    result = stream.result if hasattr(stream, "result") else stream
+    return {
+        "text": result.text,
+        "tokens": [piece.token for piece in pieces if piece.token is not None],
+        "sources": [piece.source for piece in pieces if piece.token is not None],
+        "statistics": result.statistics,
+        "seconds": seconds,
+    }
+
+
+def chat_turns(chat: Chat, asked: dict[str, Any]) -> dict[str, Any]:
+    if asked.get("restore"):
+        chat.restore(asked["restore"])
+    turns = [turn(chat.stream(prompt, **asked["config"])) for prompt in asked["turns"]]
+    if asked.get("save"):
+        chat.save(asked["save"])
+    return {"turns": turns, "messages": chat.messages}
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    if "seed" in asked["config"]:
+        asked["config"]["seed"] %= 1 << 64  # other languages have signed numbers
+    model = opened(asked["bundle"])
+    if not asked.get("raw"):
+        with model.chat(asked.get("system")) as chat:
+            return chat_turns(chat, asked)
+    session, config = model.session(), model.config(**asked["config"])
+    turns = [turn(session.generate(model.encode(prompt, raw=True), config)) for prompt in asked["turns"]]
+    session.close()
+    return {"turns": turns, "messages": []}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        try:
+            reply = answer(json.loads(line))
+        except (ValueError, RuntimeError) as error:
+            reply = {"error": str(error)}
+        print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()
