@@ -1,0 +1,27 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.StreamFuseException
+import dev.streamfuse.app.R
+import java.io.IOException
+
+/** Something to tell the user. The screens turn it into text, so that models need no Android. */
+sealed interface Sentence {
+    /** Words of res/values/strings.xml with their arguments. */
+    data class Words(val id: Int, val arguments: List<Any>) : Sentence
+
+    /** A sentence of the library, as it is. */
+    data class Said(val text: String) : Sentence
+}
+
+fun words(id: Int, vararg arguments: Any): Sentence = Sentence.Words(id, arguments.toList())
+
+/** What the app itself could not do. */
+class AppException(val sentence: Sentence) : Exception(sentence.toString())
+
+fun sentenceOf(error: Throwable): Sentence = when (error) {
+    is AppException -> error.sentence
+    is StreamFuseException -> Sentence.Said(error.message.orEmpty())
+    is OutOfMemoryError -> words(R.string.error_memory)
+    is IOException -> words(R.string.error_file, error.message ?: error.javaClass.simpleName)
+    else -> words(R.string.error_other, error.message ?: error.javaClass.simpleName)
+}

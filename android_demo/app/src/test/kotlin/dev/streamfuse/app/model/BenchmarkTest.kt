@@ -1,0 +1,70 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.Statistics
+import java.io.File
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.ExperimentalCoroutinesApi
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.test.UnconfinedTestDispatcher
+import kotlinx.coroutines.test.runTest
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotNull
+import org.junit.Assert.assertTrue
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+
+/** The benchmark over the fake library, and its report. */
+@OptIn(ExperimentalCoroutinesApi::class)
+class BenchmarkTest {
+    @get:Rule val folder = TemporaryFolder()
+
+    private val names = ReportWords(
+        "Title", "plain", "drafted", "tokens/s", "fastest", "slowest", "first", "per pass", "accepted", "tokens",
+        "Speed-up", "Equal.", "Different!", "Plain passes",
+    )
+
+    private fun measured(text: String, rate: Double) = Measured(text, Statistics(decodeTokensPerSecond = rate, generatedTokens = 9))
+
+    @Test fun `both modes answer three times on the chat's own model, which the chat has again afterwards`() = runTest {
+        File(folder.newFolder("demo"), "manifest.json").writeText("{}")
+        val settings = SettingsStore(FakePreferences()).apply { bundle = "demo" }
+        val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
+        val engine = FakeEngine()
+        val chat = ChatModel(engine, { File(folder.root, it) }, settings, SavedChat(folder.newFolder("saved")), scope)
+        val benchmark = BenchmarkModel(chat, settings, scope)
+        benchmark.run("Hello", 8)
+        val result = benchmark.state.first { !it.running }.result!!
+        assertEquals(3, result.plain.size)
+        assertEquals(3, result.speculative.size)
+        assertTrue(result.equal)
+        assertTrue(result.plain.all { it.statistics.fallbackReason == "off by request" })
+        assertEquals(1, engine.open)
+        assertEquals(Phase.READY, chat.state.value.phase)
+    }
+
+    @Test fun `without a bundle it says so`() = runTest {
+        val settings = SettingsStore(FakePreferences())
+        val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
+        val chat = ChatModel(FakeEngine(), { folder.root }, settings, SavedChat(folder.root), scope)
+        val benchmark = BenchmarkModel(chat, settings, scope)
+        benchmark.run("Hello", 8)
+        assertNotNull(benchmark.state.first { !it.running }.message)
+    }
+
+    @Test fun `the report has medians, the device, and says whether the answers are equal`() {
+        val runs = Measurement(
+            "demo", 4,
+            plain = listOf(measured("a", 20.0), measured("a", 10.0), measured("a", 11.0)),
+            speculative = listOf(measured("a", 30.0), measured("a", 22.0), measured("a", 21.0)),
+        )
+        val text = report(runs, listOf("Device: X"), names)
+        assertTrue(text, text.startsWith("Title\nDevice: X\n"))
+        assertTrue(text, text.contains(Regex("tokens/s +11.0 +22.0")))
+        assertTrue(text, text.contains("Speed-up: 2.00\nEqual."))
+        assertFalse(text, text.contains("Plain passes"))
+        assertTrue(report(runs.copy(speculative = listOf(measured("b", 1.0))), emptyList(), names).contains("Different!"))
+    }
+}

@@ -1,0 +1,202 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.Role
+import dev.streamfuse.Source
+import java.io.File
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.ExperimentalCoroutinesApi
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.channels.Channel
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.test.TestScope
+import kotlinx.coroutines.test.UnconfinedTestDispatcher
+import kotlinx.coroutines.test.runTest
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertTrue
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+
+/** The chat over the fake library, without Android. */
+@OptIn(ExperimentalCoroutinesApi::class)
+class ChatModelTest {
+    @get:Rule val folder = TemporaryFolder()
+    private val engine = FakeEngine()
+    private val preferences = FakePreferences()
+    private val settings by lazy { SettingsStore(preferences) }
+
+    private fun bundle(name: String): File = File(folder.root, name).also {
+        it.mkdirs()
+        File(it, "manifest.json").writeText("{}")
+    }
+
+    /** A chat as a new process makes it. */
+    private fun TestScope.chat(store: SettingsStore = SettingsStore(preferences)): ChatModel = ChatModel(
+        engine, { File(folder.root, it) }, store, SavedChat(File(folder.root, "saved")),
+        CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job()),
+    )
+
+    private suspend fun ChatModel.ready() = state.first { it.phase == Phase.READY }
+
+    private suspend fun ChatModel.ask(text: String): ChatState {
+        ready()
+        send(text)
+        return ready()
+    }
+
+    private fun use(name: String) {
+        bundle(name)
+        settings.bundle = name
+    }
+
+    @Test fun `without a bundle there is nothing to ask`() = runTest {
+        val chat = chat()
+        chat.send("Hello")
+        assertEquals(Phase.NO_BUNDLE, chat.state.value.phase)
+    }
+
+    @Test fun `an answer streams with the sources of its words and ends with the library's figures`() = runTest {
+        use("demo")
+        val state = chat().ask("Hello")
+        assertEquals(listOf(Role.USER, Role.ASSISTANT), state.turns.map { it.role })
+        assertEquals(20, state.turns[1].text.split(" ").size)
+        assertEquals(Source.entries.toSet(), state.turns[1].runs.map { it.source }.toSet())
+        assertEquals("length", state.turns[1].end)
+        assertEquals(40.0, state.live!!.tokensPerSecond!!, 0.0)
+    }
+
+    @Test fun `figures are counted while an answer is written`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        assertEquals(Phase.WRITING, chat.state.value.phase)
+        repeat(8) { engine.gate!!.trySend(Unit) }
+        val live = chat.state.value.live!!
+        assertEquals(8, live.tokens)
+        assertEquals(6, live.accepted)
+        assertEquals(4.0, live.tokensPerPass!!, 0.0)
+        assertNull("only the library knows", live.proposed)
+    }
+
+    @Test fun `stop keeps what is written, and the chat goes on from there`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        repeat(3) { engine.gate!!.trySend(Unit) }
+        chat.stop()
+        engine.gate!!.trySend(Unit)
+        assertEquals(End.STOPPED, chat.ready().turns[1].end)
+        assertEquals(3, chat.state.value.turns[1].text.split(" ").size)
+        engine.gate = null
+        assertEquals(4, chat.ask("And now?").turns.size)
+    }
+
+    @Test fun `a process that ends in the middle of an answer changes no later word`() = runTest {
+        use("demo")
+        fun half(): ChatModel = runBlocking {
+            engine.gate = Channel(Channel.UNLIMITED)
+            val chat = chat()
+            chat.ready()
+            chat.send("Hello")
+            repeat(5) { engine.gate!!.trySend(Unit) }
+            val left = chat.leave()
+            engine.gate!!.trySend(Unit)
+            left.join()
+            engine.gate = null
+            chat
+        }
+        val kept = half().ask("And now?").turns
+        folder.root.resolve("saved").deleteRecursively()
+        half()
+        val again = chat()
+        assertEquals(kept.take(2), again.ready().turns)
+        assertEquals(End.LEFT, again.state.value.turns[1].end)
+        assertEquals(kept, again.ask("And now?").turns)
+        assertEquals("the cache was used", 0, engine.histories)
+    }
+
+    @Test fun `where the saved cache is unreadable the turns are read again`() = runTest {
+        use("demo")
+        val first = chat()
+        first.ask("Hello")
+        first.leave().join()
+        val kept = first.ask("And now?").turns
+        first.newChat().join()
+        first.ask("Hello")
+        first.leave().join()
+        engine.damagedCaches = true
+        assertEquals(kept, chat().ask("And now?").turns)
+        assertEquals(1, engine.histories)
+    }
+
+    @Test fun `a question that was left before its first word comes back into the field, also after the process ended`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        val left = chat.leave()
+        engine.gate!!.trySend(Unit)
+        left.join()
+        assertEquals(emptyList<Turn>(), chat().ready().turns)
+        assertEquals("Hello", chat().ready().unsent)
+    }
+
+    @Test fun `what the library refuses is said in its sentence and stays in the field`() = runTest {
+        use("demo")
+        val state = chat().ask("please refuse")
+        assertEquals(Sentence.Said("This prompt is too long."), state.error)
+        assertEquals("please refuse", state.unsent)
+        assertEquals(emptyList<Turn>(), state.turns)
+    }
+
+    @Test fun `a bundle that cannot be loaded is said, and another can be chosen`() = runTest {
+        use("bad")
+        File(bundle("bad"), "damaged").writeText("")
+        val chat = chat()
+        assertEquals(Phase.FAILED, chat.state.first { it.phase != Phase.LOADING }.phase)
+        assertTrue(chat.state.value.error is Sentence.Said)
+        bundle("good")
+        chat.open("good").join()
+        assertEquals("good", chat.ready().bundle)
+        assertEquals(1, engine.open)
+    }
+
+    @Test fun `settings take effect with the next answer, the system prompt with the next chat`() = runTest {
+        use("demo")
+        val store = SettingsStore(preferences)
+        val chat = chat(store)
+        val greedy = chat.ask("Hello").turns
+        store.set(Field.MAX_NEW_TOKENS, "4")
+        chat.newChat().join()
+        assertEquals(greedy[1].text.split(" ").take(4), chat.ask("Hello").turns[1].text.split(" "))
+        store.setSystemPrompt("Be brief.")
+        chat.newChat().join()
+        val briefed = chat.ask("Hello").turns[1].text
+        assertTrue(briefed != greedy[1].text && briefed.split(" ").size == 4)
+        store.set(Speculation.OFF)
+        chat.newChat().join()
+        val plain = chat.ask("Hello")
+        assertEquals("the same text", briefed, plain.turns[1].text)
+        assertEquals("off by request", plain.live!!.fallbackReason)
+    }
+
+    @Test fun `other threads load the bundle again and keep the chat`() = runTest {
+        use("demo")
+        val store = SettingsStore(preferences)
+        val chat = chat(store)
+        val turns = chat.ask("Hello").turns
+        assertNull(chat.applySettings())
+        store.set(Field.THREADS, "3")
+        chat.applySettings()!!.join()
+        assertEquals(turns, chat.ready().turns)
+        assertEquals(3, chat.lend { it.threads })
+        assertEquals(1, engine.open)
+    }
+}

@@ -1,0 +1,117 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.ErrorCode
+import dev.streamfuse.GenerationConfig
+import dev.streamfuse.Message
+import dev.streamfuse.Piece
+import dev.streamfuse.Role
+import dev.streamfuse.Source
+import dev.streamfuse.Statistics
+import dev.streamfuse.StreamFuseException
+import java.io.File
+import java.io.IOException
+import kotlinx.coroutines.channels.Channel
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.flow
+
+/**
+ * A library whose words are arithmetic over everything that was said before, so that a turn which is lost, doubled or
+ * read anew in another form changes the text. A folder with manifest.json is a bundle, one with `damaged` in it is not.
+ */
+class FakeEngine : Engine {
+    /** Words that may be written; null: as many as wanted. */
+    var gate: Channel<Unit>? = null
+    var open = 0
+        private set
+    var histories = 0
+        private set
+    var damagedCaches = false
+
+    override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel {
+        if (!File(folder, "manifest.json").isFile) throw IOException("${folder.name} holds no manifest.json")
+        if (File(folder, "damaged").exists()) {
+            throw StreamFuseException(ErrorCode.BAD_FILE, "model.pte is not the file that the manifest names.")
+        }
+        open++
+        return FakeModel(threads ?: 2)
+    }
+
+    private inner class FakeModel(override val threads: Int) : OpenModel {
+        override val defaults = GenerationConfig(maxNewTokens = 20, temperature = 0.0)
+        override val canChat = true
+
+        override fun session(system: String?, history: List<Message>): OpenSession {
+            if (history.isNotEmpty()) histories++
+            return FakeSession(defaults, listOf(Message(Role.SYSTEM, system.orEmpty())) + history)
+        }
+
+        override fun close() {
+            open--
+        }
+    }
+
+    private inner class FakeSession(private val defaults: GenerationConfig, private var messages: List<Message>) : OpenSession {
+        private val first = messages
+        @Volatile private var stopped = false
+        override var statistics: Statistics? = null
+
+        override fun send(text: String, config: GenerationConfig): Flow<Piece> = flow {
+            val chosen = config.over(defaults)
+            if (text.contains("refuse")) throw StreamFuseException(ErrorCode.BAD_ARGUMENT, "This prompt is too long.")
+            val drafts = chosen.enableSpeculativeDecoding != false
+            val asked = messages + Message(Role.USER, text)
+            val answer = StringBuilder()
+            stopped = false
+            var count = 0
+            try {
+                while (count < chosen.maxNewTokens!! && !stopped) {
+                    gate?.receive()
+                    if (stopped) break
+                    val token = ("$asked$answer".hashCode() + (chosen.temperature!! * 1000).toInt()).mod(1000)
+                    val word = "${if (count == 0) "" else " "}w$token"
+                    answer.append(word)
+                    count++
+                    emit(Piece(word, token, if (drafts) Source.entries[count % 4] else Source.MODEL))
+                }
+            } finally {
+                val end = if (count == chosen.maxNewTokens) "length" else "stopped"
+                if (count > 0) messages = asked + Message(Role.ASSISTANT, answer.toString())
+                statistics = Statistics(
+                    generatedTokens = count, firstTokenMs = 12.0, decodeTokensPerSecond = if (drafts) 40.0 else 20.0,
+                    meanAcceptedTokens = if (drafts) 2.0 else 1.0, draftTokensProposed = if (drafts) 2 * count else 0,
+                    draftTokensAccepted = if (drafts) count / 2 else 0, finishReason = end, speculative = drafts,
+                    fallbackReason = if (drafts) null else "off by request",
+                )
+            }
+        }
+
+        override fun stop() {
+            stopped = true
+        }
+
+        override fun reset() {
+            messages = first
+        }
+
+        override fun save(file: File) = file.writeText(messages.joinToString("\u0001") { "${it.role}\u0002${it.content}" })
+
+        override fun restore(file: File) {
+            if (damagedCaches) throw StreamFuseException(ErrorCode.BAD_FILE, "This is no saved chat.")
+            messages = file.readText().split("\u0001").map { line ->
+                line.split("\u0002").let { Message(Role.valueOf(it[0]), it[1]) }
+            }
+        }
+
+        override fun close() = Unit
+    }
+}
+
+class FakePreferences : Preferences {
+    private val kept = mutableMapOf<String, String>()
+
+    override fun read(key: String) = kept[key]
+
+    override fun write(key: String, value: String?) {
+        if (value == null) kept.remove(key) else kept[key] = value
+    }
+}

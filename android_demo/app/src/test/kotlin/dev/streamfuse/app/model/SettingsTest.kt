@@ -1,0 +1,57 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.app.R
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertThrows
+import org.junit.Test
+
+/** Settings are checked as they are typed, and kept. */
+class SettingsTest {
+    private val preferences = FakePreferences()
+    private val store = SettingsStore(preferences)
+
+    private fun refused(field: Field, text: String): Int {
+        val error = assertThrows(AppException::class.java) { store.set(field, text) }
+        return (error.sentence as Sentence.Words).id
+    }
+
+    @Test fun `what is right is kept for the next process`() {
+        store.set(Field.TEMPERATURE, " 0,7 ")
+        store.set(Field.SEED, "9223372036854775807")
+        store.set(Speculation.OFF)
+        store.setSystemPrompt("Be brief.")
+        val again = SettingsStore(preferences).settings.value
+        assertEquals(store.settings.value, again)
+        assertEquals(0.7, again.config().temperature!!, 0.0)
+        assertEquals(Long.MAX_VALUE, again.config().seed)
+        assertEquals(false, again.config().enableSpeculativeDecoding)
+    }
+
+    @Test fun `an empty field is the bundle's default`() {
+        store.set(Field.TOP_K, "40")
+        store.set(Field.TOP_K, "")
+        assertNull(store.settings.value.config().topK)
+        assertNull("automatic", store.settings.value.config().enableSpeculativeDecoding)
+    }
+
+    @Test fun `what is wrong is refused with its range, and the last value stays`() {
+        store.set(Field.TOP_P, "0.9")
+        assertEquals(R.string.range_above_to, refused(Field.TOP_P, "0"))
+        assertEquals(R.string.range_above_to, refused(Field.TOP_P, "1.01"))
+        assertEquals(R.string.not_a_number, refused(Field.TEMPERATURE, "warm"))
+        assertEquals(R.string.range_from, refused(Field.TEMPERATURE, "-1"))
+        assertEquals(R.string.range_above, refused(Field.REPETITION_PENALTY, "0"))
+        assertEquals(R.string.range_between, refused(Field.MIN_P, "2"))
+        assertEquals(R.string.range_between, refused(Field.MAX_NEW_TOKENS, "0"))
+        assertEquals(R.string.range_between, refused(Field.SEED, "9223372036854775808"))
+        assertEquals(R.string.not_whole, refused(Field.TOP_K, "1.5"))
+        assertEquals(0.9, store.settings.value.config().topP!!, 0.0)
+    }
+
+    @Test fun `what an older version kept out of range is left out`() {
+        preferences.write(Field.TOP_P.name, "7")
+        preferences.write("speculation", "SOMETIMES")
+        assertEquals(Settings(), SettingsStore(preferences).settings.value)
+    }
+}
