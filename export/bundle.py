@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.runtime.backends.reference import ReferenceBackend
-from streamfuse.text_io import TextIO
+from streamfuse.text_io import TextIO, load_tokenizer
 
 from . import facts, reference, selftest
 from .calibrate import calibrate, held_out_prompts, questions
@@ -119,7 +118,7 @@ class _Export:
         self.model = model.merged() if self.plan.merges(model.streams_config) else model
         self.spec = facts.model_spec(self.model, self.plan)
         self.target = make_target(self.plan, self.model, self.spec, self.writer.folder, self.progress)
-        tokenizer = Tokenizer.from_file(str(self.plan.model / "tokenizer.json"))
+        tokenizer = load_tokenizer(self.plan.model / "tokenizer.json")
         self.script = selftest.Script.of(self.spec, tokenizer.encode(_SELFTEST_TEXT).ids)
 
     def reference(self) -> None:

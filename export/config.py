@@ -13,6 +13,9 @@ import yaml
 from .plan import ExportPlan
 from .schemes import PlanError
 
+_SWITCHES = ("overwrite", "dry_run", "offline")
+_LISTS, _MAPS = ("widths", "scheme"), ("prune_keep", "stream_nodes", "scheme")
+
 
 def to_config(plan: ExportPlan) -> dict[str, Any]:
     """The plan by the names of the flags, in values that `read_config` takes and JSON and YAML can say.
@@ -36,7 +39,7 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise PlanError(f"--config {path} cannot be read ({' '.join(str(error).split())})") from None
     if content is None:
         return {}
@@ -50,16 +53,23 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
 
 
 def _as_flag(path: Path, key: str, value: Any) -> Any:
-    if key == "scheme":
-        pairs = [f"{part}={scheme}" for part, scheme in value.items()] if isinstance(value, dict) else value
-        return [pairs] if isinstance(pairs, str) else list(pairs)
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    if isinstance(value, dict):
-        return ",".join(f"{width}:{number}" for width, number in value.items())
-    if isinstance(value, (bool, int, float, str)):
-        return value if isinstance(value, bool) else str(value)
-    raise PlanError(f"--config {path}: {key} has a value that no flag takes")
+    """The words of a flag: `_LISTS` take several values, `_MAPS` values by name, every other one value."""
+    if key in _MAPS and isinstance(value, dict):
+        sign = "=" if key == "scheme" else ":"
+        words = [f"{_word(path, key, name)}{sign}{_word(path, key, item)}" for name, item in value.items()]
+    elif key in _LISTS and isinstance(value, list):
+        words = [_word(path, key, item) for item in value]
+    elif isinstance(value, bool):
+        return value if key in _SWITCHES else "on" if value else "off"  # as YAML reads the words on and off
+    else:
+        words = [_word(path, key, value)]
+    return words if key == "scheme" else ",".join(words)
+
+
+def _word(path: Path, key: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise PlanError(f"--config {path}: {key} has a value that no flag takes, {value!r:.40}")
+    return str(value)
 
 
 def _plain(value: Any) -> Any:

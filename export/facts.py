@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from streamfuse.bundle.manifest import FORMAT_VERSION
-from streamfuse.model.checkpoint import read_adapter
-from streamfuse.model.config import ModelConfig
+from streamfuse.model.checkpoint import own_template, read_adapter
+from streamfuse.model.config import ModelConfig, read_object
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 
@@ -59,14 +58,13 @@ def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int, nu
 
 def source_facts(folder: Path) -> dict[str, Any]:
     """Where a model came from, as `streamfuse pull` noted it; empty for any other folder."""
-    return _json(folder / "source.json")
+    return read_object(folder / "source.json")
 
 
 def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
     """`model` of the manifest; name and source from the `source.json` that `streamfuse pull` leaves."""
     config = model.base.config
     source = source_facts(plan.model)
-    tokenizer = _json(plan.model / "tokenizer_config.json")
     where = source.get("kind", "local folder")
     if "sha256" in source:
         where = f"{where}: {source.get('file', '')} sha256 {source['sha256']}"
@@ -86,12 +84,8 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.base.parameters()),
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
-        "chat_template": read_adapter(plan.adapter)[2].get("chat_template") or tokenizer.get("chat_template"),
+        "chat_template": read_adapter(plan.adapter)[2].get("chat_template") or own_template(plan.model),
     }
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
 def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from streamfuse.model.checkpoint import load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
+from streamfuse.text_io import load_tokenizer
 
 from .cost import Cost, export_cost
 from .facts import source_facts
@@ -77,6 +78,7 @@ def preview(plan: ExportPlan) -> Preview:
     config = ModelConfig.load(plan.model)
     if not (plan.model / "tokenizer.json").is_file():
         raise CheckpointError(f"{plan.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
+    load_tokenizer(plan.model / "tokenizer.json")
     with torch.device("meta"):
         base = Transformer(config)  # shapes without numbers
     model = load_stream_fused(base, plan.adapter, merge=False)  # there are no numbers to merge into

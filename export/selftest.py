@@ -210,12 +210,12 @@ def check(figures: dict[str, dict[str, float]], floor: Floor) -> None:
         ParityError: below the floor.
     """
     for method, row in figures.items():
-        if row["snr_db"] < floor.snr_db:
+        if not row["snr_db"] >= floor.snr_db:  # as NaN would pass the other way round
             raise ParityError(
                 f"{method}: snr_db is {row['snr_db']:.3g}, the floor {floor.name!r} asks for {floor.snr_db:.3g}"
             )
     agreement = figures[WALK]["top1_agreement"]
-    if agreement < floor.top1_agreement:
+    if not agreement >= floor.top1_agreement:
         raise ParityError(
             f"{WALK}: top1_agreement is {agreement:.3g}, the floor {floor.name!r} asks for {floor.top1_agreement:.3g}"
         )

@@ -31,7 +31,9 @@ def cargo_build(target_dir: Path, rust_target: str | None = None, *, jobs: int |
     command += ["--target", rust_target] if rust_target else []
     command += ["--jobs", str(jobs)] if jobs else []
     if subprocess.run(command).returncode != 0:
-        raise BuildError("cargo build failed" + (f"; is `rustup target add {rust_target}` done?" if rust_target else ""))
+        raise BuildError(
+            "cargo build failed" + (f"; is `rustup target add {rust_target}` done?" if rust_target else "")
+        )
     return target_dir.joinpath(*([rust_target] if rust_target else []), "release", "libstreamfuse_bundle.a")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from streamfuse.durable import replace_file
 
-from .config import CheckpointError, ModelConfig, StreamConfig
+from .config import CheckpointError, ModelConfig, StreamConfig, read_object
 from .streams import StreamFused
 from .transformer import Transformer
 
@@ -38,6 +38,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
         except SafetensorError as error:
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
         # Old checkpoints carry the rotary frequencies, which follow from config.json.
+        _check_finite(shard, path)
         state |= {key.removeprefix(_PREFIX): value.to(dtype) for key, value in shard.items() if "rotary_emb" not in key}
     return _fill(config, state, folder)
 
@@ -47,10 +48,28 @@ def _shards(folder: Path) -> list[Path]:
     if not index.is_file():
         return [folder / "model.safetensors"]
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        names = sorted(set(read_object(index)["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: not a safetensors index ({error!r})") from None
     return [folder / Path(name).name for name in names]
+
+
+def own_template(folder: Path) -> str | None:
+    """The chat template of a checkpoint folder; None where it has none. CheckpointError for one that is not text."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path}: not UTF-8 text ({error})") from None
+    path = folder / "tokenizer_config.json"
+    template = read_object(path).get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise CheckpointError(f"{path}: chat_template must be text, not {type(template).__name__}")
+    return template
 
 
 def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transformer:
@@ -99,6 +118,7 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise CheckpointError(f"{path}: damaged adapter file ({error})") from None
+    _check_finite(state, path)
     found = metadata.get("format")
     if found != _FORMAT:
         raise CheckpointError(f"{path}: not an adapter of this version (metadata field 'format' is {found!r})")
@@ -136,13 +156,23 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     return (model.merged() if merge else model).eval()
 
 
+def _check_finite(state: dict[str, Tensor], path: Path) -> None:
+    """One NaN among the weights makes every answer NaN, and no comparison would notice."""
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers; get the file again")
+
+
 def _base_facts(base: Transformer) -> dict[str, int | str]:
     return {name: getattr(base.config, name) for name in _BASE_FACTS}
 
 
 def _check_base(base: Transformer, metadata: dict[str, str], path: Path) -> None:
     """Shapes alone would let an adapter of 30 layers pass for a base of 32."""
-    trained_on = json.loads(metadata.get("base", "{}"))
+    try:
+        trained_on = dict(json.loads(metadata.get("base", "{}")))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: metadata field 'base' cannot be read ({error})") from None
     for name, value in _base_facts(base).items():
         if trained_on.get(name, value) != value:
             raise CheckpointError(f"{path}: trained on a base with {name} {trained_on[name]}, this one has {value}")

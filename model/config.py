@@ -7,11 +7,12 @@ adapter file's metadata, so that an adapter says by itself how to rebuild its mo
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-_NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_MOST = 2**31 - 1  # of any size
 _ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
 WIDENS = (
     "num_streams",
@@ -61,44 +62,59 @@ class ModelConfig:
             CheckpointError: a field is missing, or the architecture or a feature of it (sliding window, unknown RoPE
                 scaling, another activation) is not supported.
         """
-        missing = [name for name in _NEEDED if config.get(name) is None]
-        if missing:
-            raise CheckpointError(f"{source}: field {missing[0]!r} is missing")
-        architecture = (config.get("architectures") or ["?"])[0]
+        numbers = _Fields(config, source)
+        named = config.get("architectures") or ["?"]
+        architecture = named[0] if isinstance(named, list) else named
         if architecture not in ARCHITECTURES:
             raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
         for name, only in _ONLY.items():
             if config.get(name, only) != only:
                 raise CheckpointError(f"{source}: {name} {config[name]!r} is not supported (only {only!r} is)")
         # transformers 5 nests the rotary settings, earlier versions keep them flat.
-        rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        theta = float(rope.pop("rope_theta", None) or config.get("rope_theta") or 10000.0)
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if not isinstance(rope, dict):
+            raise CheckpointError(f"{source}: rope_scaling must be an object, not {rope!r:.40}")
+        rope = dict(rope)
+        theta = _Fields({"rope_theta": rope.pop("rope_theta", None) or config.get("rope_theta")}, source)
         kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind not in _SCALING_FIELDS:
+        if not isinstance(kind, str) or kind not in _SCALING_FIELDS:
             raise CheckpointError(f"{source}: rope scaling {kind!r} is not supported ({', '.join(_SCALING_FIELDS)})")
         if scaling_lacks := [name for name in _SCALING_FIELDS[kind] if name not in rope]:
             raise CheckpointError(f"{source}: rope scaling {kind!r} lacks the field {scaling_lacks[0]!r}")
-        heads = int(config["num_attention_heads"])
+        scaling = _Fields(rope, f"{source}: rope_scaling")
+        for name in _SCALING_FIELDS[kind]:
+            scaling.number(name)
+        heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
+        kv_heads = numbers.size("num_key_value_heads", heads)
+        head_dim = numbers.size("head_dim", hidden // heads)
+        if heads % kv_heads:
+            raise CheckpointError(f"{source}: num_key_value_heads {kv_heads} does not divide {heads} heads")
+        if head_dim < 2 or head_dim % 2:
+            raise CheckpointError(f"{source}: heads of {head_dim} numbers have no pairs to rotate; see head_dim")
         eos = config.get("eos_token_id")
+        marks = [*(eos if isinstance(eos, list) else [eos]), config.get("bos_token_id")]
+        for mark in marks:
+            if mark is not None and not (type(mark) is int and 0 <= mark < vocab):
+                raise CheckpointError(f"{source}: eos_token_id or bos_token_id {mark!r:.40} is no token of {vocab}")
         return cls(
             architecture=architecture,
-            vocab_size=int(config["vocab_size"]),
-            hidden_size=int(config["hidden_size"]),
-            intermediate_size=int(config["intermediate_size"]),
-            num_layers=int(config["num_hidden_layers"]),
+            vocab_size=vocab,
+            hidden_size=hidden,
+            intermediate_size=numbers.size("intermediate_size"),
+            num_layers=numbers.size("num_hidden_layers"),
             num_heads=heads,
-            num_kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope_theta=theta,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            rms_norm_eps=numbers.number("rms_norm_eps", 1e-6),
+            rope_theta=theta.number("rope_theta", 10000.0),
             rope_scaling=rope if kind != "default" else None,
-            max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
+            max_position_embeddings=numbers.size("max_position_embeddings", 2048),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             # Qwen2 has biases on q, k and v whatever its config says (transformers, modeling_qwen2.py).
             attention_bias=architecture == "Qwen2ForCausalLM" or bool(config.get("attention_bias")),
             qk_norm=architecture == "Qwen3ForCausalLM",
             bos_token_id=config.get("bos_token_id"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            eos_token_ids=tuple(mark for mark in marks[:-1] if mark is not None),
         )
 
     @classmethod
@@ -107,16 +123,53 @@ class ModelConfig:
         path = folder / "config.json"
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file; a checkpoint folder needs config.json")
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            generation = folder / "generation_config.json"
-            if generation.is_file():
-                extra = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
-                if extra is not None:
-                    config["eos_token_id"] = extra
-        except ValueError as error:  # also text that is not UTF-8
-            raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+        config, generation = read_object(path), read_object(folder / "generation_config.json")
+        if (extra := generation.get("eos_token_id")) is not None:
+            config["eos_token_id"] = extra
         return cls.from_hf(config, str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Numbers of a configuration. CheckpointError names file and field."""
+
+    values: dict[str, Any]
+    source: str
+
+    def size(self, name: str, default: int | None = None) -> int:
+        value = self._value(name, default)
+        if not (isinstance(value, (int, float)) and 1 <= value <= _MOST and value == int(value)):
+            raise CheckpointError(f"{self.source}: {name} must be an integer from 1 to {_MOST}, not {value!r:.40}")
+        return int(value)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._value(name, default)
+        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise CheckpointError(f"{self.source}: {name} must be a number above 0, not {value!r:.40}")
+        return float(value)
+
+    def _value(self, name: str, default: float | None) -> Any:
+        value = default if self.values.get(name) is None else self.values[name]
+        if value is None:
+            raise CheckpointError(f"{self.source}: field {name!r} is missing")
+        return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; empty where there is no file. CheckpointError for anything else."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: must be a JSON object, with names and values, not {type(found).__name__}")
+    return found
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +206,11 @@ class StreamConfig:
     base_alpha: float = 48.0
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            kind = (int, float) if setting.type == "float" else int
+            value = getattr(self, setting.name)
+            if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(value):
+                raise ValueError(f"{setting.name} must be a number, not {value!r}")
         if not 1 <= self.num_streams <= 8:
             raise ValueError(f"num_streams must be 1 to 8, not {self.num_streams}")
         if self.num_msa_layers < 1:
@@ -175,7 +233,7 @@ class StreamConfig:
 
         Adapters of earlier versions say how much of the path their parent term knows: its last token, or more.
         """
-        settings = dict(json.loads(text))
+        settings = dict(json.loads(text, parse_constant=_refuse_constant))
         if (path := settings.pop("parent_path", "parent")) != "parent":
             raise ValueError(f"a parent term over the path, parent_path {path!r}, is no longer supported")
         return cls(**settings)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from streamfuse.durable import flush, flush_tree
 
-from .config import CheckpointError, ModelConfig
+from .config import CheckpointError, ModelConfig, read_object
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 Source = Literal["auto", "hub", "pypi"]
@@ -145,8 +145,8 @@ def _shards(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            names = sorted(set(read_object(index)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
             raise PullError(f"{index}: not a safetensors index ({error})") from None
         return [folder / Path(name).name for name in names]
     if (folder / "model.safetensors").is_file():

@@ -91,7 +91,10 @@ def manifest_fields() -> dict[str, Any]:
             "cache": {"layout": "position_head_dim", "capacity": CAPACITY, "dtype": "float32"},
             "quantization": dict.fromkeys(("embedding", "attention", "mlp", "head", "streams"), plain),
             "sampling_defaults": {"temperature": 0.0, "max_new_tokens": 16},
-            "parity": {"decode": {"floor": "float32", "metrics": {"max_abs_difference": 1e-5}}},
+            "parity": {
+                name: {"floor": "float32", "metrics": {"max_abs_difference": 1e-5}}
+                for name in ("decode", *(f"verify_{width}" for width in WIDTHS))
+            },
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,10 +104,13 @@ class TrainConfig:
         if self.init_adapter and (other := sorted(self.widen.keys() - set(WIDENS))):
             raise ValueError(f"init_adapter brings its own stream settings, so {other[0]} does not go with it")
         for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, it is {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a positive number, it is {getattr(self, name)}")
         if not 0 <= self.soft_targets <= 1:
             raise ValueError(f"soft_targets must be from 0 to 1, it is {self.soft_targets}")
         for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, most in (("limit", 1 << 62), ("max_steps", 1 << 62), ("seed", (1 << 32) - 1)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be from 0 to {most}, not {getattr(self, name)}")

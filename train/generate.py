@@ -7,6 +7,7 @@ are read in place; a sequence that ends makes room at once, the last one moves i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -41,8 +42,8 @@ class DistillConfig:
         for name in ("batch_size", "max_prompt_tokens", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.temperature < 0:
-            raise ValueError(f"temperature must not be negative, it is {self.temperature}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be a number of at least 0, it is {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, it is {self.top_p}")
         check_dtype(self.dtype)

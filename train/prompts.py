@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from streamfuse.model.checkpoint import own_template
 from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.text_io import TextIO
 
@@ -24,20 +23,10 @@ def open_text(folder: Path, chat_template: str | None = None) -> TextIO:
         TextError: the tokenizer or the template cannot be used.
     """
     config = ModelConfig.load(folder)
-    chat = chat_template or _own_template(folder)
-    if not isinstance(chat, str):
+    chat = chat_template or own_template(folder)
+    if chat is None:
         raise CheckpointError(f"{folder}: no chat template; distillation needs a model that was trained to chat")
     return TextIO(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
-
-
-def _own_template(folder: Path) -> Any:
-    path, template = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    if template.is_file():
-        return template.read_text(encoding="utf-8")
-    try:
-        return json.loads(path.read_text(encoding="utf-8")).get("chat_template") if path.is_file() else None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
 
 
 def prompt_items(

@@ -63,6 +63,11 @@ def _leave_by_link(bundle: Path) -> None:
     (bundle / "model.pte").symlink_to(bundle.parent / "outside.pte")
 
 
+def _link_to_itself(bundle: Path) -> None:
+    (bundle / "model.pte").unlink()
+    (bundle / "model.pte").symlink_to("model.pte")
+
+
 def _set(*path_and_value: Any) -> Callable[[Path], None]:
     *path, value = path_and_value
 
@@ -143,6 +148,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "name empty": (_list_file(""), ["files"]),
     "manifest lists itself": (_list_file("manifest.json"), ["files", "itself"]),
     "link leaves the folder": (_leave_by_link, ["model.pte", "leaves the bundle"]),
+    "operator unknown": (
+        _set("required_operators", ["streamfuse::nosuch.out"]),
+        ["required_operators", "streamfuse::nosuch.out", "upgrade streamfuse"],
+    ),
+    "nothing proven": (_set("parity", {}), ["parity.decode", "missing", "export the bundle again"]),
+    "a method not proven": (_drop("parity", "verify_8"), ["parity.verify_8", "missing"]),
+    "proven by nothing": (_set("parity", "verify_4", "metrics", {}), ["parity.verify_4", "missing"]),
+    "link to itself": (_link_to_itself, ["model.pte", "files"]),
+    "name too long": (_list_file("x" * 300), ["files", "xxx", "cannot be read"]),
+    "name that no disk has": (_list_file("\ud800"), ["manifest.json", "Invalid JSON"]),
     "hash is no hash": (_set("files", "model.pte", "sha256", "abc"), ["files.model.pte.sha256"]),
 }
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
 from streamfuse.cli import app
 from streamfuse.export import facts
-from streamfuse.export.config import to_config
+from streamfuse.export.config import read_config, to_config
 from streamfuse.export.cost import export_cost
 from streamfuse.export.graphs import build_methods
 from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
@@ -361,6 +361,15 @@ def test_a_plan_read_from_its_own_report_is_the_same_plan(checkpoint: Checkpoint
         ("- 8", "plan.yaml must hold keys and values"),
         ("widths: [4", "plan.yaml cannot be read (while parsing a flow sequence"),
         ("top_k: many", "Invalid value for '--top-k'"),
+        ("top_k: [1]", "plan.yaml: top_k has a value that no flag takes, [1]"),
+        ("dry_run: [1]", "dry_run has a value that no flag takes"),
+        ("scheme: 5", "--scheme must be PART=SCHEME"),
+        ("scheme: {head: {a: 1}}", "scheme has a value that no flag takes"),
+        ("prune_keep: {8: [1]}", "prune_keep has a value that no flag takes"),
+        ("model: 2020-01-01", "model has a value that no flag takes"),
+        ("merge_adapter: no, never", "--merge-adapter must be one of"),
+        ("top_k: " + "9" * 5000, "plan.yaml cannot be read"),
+        ("a: " + "[" * 5000, "plan.yaml cannot be read"),
     ],
 )
 def test_a_wrong_config_file_is_one_line(checkpoint: Checkpoint, tmp_path: Path, text: str, words: str) -> None:
@@ -435,3 +444,10 @@ def test_agreement_is_asked_of_the_walk_alone() -> None:
         check({WALK: row}, floor)
     with pytest.raises(ParityError, match="decode: snr_db is 19, the floor 'test' asks for 20"):
         check({WALK: {**row, "top1_agreement": 1.0}, "decode": {"snr_db": 19.0}}, floor)
+
+
+def test_on_and_off_in_yaml_are_words(tmp_path: Path) -> None:
+    text = "merge_adapter: off\nwidths: [4, 8]\noverwrite: on\nstream_nodes: {8: 4}\n"
+    known = {"merge_adapter", "widths", "overwrite", "stream_nodes"}
+    found = read_config(Path(write_config(tmp_path, text)), known)
+    assert found == {"merge_adapter": "off", "widths": "4,8", "overwrite": True, "stream_nodes": "8:4"}

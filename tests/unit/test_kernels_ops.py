@@ -194,3 +194,9 @@ def test_a_missing_library_names_the_command_that_builds_it(monkeypatch: pytest.
     monkeypatch.setenv("STREAMFUSE_ENGINE", str(tmp_path / "nowhere.so"))
     with pytest.raises(library.LibraryError, match="STREAMFUSE_ENGINE names"):
         library.find_library()
+
+
+def test_the_manifest_knows_the_operators_of_the_engine() -> None:
+    from streamfuse.bundle.manifest import OPERATORS as KNOWN
+
+    assert set(KNOWN) == set(streamfuse.kernels.aot.OPERATORS)

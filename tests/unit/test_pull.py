@@ -254,7 +254,7 @@ def _cut(folder: Path) -> None:
         (lambda f: (f / "model.safetensors").write_bytes(b""), "cut short"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x05" + bytes(7) + b"hello"), "not a safetensors"),
         (_cut, "cut short"),
-        (lambda f: (f / "model.safetensors.index.json").write_text("[]"), "not a safetensors index"),
+        (lambda f: (f / "model.safetensors.index.json").write_text("[]"), "must be a JSON object"),
         (
             lambda f: (f / "model.safetensors.index.json").write_text(
                 json.dumps({"weight_map": {"a": "b.safetensors"}})

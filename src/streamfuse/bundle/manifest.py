@@ -17,6 +17,11 @@ from .errors import BundleError
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 
+# Custom operators that an engine of this version carries.
+OPERATORS = tuple(
+    f"streamfuse::{name}.out"
+    for name in ("tree_attention", "embedding_q8", "linear", "qkv", "gated_mlp", "head", "stream_top_k")
+)
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
 Count = Annotated[int, Field(ge=0)]
@@ -206,7 +211,15 @@ class Manifest(_Strict):
             f"speculation.schedule: {speculation.schedule} does not fit the methods",
         )
         _require(self.kernels == bool(self.required_operators), "required_operators: does not fit kernels")
+        for name in self.required_operators:
+            _require(
+                name in OPERATORS,
+                f"required_operators: this version has no {name!r:.80}; upgrade streamfuse or export the bundle again",
+            )
         _require(set(self.parity) <= set(self.methods), "parity: names a method that is not there")
+        for name in self.methods:  # a prefill shows in the figures of those that read its cache
+            proven = name == PREFILL or (name in self.parity and self.parity[name].metrics)
+            _require(bool(proven), f"parity.{name}: missing; the exporter proves every method, export the bundle again")
         for name in self.files:
             check_file_name(name)
         return self

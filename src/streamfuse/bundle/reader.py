@@ -134,15 +134,17 @@ def _check_files(folder: Path, manifest: Manifest, verify: bool) -> None:
     root = folder.resolve()
     for name, facts in manifest.files.items():
         path = folder / name
-        if not path.resolve().is_relative_to(root):
-            raise BundleError(f"{path}: files: a link that leaves the bundle")
-        if not path.is_file():
-            raise BundleError(f"{path}: files: listed in {MANIFEST_NAME}, but there is no such file")
         try:
+            if not path.resolve().is_relative_to(root):
+                raise BundleError(f"{path}: files: a link that leaves the bundle")
+            if not path.is_file():
+                raise BundleError(f"{path}: files: listed in {MANIFEST_NAME}, but there is no such file")
             size = path.stat().st_size
             if size != facts.bytes:
                 raise BundleError(f"{path}: files.bytes: {facts.bytes} expected, {size} found; damaged or cut short")
             if verify and file_sha256(path) != facts.sha256:
                 raise BundleError(f"{path}: files.sha256: does not match; the file was changed or damaged")
         except OSError as error:
-            raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
+            raise BundleError(f"{path}: files: cannot be read ({error.strerror})") from None
+        except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
+            raise BundleError(f"{path}: files: a link that leads to itself") from None
