@@ -256,8 +256,7 @@ void a_forked_process_has_a_team() {
   waitpid(child, &status, 0);
   leave = true;
   other.join();
-  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0,
-         "a forked process cannot use the team", status);
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a forked process cannot use the team", status);
 }
 
 }  // namespace
