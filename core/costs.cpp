@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "costs.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "grow.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "lookup.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "model.h"
 
 #include <algorithm>

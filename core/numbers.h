@@ -1,5 +1,5 @@
 // Arithmetic that every language repeats to the bit (docs/random.md): exponential, logarithm, random numbers, half
-// floats. Double precision, each operation rounded by itself: build with -ffp-contract=off.
+// floats. Double precision, each operation rounded by itself (rounding.h).
 #pragma once
 
 #include <bit>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "plan.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "sample.h"
 
 #include <algorithm>

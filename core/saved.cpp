@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "saved.h"
 
 #include <chrono>

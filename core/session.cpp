@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "session.h"
 
 #include <algorithm>

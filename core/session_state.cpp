@@ -1,4 +1,6 @@
 // What a session does between texts: it measures what passes cost, is saved, and comes back.
+#include "rounding.h"
+
 #include <algorithm>
 #include <numeric>
 

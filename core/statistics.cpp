@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "statistics.h"
 
 #include <cmath>

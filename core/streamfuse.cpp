@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "streamfuse_low.h"
 
 #include <algorithm>
@@ -120,6 +122,7 @@ int sf_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_mod
   if (*out == nullptr) return SF_OUT_OF_MEMORY;
   return guarded((*out)->error, [&] {
     if (spec == nullptr) bad("open needs a spec");
+    if (streamfuse::fuses_products()) throw Failure(SF_BROKEN, streamfuse::kFusesProducts);
     const sf_spec given = known_part(spec, sf_spec{});
     (*out)->model = std::make_shared<const streamfuse::Model>(given, tensors, count);
     return SF_OK;

@@ -18,6 +18,7 @@
 #include "ops/lane_kernels.h"
 #include "ops/register.h"
 #include "ops/team.h"
+#include "rounding.h"
 #include "streamfuse_engine.h"
 
 namespace streamfuse {
@@ -69,6 +70,7 @@ void ask_ahead(const std::string& path) {
 }  // namespace
 
 Program::Program(const std::string& path, int num_threads) : threads_(reserve_team(num_threads)) {
+  if (lane_kernels().fuses_products()) throw Failure(SF_BROKEN, kFusesProducts);
   register_operators();
   PlatformScope scope;
   using executorch::extension::MmapDataLoader;

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "arguments.h"
 
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "bandwidth.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "cores.h"
 
 #include <algorithm>

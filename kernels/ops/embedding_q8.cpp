@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "embedding_q8.h"
 
 #include "lane_kernels.h"

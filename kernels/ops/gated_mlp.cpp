@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "gated_mlp.h"
 
 #include "lane_kernels.h"

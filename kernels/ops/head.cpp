@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "head.h"
 
 #include <algorithm>

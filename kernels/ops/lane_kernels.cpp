@@ -1,4 +1,6 @@
 // The arithmetic of the operators over Lanes. Compiled once per instruction set; see lanes.h for what may be used here.
+#include "rounding.h"
+
 #include "lane_kernels.h"
 
 #include "attention_lanes.h"
@@ -70,7 +72,7 @@ void top_k_row(const TopK& a, int64_t row) {
 
 extern const ProductKernels kProducts;  // product_kernels.cpp
 extern const LaneKernels kTable;
-const LaneKernels kTable = {SF_STRINGIFY(STREAMFUSE_ISA), attend, top_k_row, &kProducts};
+const LaneKernels kTable = {SF_STRINGIFY(STREAMFUSE_ISA), attend, top_k_row, &kProducts, fuses_products};
 
 }  // namespace STREAMFUSE_ISA
 }  // namespace streamfuse

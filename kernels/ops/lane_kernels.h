@@ -23,6 +23,7 @@ struct LaneKernels {
   void (*attend)(const TreeAttention& args, const AttentionTask& task, float* scratch);
   void (*top_k_row)(const TopK& args, int64_t row);
   const ProductKernels* products;
+  bool (*fuses_products)();  // rounding.h
 };
 
 // Floats of a line of scores.

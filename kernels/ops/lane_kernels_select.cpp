@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include <cstdlib>
 #include <cstring>
 

@@ -2,8 +2,8 @@
 //
 // All operators compute with `Lanes`. An operation here has the same operand order, the same number of roundings and
 // the same reduction tree whatever the register width is, so AVX-512, AVX2+FMA, NEON and the portable build (which
-// computes the fused multiply-add in double precision, rounding to odd) give the same bits. Compile with
-// -ffp-contract=off: fusing is said here, by `fma`, and nowhere else.
+// computes the fused multiply-add in double precision, rounding to odd) give the same bits. Fusing is said here, by
+// `fma`, and nowhere else (rounding.h).
 //
 // This header is compiled once per instruction set into one library. Therefore everything lives in the namespace
 // STREAMFUSE_ISA and nothing from the C++ standard library with inline code is used: a linker keeps one copy of such

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "linear.h"
 
 #include <algorithm>

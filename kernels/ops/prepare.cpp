@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "prepare.h"
 
 #include <algorithm>

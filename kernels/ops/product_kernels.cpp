@@ -1,5 +1,7 @@
 // The packed products: exact integer dot products per group of 32, then two fused steps in float32 per group, in order.
 // Compiled once per instruction set; see lanes.h for what may be used here.
+#include "rounding.h"
+
 #include "groups.h"
 #include "row_kernels.h"
 

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "qkv.h"
 
 #include <cstring>

@@ -1,4 +1,6 @@
 // The boxed `.out` variants: arguments in the order of kernels/aot.py, then the results, then what is returned.
+#include "rounding.h"
+
 #include "register.h"
 
 #include <iterator>

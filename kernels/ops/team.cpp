@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "team.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include "rounding.h"
+
 #include "tree_attention.h"
 
 #include <algorithm>

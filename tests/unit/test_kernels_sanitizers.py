@@ -70,7 +70,7 @@ def test_the_core_touches_only_its_memory(tmp_path: Path) -> None:
     """Its own tests again, hostile tables and lying engines among them, on a core with checks."""
     compiler, root = os.environ.get("CXX", "g++"), Path(__file__).parents[2]
     library = tmp_path / core_name()
-    flags = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fvisibility=hidden"]
+    flags = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden"]
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     sources = sorted(map(str, (root / "core").glob("*.cpp")))
     subprocess.run([compiler, *flags, *checks, *sources, "-o", str(library)], check=True, capture_output=True)
