@@ -8,10 +8,12 @@
 #include <string>
 
 #include "error.h"
+#include "guard.h"
 #include "numbers.h"
 #include "session.h"
 
 using streamfuse::Failure;
+using streamfuse::guarded;
 
 struct sf_model {
   std::shared_ptr<const streamfuse::Model> model;  // null where opening failed
@@ -26,35 +28,6 @@ struct sf_session {
 namespace {
 
 [[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
-
-// Sets an error's sentence; even that may find no memory.
-void keep(std::string& place, const char* sentence) noexcept {
-  try {
-    place = sentence;
-  } catch (...) {
-    place.clear();
-  }
-}
-
-// Runs `body`, which gives a code, and turns whatever it throws into one, with the sentence in `error`.
-template <typename Body>
-int guarded(std::string& error, Body body) noexcept {
-  try {
-    return body();
-  } catch (const Failure& failure) {
-    keep(error, failure.what());
-    return failure.code;
-  } catch (const std::bad_alloc&) {
-    keep(error, "out of memory");
-    return SF_OUT_OF_MEMORY;
-  } catch (const std::exception& other) {
-    keep(error, other.what());
-    return SF_BROKEN;
-  } catch (...) {
-    keep(error, "an error of an unknown kind");
-    return SF_BROKEN;
-  }
-}
 
 template <typename Body>
 int on(sf_session* handle, Body body) noexcept {

@@ -13,7 +13,8 @@ class Block {
  public:
   Block() = default;
   // Throws std::bad_alloc.
-  explicit Block(size_t bytes) : memory_(std::calloc(bytes + 64, 1), std::free), bytes_(bytes) {
+  explicit Block(size_t bytes) : bytes_(bytes) {
+    if (bytes <= SIZE_MAX - 64) memory_ = {std::calloc(bytes + 64, 1), std::free};
     if (memory_ == nullptr) throw std::bad_alloc();
     data_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t{63});
   }

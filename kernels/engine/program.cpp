@@ -20,6 +20,7 @@
 #include "ops/team.h"
 #include "rounding.h"
 #include "streamfuse_engine.h"
+#include "verify.h"
 
 namespace streamfuse {
 namespace {
@@ -78,6 +79,7 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
   if (!loader.ok()) throw Failure(SF_BAD_PROGRAM, "cannot read " + path + ": " + scope.errors());
   loader_ = std::make_unique<MmapDataLoader>(std::move(loader.get()));
   ask_ahead(path);
+  verify(path);
   using ExecuTorchProgram = executorch::runtime::Program;
   Result<ExecuTorchProgram> program =
       ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);
@@ -112,6 +114,15 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
   for (const std::string& name : passes)
     if (pool_ == nullptr && program_->method_meta(name.c_str())->num_backends() > 0)
       pool_ = std::make_unique<PoolLease>(threads_);
+}
+
+void Program::verify(const std::string& path) const {
+  using executorch::runtime::DataLoader;
+  const size_t size = loader_->size().get();
+  const Result<executorch::runtime::FreeableBuffer> file =
+      loader_->load(0, size, DataLoader::SegmentInfo(DataLoader::SegmentInfo::Type::Program));
+  if (!file.ok()) throw Failure(SF_BAD_PROGRAM, "cannot map " + path);
+  verify_program(path, {static_cast<const uint8_t*>(file->data()), file->size()});
 }
 
 void Program::check_backends(const std::string& name) const {

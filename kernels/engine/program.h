@@ -32,6 +32,7 @@ class Program {
   std::string describe() const;
 
  private:
+  void verify(const std::string& path) const;
   void load_constant(const std::string& name);
   void check_backends(const std::string& name) const;
 

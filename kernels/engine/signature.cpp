@@ -68,6 +68,7 @@ class Outputs {
 };
 
 void agree(const std::string& method, const char* what, int64_t& known, int64_t found) {
+  if (found < 1) bad_program(method, std::string(what) + " is " + std::to_string(found));
   if (known != 0 && known != found)
     bad_program(method,
                 std::string(what) + " is " + std::to_string(found) + ", in other methods " + std::to_string(known));
@@ -100,6 +101,7 @@ void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorF
 void read_pass(Signature& s, Shapes& shapes) {
   s.rows = s.keep = s.inputs[0].shape.size() == 1 ? s.inputs[0].shape[0] : 0;
   const auto facts = [](ScalarType dtype, std::vector<int64_t> shape) { return TensorFacts{dtype, shape, 0, false}; };
+  if (s.rows < 1) bad_program(s.name, "input_ids must be [rows], with at least one row");
   check_inputs(s,
                {{"input_ids", facts(ScalarType::Long, {s.rows})},
                 {"position_ids", facts(ScalarType::Long, {s.rows})},
@@ -115,7 +117,7 @@ void read_pass(Signature& s, Shapes& shapes) {
     s.best = outputs.take("best", ScalarType::Long, {s.keep});
   }
   if (outputs.next_is(ScalarType::Long, 1)) s.kept = outputs.take("kept", ScalarType::Long, {s.keep});
-  if (s.keep > s.rows || (!s.kept && s.keep != s.rows))
+  if (s.keep < 1 || s.keep > s.rows || (!s.kept && s.keep != s.rows))
     bad_program(s.name,
                 "it keeps " + std::to_string(s.keep) + " of " + std::to_string(s.rows) + " rows without naming them");
   if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "error.h"
+#include "guard.h"
 #include "ops/bandwidth.h"
 #include "ops/team.h"
 #include "sequence.h"
@@ -35,44 +36,26 @@ namespace {
 
 [[noreturn]] void bad_argument(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
-void keep(std::string& place, const char* sentence) noexcept {
-  try {
-    place = sentence;
-  } catch (...) {
-    place.clear();
-  }
-}
-
-// Runs `body` and turns whatever it throws into a code, with the sentence in `error`.
+// Runs `body`; an engine whose ExecuTorch failed a check of its own is `broken` from then on.
 template <typename Body>
-int guarded(std::string& error, bool* broken, Body body) noexcept {
-  try {
-    body();
+int attempt(std::string& error, bool* broken, Body body) noexcept {
+  return streamfuse::guarded(error, [&] {
+    try {
+      body();
+    } catch (const streamfuse::Aborted&) {
+      if (broken != nullptr) *broken = true;
+      throw Failure(SF_BROKEN,
+                    "an internal check of ExecuTorch failed; the program is damaged or does not fit this engine");
+    }
     return SF_OK;
-  } catch (const Failure& failure) {
-    keep(error, failure.what());
-    return failure.code;
-  } catch (const std::bad_alloc&) {
-    keep(error, "out of memory");
-    return SF_OUT_OF_MEMORY;
-  } catch (const streamfuse::Aborted&) {
-    if (broken != nullptr) *broken = true;
-    keep(error, "an internal check of ExecuTorch failed; the program is damaged or does not fit this engine");
-    return SF_BROKEN;
-  } catch (const std::exception& other) {
-    keep(error, other.what());
-    return SF_EXECUTION;
-  } catch (...) {
-    keep(error, "an error of an unknown kind");
-    return SF_EXECUTION;
-  }
+  });
 }
 
 template <typename Body>
 int locked(sf_engine* handle, Body body) noexcept {
   if (handle == nullptr) return SF_BAD_ARGUMENT;
   const std::lock_guard<std::mutex> guard(handle->lock);
-  return guarded(handle->error, &handle->broken, [&] {
+  return attempt(handle->error, &handle->broken, [&] {
     if (handle->broken) throw Failure(SF_BROKEN, "this engine failed an internal check before; free it");
     body(*handle->sequence);
   });
@@ -82,7 +65,7 @@ template <typename Body>
 int of_program(sf_program* handle, Body body) noexcept {
   if (handle == nullptr) return SF_BAD_ARGUMENT;
   const std::lock_guard<std::mutex> guard(handle->lock);
-  return guarded(handle->error, nullptr, [&] {
+  return attempt(handle->error, nullptr, [&] {
     if (handle->program == nullptr) bad_argument("this program could not be opened; close it");
     body();
   });
@@ -132,7 +115,7 @@ int sf_program_open(const char* pte_path, int num_threads, sf_program** out) {
   *out = new (std::nothrow) sf_program;
   if (*out == nullptr) return SF_OUT_OF_MEMORY;
   sf_program& handle = **out;
-  return guarded(handle.error, nullptr, [&] {
+  return attempt(handle.error, nullptr, [&] {
     if (pte_path == nullptr || *pte_path == 0) bad_argument("open needs the path of a .pte");
     if (num_threads < 0 || num_threads > streamfuse::kMostThreads)
       bad_argument("num_threads must lie between 0 and " + std::to_string(streamfuse::kMostThreads));

@@ -1,0 +1,77 @@
+// The border of a C interface: whatever is thrown inside becomes a code, and one line of text on the handle.
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "error.h"
+#include "streamfuse.h"
+
+namespace streamfuse {
+
+// How many bytes the well-formed UTF-8 character at the beginning of `text` has; 0 where there is none.
+inline size_t character_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
+  const uint8_t first = byte(0), second = byte(1);
+  if (first < 0x80) return 1;
+  const size_t size = first >= 0xc2 && first < 0xe0   ? 2
+                      : first >= 0xe0 && first < 0xf0 ? 3
+                      : first >= 0xf0 && first < 0xf5 ? 4
+                                                      : 0;
+  for (size_t i = 1; i < size; ++i)
+    if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
+  // Longer than needed, halves of surrogate pairs, and what lies above the last code point.
+  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return wrong ? 0 : size;
+}
+
+// A message may quote a file; what is no character becomes '?', and line ends and other controls become spaces.
+inline std::string one_line(std::string_view text) {
+  std::string line;
+  while (!text.empty()) {
+    const size_t size = character_bytes(text);
+    const uint8_t first = static_cast<uint8_t>(text[0]);
+    if (size == 0)
+      line += '?';
+    else if (first < 0x20 || first == 0x7f)
+      line += ' ';
+    else
+      line += text.substr(0, size);
+    text.remove_prefix(size == 0 ? 1 : size);
+  }
+  return line;
+}
+
+// Sets an error's sentence; even that may find no memory.
+inline void keep(std::string& place, const char* sentence) noexcept {
+  try {
+    place = one_line(sentence);
+  } catch (...) {
+    place.clear();
+  }
+}
+
+// Runs `body`, which gives a code, and turns whatever it throws into one, with the sentence in `error`.
+template <typename Body>
+int guarded(std::string& error, Body body) noexcept {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    keep(error, failure.what());
+    return failure.code;
+  } catch (const std::bad_alloc&) {
+    keep(error, "out of memory");
+    return SF_OUT_OF_MEMORY;
+  } catch (const std::exception& other) {
+    keep(error, other.what());
+    return SF_BROKEN;
+  } catch (...) {
+    keep(error, "an error of an unknown kind");
+    return SF_BROKEN;
+  }
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,285 @@
+#include "verify.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "error.h"
+#include "flatbuffer.h"
+#include "streamfuse_engine.h"
+
+namespace streamfuse {
+namespace {
+
+using flatbuffer::Damaged;
+using flatbuffer::Table;
+using flatbuffer::Vector;
+
+// Places of fields in executorch/schema/program.fbs.
+namespace field {
+constexpr int kProgramPlans = 1;
+constexpr int kPlanName = 0, kPlanValues = 2, kPlanInputs = 3, kPlanOutputs = 4, kPlanChains = 5, kPlanOperators = 6,
+              kPlanDelegates = 7, kPlanBufferSizes = 8;
+constexpr int kValueType = 0, kValue = 1;
+constexpr int kChainInstructions = 2, kInstructionType = 0, kInstruction = 1;
+constexpr int kOperatorName = 0, kOperatorOverload = 1;
+constexpr int kDelegateId = 0, kDelegateProcessed = 1, kDelegateSpecs = 2, kSpecKey = 0, kSpecValue = 1;
+constexpr int kTensorType = 0, kTensorSizes = 2, kTensorOrder = 3, kTensorBuffer = 5, kTensorPlace = 6,
+              kTensorDynamism = 8, kPlaceBuffer = 0, kPlaceLow = 1, kPlaceHigh = 2;
+constexpr int kItems = 0, kStringText = 0;
+}  // namespace field
+
+enum ValueType {
+  kNoValue,
+  kNull,
+  kInt,
+  kBool,
+  kDouble,
+  kTensor,
+  kString,
+  kIntList,
+  kDoubleList,
+  kBoolList,
+  kTensorList,
+  kOptionalTensorList
+};
+enum InstructionType { kNoInstruction, kKernelCall, kDelegateCall, kMoveCall, kJumpFalseCall, kFreeCall };
+
+constexpr int64_t kMostBytes = int64_t{1} << 40;  // of a tensor or a planned buffer
+constexpr uint32_t kMostDimensions = 16;
+constexpr int kStatic = 0, kBounded = 1;
+
+void need(bool sound, const std::string& what) {
+  if (!sound) throw Damaged(what);
+}
+
+std::string number(const char* what, uint64_t i) { return std::string(what) + " " + std::to_string(i); }
+
+int64_t bytes_of_type(int type) {
+  switch (type) {
+    case 0:
+    case 1:
+    case 11:
+      return 1;  // bytes, bool
+    case 2:
+    case 5:
+    case 15:
+      return 2;  // short, half, bfloat16
+    case 3:
+    case 6:
+      return 4;  // int, float
+    case 4:
+    case 7:
+      return 8;  // long, double
+    default:
+      throw Damaged("a number type that no operator here takes");
+  }
+}
+
+bool is_plain(std::string_view name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !name.empty() && std::all_of(name.begin(), name.end(), plain);
+}
+
+class Plan {
+ public:
+  explicit Plan(const Table& plan)
+      : plan_(plan),
+        values_(plan.list<uint32_t>(field::kPlanValues)),
+        operators_(plan.list<uint32_t>(field::kPlanOperators)),
+        delegates_(plan.list<uint32_t>(field::kPlanDelegates)),
+        buffers_(plan.list<int64_t>(field::kPlanBufferSizes)) {}
+
+  void verify() const {
+    for (uint32_t i = 0; i < buffers_.size(); ++i)
+      need(buffers_[i] >= 0 && buffers_[i] <= kMostBytes, number("planned buffer", i) + " has no sound size");
+    for (uint32_t i = 0; i < values_.size(); ++i) within(number("value", i), [&] { verify_value(i); });
+    for (const int list : {field::kPlanInputs, field::kPlanOutputs}) {
+      const Vector<int32_t> places = plan_.list<int32_t>(list);
+      for (uint32_t i = 0; i < places.size(); ++i) {
+        const std::string what = number(list == field::kPlanInputs ? "input" : "output", i);
+        need_value(places[i], what);
+        need(!is_constant(places[i]), what + " is a constant");
+      }
+    }
+    for (uint32_t i = 0; i < operators_.size(); ++i) {
+      const Table call = operators_.table(i);
+      need(call.text(field::kOperatorName) && call.text(field::kOperatorOverload),
+           number("operator", i) + " has no name");
+    }
+    for (uint32_t i = 0; i < delegates_.size(); ++i)
+      within(number("delegate", i), [&] { verify_delegate(delegates_.table(i)); });
+    const Vector<uint32_t> chains = plan_.list<uint32_t>(field::kPlanChains);
+    need(chains.size() > 0, "it has no instructions");
+    for (uint32_t chain = 0; chain < chains.size(); ++chain) {
+      const Vector<uint32_t> instructions = chains.table(chain).list<uint32_t>(field::kChainInstructions);
+      for (uint32_t i = 0; i < instructions.size(); ++i)
+        within(number("instruction", i), [&] { verify_instruction(instructions.table(i), i, instructions.size()); });
+    }
+  }
+
+ private:
+  template <typename Body>
+  static void within(const std::string& what, Body body) {
+    try {
+      body();
+    } catch (const Damaged& damage) {
+      throw Damaged(what + ": " + damage.what());
+    }
+  }
+
+  void need_value(int64_t index, const std::string& what) const {
+    need(index >= 0 && index < values_.size(),
+         what + " names value " + std::to_string(index) + " of " + std::to_string(values_.size()));
+  }
+  int type_of(int64_t index) const {
+    return values_.table(static_cast<uint32_t>(index)).number<uint8_t>(field::kValueType);
+  }
+  Table value(int64_t index) const { return *values_.table(static_cast<uint32_t>(index)).table(field::kValue); }
+  bool is_constant(int64_t index) const {
+    return type_of(index) == kTensor && value(index).number<uint32_t>(field::kTensorBuffer) != 0;
+  }
+
+  void verify_value(uint32_t index) const {
+    const Table value = values_.table(index);
+    const int type = value.number<uint8_t>(field::kValueType);
+    need(type > kNoValue && type <= kOptionalTensorList, "an unknown kind of value");
+    const std::optional<Table> content = value.table(field::kValue);
+    need(content.has_value(), "it is missing");
+    if (type == kTensor) verify_tensor(*content);
+    if (type == kString) need(content->text(field::kStringText).has_value(), "a text is missing");
+    const auto verify_items = [&](const auto items, int64_t least, std::initializer_list<int> types) {
+      for (uint32_t i = 0; i < items.size(); ++i) {
+        if (items[i] == least && least < 0) continue;  // an optional tensor that is not there
+        need_value(items[i], number("item", i));
+        bool fits = false;
+        for (const int known : types) fits = fits || type_of(items[i]) == known;
+        need(fits, number("item", i) + " is of another kind");
+      }
+    };
+    if (type >= kIntList) need(content->has(field::kItems), "a list is missing");
+    if (type == kIntList) verify_items(content->list<int64_t>(field::kItems), 0, {kInt, kNull});
+    if (type == kTensorList) verify_items(content->list<int32_t>(field::kItems), 0, {kTensor});
+    if (type == kOptionalTensorList) verify_items(content->list<int32_t>(field::kItems), -1, {kTensor, kNull});
+  }
+
+  void verify_tensor(const Table& tensor) const {
+    const Vector<int32_t> sizes = tensor.list<int32_t>(field::kTensorSizes);
+    const Vector<uint8_t> order = tensor.list<uint8_t>(field::kTensorOrder);
+    need(tensor.has(field::kTensorSizes) && tensor.has(field::kTensorOrder), "its shape is missing");
+    need(sizes.size() == order.size() && sizes.size() <= kMostDimensions, "its shape and order have different lengths");
+    int64_t bytes = bytes_of_type(tensor.number<int8_t>(field::kTensorType));
+    uint32_t seen = 0;
+    for (uint32_t d = 0; d < sizes.size(); ++d) {
+      need(sizes[d] >= 0, number("dimension", d) + " is negative");
+      need(order[d] < sizes.size() && !(seen >> order[d] & 1), "its order of dimensions is none");
+      seen |= uint32_t{1} << order[d];
+      need(sizes[d] == 0 || bytes <= kMostBytes / sizes[d], "it is too large");
+      bytes *= sizes[d];
+    }
+    const int dynamism = tensor.number<int8_t>(field::kTensorDynamism);
+    need(dynamism == kStatic || dynamism == kBounded, "its shape has no bounds");
+    if (const std::optional<Table> place = tensor.table(field::kTensorPlace)) {
+      const uint32_t buffer = place->number<uint32_t>(field::kPlaceBuffer);
+      need(buffer >= 1 && buffer < buffers_.size(), number("there is no planned buffer", buffer));
+      const uint64_t begin =
+          uint64_t{place->number<uint32_t>(field::kPlaceHigh)} << 32 | place->number<uint32_t>(field::kPlaceLow);
+      const uint64_t room = static_cast<uint64_t>(buffers_[buffer]);
+      need(begin <= room && static_cast<uint64_t>(bytes) <= room - begin, "it leaves its planned buffer");
+    }
+  }
+
+  static void verify_delegate(const Table& delegate) {
+    need(delegate.text(field::kDelegateId).has_value(), "it has no name");
+    need(delegate.table(field::kDelegateProcessed).has_value(), "it has no data");
+    need(delegate.has(field::kDelegateSpecs), "it has no list of options");
+    const Vector<uint32_t> specs = delegate.list<uint32_t>(field::kDelegateSpecs);
+    for (uint32_t i = 0; i < specs.size(); ++i)
+      need(specs.table(i).text(field::kSpecKey) && specs.table(i).has(field::kSpecValue),
+           number("option", i) + " has no name or value");
+  }
+
+  void verify_arguments(const Table& call, int64_t index, uint32_t known, const char* what) const {
+    need(index >= 0 && index < known,
+         std::string("it calls ") + what + " " + std::to_string(index) + " of " + std::to_string(known));
+    const Vector<int32_t> arguments = call.list<int32_t>(1);
+    need(call.has(1), "it has no list of arguments");
+    for (uint32_t i = 0; i < arguments.size(); ++i) need_value(arguments[i], number("argument", i));
+  }
+
+  // An out variant ends with the tensors that it writes and what it returns, which is those tensors. Constants lie in
+  // memory that cannot be written.
+  void verify_results(const Vector<int32_t>& arguments, std::string_view overload) const {
+    if (!overload.ends_with("out") && overload != "values") return;
+    const uint32_t count = arguments.size();
+    need(count >= 2, "it has too few arguments");
+    const int32_t returned = arguments[count - 1];
+    if (type_of(returned) == kTensor) return verify_result(arguments[count - 2], returned);
+    need(type_of(returned) == kTensorList, "it returns no tensor");
+    const Vector<int32_t> items = value(returned).list<int32_t>(field::kItems);
+    const int32_t before = arguments[count - 2];
+    if (type_of(before) == kTensorList) {
+      const Vector<int32_t> written = value(before).list<int32_t>(field::kItems);
+      need(written.size() == items.size(), "it returns other tensors than it writes");
+      for (uint32_t i = 0; i < items.size(); ++i) verify_result(written[i], items[i]);
+      return;
+    }
+    need(items.size() < count, "it has too few arguments");
+    for (uint32_t i = 0; i < items.size(); ++i) verify_result(arguments[count - 1 - items.size() + i], items[i]);
+  }
+  void verify_result(int32_t written, int32_t returned) const {
+    need(written == returned, "it returns another tensor than it writes");
+    need(!is_constant(written), "it writes to a constant");
+  }
+
+  void verify_instruction(const Table& instruction, uint32_t index, uint32_t count) const {
+    const int type = instruction.number<uint8_t>(field::kInstructionType);
+    const std::optional<Table> call = instruction.table(field::kInstruction);
+    need(call.has_value(), "it is missing");
+    const int32_t first = call->number<int32_t>(0), second = type >= kMoveCall ? call->number<int32_t>(1) : 0;
+    switch (type) {
+      case kKernelCall:
+        verify_arguments(*call, first, operators_.size(), "operator");
+        return verify_results(call->list<int32_t>(1), *operators_.table(first).text(field::kOperatorOverload));
+      case kDelegateCall:
+        return verify_arguments(*call, first, delegates_.size(), "delegate");
+      case kMoveCall:
+        return need_value(first, "it"), need_value(second, "it");
+      case kJumpFalseCall:
+        need_value(first, "it");
+        return need(second > static_cast<int64_t>(index) && second <= static_cast<int64_t>(count),
+                    "it jumps back, which may go on for ever, or out of its chain");
+      case kFreeCall:
+        return need_value(first, "it");
+      default:
+        throw Damaged("an unknown kind of instruction");
+    }
+  }
+
+  Table plan_;
+  Vector<uint32_t> values_, operators_, delegates_;
+  Vector<int64_t> buffers_;
+};
+
+}  // namespace
+
+void verify_program(const std::string& path, std::span<const uint8_t> file) {
+  std::string where = path;
+  try {
+    const Vector<uint32_t> plans = Table::root(file).list<uint32_t>(field::kProgramPlans);
+    for (uint32_t i = 0; i < plans.size(); ++i) {
+      const Table plan = plans.table(i);
+      const std::optional<std::string_view> name = plan.text(field::kPlanName);
+      need(name.has_value() && is_plain(*name), number("method", i) + " has no plain name");
+      where = path + ": method " + std::string(*name);
+      Plan(plan).verify();
+    }
+  } catch (const Damaged& damage) {
+    throw Failure(SF_BAD_PROGRAM, where + " is damaged: " + damage.what());
+  }
+}
+
+}  // namespace streamfuse
