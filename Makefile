@@ -7,6 +7,7 @@
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
+#   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested; makes itself a Swift where there is none
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
@@ -44,7 +45,7 @@ BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/s
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm ios sanitize wheel native-mobile
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm android ios sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -78,6 +79,9 @@ unit: $(VENV)/.dev $(ENGINE_STAMP)
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.kernels.arm.build
 	$(BIN)/python -m pytest tests/end_to_end/test_arm.py
+
+android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
+	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
 
 ios:
 	ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/swift
@@ -133,6 +137,15 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 
 $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
 	@$(STEP) "Native engine: C++, one or two minutes" $(BIN)/python -m streamfuse.kernels.build
+	@touch $@
+
+# Both are found in PATH, as Maven and CMake themselves do.
+build/mobile/libstreamfuse_jni.so: $(wildcard android_demo/streamfuse/src/main/cpp/*) $(MOBILE_STAMP)
+	@command -v javac >/dev/null && command -v mvn >/dev/null || \
+		{ echo "error: make android needs JDK 17 and Maven (Debian: apt-get install openjdk-17-jdk-headless maven)" >&2; exit 1; }
+	@$(STEP) "Native half of the Kotlin library" env PATH="$(BIN):$$PATH" sh -c "cmake -S android_demo/streamfuse/src/main/cpp \
+		-B build/mobile/jni -DSTREAMFUSE_LIBRARY=$(CURDIR)/build/mobile/libstreamfuse.so \
+		-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/mobile && cmake --build build/mobile/jni"
 	@touch $@
 
 $(MOBILE_STAMP): $(BUNDLE_SOURCES) $(ENGINE_STAMP)

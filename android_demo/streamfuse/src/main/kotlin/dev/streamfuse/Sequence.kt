@@ -9,13 +9,14 @@ import kotlin.concurrent.withLock
  * [use] may wait for the token that another thread computes (or for its prompt); claiming and stopping never do.
  */
 internal class Sequence(private var handle: Long, private val reply: Reply) {
-    private val lock = ReentrantLock()
-    private val gate = Any() // around `current` and the handle's end, held for moments only
+    private val lock = ReentrantLock(true) // fair, because whoever writes an answer takes it anew for each token
+    private val gate = Any() // around what follows and the handle's end, held for moments only
     private var current: Answer? = null
+    private var closing = false
 
     /** Makes [answer] the one that is being written. */
     fun claim(answer: Answer): Unit = synchronized(gate) {
-        checkOpen()
+        check(!closing) { CLOSED }
         check(current == null) { "this session is writing an answer; stop that one or wait for its end" }
         current = answer
     }
@@ -34,7 +35,7 @@ internal class Sequence(private var handle: Long, private val reply: Reply) {
 
     /** Runs [body] while nobody else uses the session; what is being written goes on. */
     fun <T> use(body: (handle: Long, reply: Reply) -> T): T = lock.withLock {
-        checkOpen()
+        check(handle != 0L) { CLOSED }
         body(handle, reply)
     }
 
@@ -51,6 +52,7 @@ internal class Sequence(private var handle: Long, private val reply: Reply) {
 
     /** Gives the memory back, once the token that is being computed is there. */
     fun free() {
+        synchronized(gate) { closing = true }
         stop()
         lock.withLock {
             if (handle == 0L) return
@@ -67,5 +69,7 @@ internal class Sequence(private var handle: Long, private val reply: Reply) {
     /** Runs [body] with the lock held, closed or not. */
     fun <T> locked(body: () -> T): T = lock.withLock(body)
 
-    private fun checkOpen() = check(handle != 0L) { "this session is closed; ask the model for another one" }
+    private companion object {
+        const val CLOSED = "this session is closed; ask the model for another one"
+    }
 }

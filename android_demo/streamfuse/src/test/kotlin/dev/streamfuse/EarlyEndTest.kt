@@ -7,6 +7,7 @@ import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CompletableDeferred
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.buffer
 import kotlinx.coroutines.flow.collect
 import kotlinx.coroutines.flow.take
@@ -59,7 +60,7 @@ class EarlyEndTest {
         runBlocking<Unit> {
             Models.demo.chat().use { chat ->
                 val job = launch(Dispatchers.Default) { chat.generate("word ".repeat(900), fixed) }
-                withTimeout(5000) { while (chat.messages.isEmpty()) kotlinx.coroutines.delay(1) }
+                withTimeout(5000) { while (chat.messages.isEmpty()) delay(1) }
                 job.cancelAndJoin()
                 assertEquals(emptyList<Message>(), chat.messages, "a question without an answer is forgotten")
                 assertTrue(chat.statistics!!.prefilledTokens < 900, "${chat.statistics!!.prefilledTokens} tokens were read")

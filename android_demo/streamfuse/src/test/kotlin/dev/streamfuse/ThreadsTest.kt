@@ -1,13 +1,13 @@
 package dev.streamfuse
 
 import java.io.File
+import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.CountDownLatch
+import java.util.concurrent.atomic.AtomicBoolean
 import kotlin.concurrent.thread
 import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.async
-import kotlinx.coroutines.awaitAll
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.collect
-import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.joinAll
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
@@ -43,7 +43,7 @@ class ThreadsTest {
             val chat = Models.demo.chat()
             val heard = mutableListOf<Piece>()
             val writing = launch(Dispatchers.Default) { chat.send("Tell me a story.", fixed).collect { heard += it } }
-            while (heard.size < n) kotlinx.coroutines.delay(1)
+            while (heard.size < n) delay(1)
             val closing = List(2) { launch(Dispatchers.IO) { chat.close() } }
             (closing + writing).joinAll()
             assertEquals(whole.take(heard.size), heard)
@@ -51,35 +51,31 @@ class ThreadsTest {
     }
 
     @Test
-    fun `stops, sends, resets and a close of the model from many threads end in sentences at worst`() = runBlocking {
-        repeat(3) {
-            val model = StreamFuse.load(Repository.bundle("demo"), Options(checkHashes = false))
-            val chats = List(3) { model.chat() }
-            val workers = List(6) { worker ->
-                async(Dispatchers.IO) {
-                    val chat = chats[worker % 3]
-                    runCatching {
-                        while (true) {
-                            when (worker) {
-                                3 -> chat.stop()
-                                4 -> chat.reset()
-                                else -> runCatching { chat.send("Hello there", fixed).toList() }
-                                    .onFailure { if ("closed" in it.message!!) throw it }
-                            }
-                        }
-                    }.exceptionOrNull()
-                }
+    fun `sends, stops, resets and a close of the model from many threads end in sentences at worst`() = runBlocking {
+        val model = StreamFuse.load(Repository.bundle("demo"), Options(checkHashes = false))
+        val over = AtomicBoolean()
+        val errors = ConcurrentLinkedQueue<Throwable>()
+        fun worker(use: suspend () -> Unit) = launch(Dispatchers.IO) {
+            while (!over.get()) {
+                runCatching { use() }.onFailure { errors += it }
+                delay(1)
             }
-            val closed = launch(Dispatchers.IO) {
-                kotlinx.coroutines.delay(300)
-                model.close()
-                chats.forEach { it.close() }
-            }
-            closed.join()
-            workers.take(3).plus(workers[4]).awaitAll().forEach { error ->
-                assertTrue(error is IllegalStateException, "$error")
-            }
-            workers[3].cancel()
+        }
+        val workers = List(2) { model.chat() }.flatMap { chat ->
+            listOf(
+                worker { chat.reset() }, worker { chat.stop() }, worker { chat.generate("Hello there", fixed) },
+                worker { chat.send("Hello there", fixed).collect() },
+            )
+        }
+        delay(500)
+        model.close()
+        delay(20)
+        over.set(true)
+        workers.joinAll()
+        assertTrue(errors.any { "closed" in it.message!! })
+        errors.forEach { error ->
+            val expected = listOf("closed", "writing an answer").any { it in error.message!! }
+            assertTrue(error is IllegalStateException && expected, "$error")
         }
     }
 
