@@ -6,13 +6,14 @@ begin and end), and the data without gaps. A bundle may come from a stranger, so
 
 from __future__ import annotations
 
-import json
 import math
 from os import PathLike, path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from streamfuse.runtime.strict_json import load_strict
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
@@ -40,8 +41,8 @@ def map_tensors(file: str | PathLike[str]) -> dict[str, AnyArray]:
     if size < 8 or not 2 <= length <= min(_MOST_HEADER_BYTES, size - 8):
         raise ValueError(f"{file}: not a whole safetensors file ({size} bytes, of which {length} should be its header)")
     try:
-        header = json.loads(data[8 : 8 + length].tobytes().decode("utf-8"), object_pairs_hook=_without_twins)
-    except (ValueError, RecursionError) as error:
+        header = load_strict(data[8 : 8 + length].tobytes().decode("utf-8"))
+    except ValueError as error:
         raise ValueError(f"{file}: the header is damaged ({' '.join(str(error).split())})") from None
     if not isinstance(header, dict):
         raise ValueError(f"{file}: the header is not a JSON object")
@@ -70,6 +71,8 @@ def _place(name: str, entry: Any, room: int) -> tuple[int, int]:
     what = f"tensor {name!r:.80}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{what} is not described by dtype, shape and data_offsets")
+    if "\0" in name:
+        raise ValueError(f"{what} has a zero byte in its name")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(f"{what} has dtype {dtype!r:.40}, not one of {', '.join(_DTYPES)}")
@@ -84,10 +87,3 @@ def _place(name: str, entry: Any, room: int) -> tuple[int, int]:
 
 def _are_counts(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)  # True is no count
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands there twice")
-    return found

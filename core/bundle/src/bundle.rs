@@ -82,15 +82,20 @@ impl Bundle {
 }
 
 impl Writer for Bundle {
+    fn cut(&self, text: &str) -> String {
+        self.tokenizer.cut(text)
+    }
+
     fn render(&self, messages: &[Message]) -> Result<String> {
+        let cut = |message: &Message| Message { role: message.role.clone(), content: self.cut(&message.content) };
         match &self.template {
-            Some(template) => template.render(messages),
+            Some(template) => template.render(&messages.iter().map(cut).collect::<Vec<_>>()),
             None => Err(bad_argument("this bundle has no chat template; complete plain text instead")),
         }
     }
 
     fn encode(&self, rendered: &str) -> Result<Vec<u32>> {
-        self.tokenizer.encode(rendered, false)
+        self.tokenizer.encode_rendered(rendered)
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String> {

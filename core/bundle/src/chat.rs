@@ -26,6 +26,9 @@ impl Message {
 
 /// What a conversation needs of the text around it.
 pub trait Writer {
+    /// Text with a cut in each control token that it spells.
+    fn cut(&self, text: &str) -> String;
+    /// A chat for `encode`: control tokens that messages spell are cut in two.
     fn render(&self, messages: &[Message]) -> Result<String>;
     fn encode(&self, rendered: &str) -> Result<Vec<u32>>;
     fn decode(&self, ids: &[u32]) -> Result<String>;
@@ -84,7 +87,7 @@ impl Conversation {
         };
         let whole = writer.decode(ids).is_ok_and(|decoded| decoded == text);
         if whole {
-            read_text += &text;
+            read_text += &writer.cut(&text);
             read_ids.extend(ids);
         } else {
             // A stop string or an unfinished character is in the tokens and not in the text.

@@ -19,7 +19,12 @@ pub struct Folder {
 
 impl Folder {
     pub fn open(path: &Path) -> Result<Folder> {
-        let path: PathBuf = path.components().collect();
+        let mut path: PathBuf = path.components().collect();
+        if let (Err(_), Some(aside)) = (fs::symlink_metadata(&path), set_aside(&path)) {
+            if aside.is_dir() {
+                path = aside; // a writer was killed before the new one had the name
+            }
+        }
         let shown = path.display();
         match fs::metadata(&path) {
             Err(_) => Err(bad_file(format!("{shown}: no such folder"))),
@@ -74,6 +79,9 @@ impl Folder {
         }
         let found = match fs::metadata(&path) {
             Ok(found) if found.is_file() => found.len(),
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(bad_file(format!("{shown}: files: cannot be read ({})", of_system(&error))))
+            }
             _ => {
                 return Err(bad_file(format!(
                     "{shown}: files: listed in {}, but there is no such file",
@@ -105,6 +113,12 @@ impl Folder {
     fn leaves(&self, path: &Path) -> bool {
         fs::canonicalize(path).is_ok_and(|place| !place.starts_with(&self.root))
     }
+}
+
+/// Where the writer keeps a bundle that it overwrites, on systems that need a moment without the name.
+fn set_aside(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_string_lossy();
+    Some(path.with_file_name(format!(".{name}.replaced")))
 }
 
 /// Maps a checked file.

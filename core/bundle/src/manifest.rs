@@ -7,6 +7,9 @@ use crate::schema::{manifest_schema, problems};
 
 pub const NAME: &str = "manifest.json";
 
+/// Custom operators that an engine of this version carries; the list of manifest.py.
+const OPERATORS: [&str; 7] = ["tree_attention", "embedding_q8", "linear", "qkv", "gated_mlp", "head", "stream_top_k"];
+
 #[derive(Debug)]
 pub struct Method {
     pub name: String,
@@ -153,12 +156,30 @@ impl Manifest {
         require((schedule == "fused") != self.deferred, || {
             format!("speculation.schedule: {schedule} does not fit the methods")
         })?;
-        require((data["kernels"] == Json::Bool(true)) != items(&data["required_operators"]).is_empty(), || {
+        let operators = items(&data["required_operators"]);
+        require((data["kernels"] == Json::Bool(true)) != operators.is_empty(), || {
             "required_operators: does not fit kernels".into()
         })?;
-        require(fields(&data["parity"]).all(|(name, _)| names.contains(name.as_str())), || {
+        for name in operators.iter().map(text) {
+            let own = name.strip_prefix("streamfuse::").and_then(|name| name.strip_suffix(".out"));
+            require(own.is_some_and(|own| OPERATORS.contains(&own)), || {
+                let name = quoted(&name);
+                format!(
+                    "required_operators: this version has no {name:.80}; upgrade streamfuse or export the bundle again"
+                )
+            })?;
+        }
+        let parity = &data["parity"];
+        require(fields(parity).all(|(name, _)| names.contains(name.as_str())), || {
             "parity: names a method that is not there".into()
         })?;
+        for Method { name, .. } in &self.methods {
+            // A prefill shows in the figures of those that read its cache.
+            let proven = parity.get(name).is_some_and(|proof| fields(&proof["metrics"]).next().is_some());
+            require(proven || name == "prefill", || {
+                format!("parity.{name}: missing; the exporter proves every method, export the bundle again")
+            })?;
+        }
         self.files.iter().try_for_each(|file| check_file_name(&file.name))
     }
 }

@@ -57,9 +57,10 @@ impl Template {
                 })
             })
             .map_err(|error| {
-                let reason = match error.kind() {
-                    ErrorKind::OutOfFuel => "it works without end".to_owned(),
-                    _ => one_line(&error),
+                let reason = match (error.kind(), error.detail()) {
+                    (ErrorKind::OutOfFuel, _) => "it works without end".to_owned(),
+                    (_, Some(detail)) => one_line(&detail), // what raise_exception was given, alone
+                    (kind, None) => kind.to_string(),
                 };
                 bad_argument(format!("the chat template refuses these messages ({reason})"))
             })

@@ -6,6 +6,7 @@ use crate::bundle::Bundle;
 use crate::chat::{Conversation, Message, Writer};
 use crate::error::{bad_argument, Result};
 use crate::stream::Stream;
+use crate::tokenizer::CUT;
 
 pub struct Text {
     bundle: Arc<Bundle>,
@@ -19,7 +20,12 @@ impl Text {
     }
 
     pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
-        self.bundle.tokenizer.encode(text, marks)
+        let tokenizer = &self.bundle.tokenizer;
+        if marks {
+            tokenizer.encode(text)
+        } else {
+            tokenizer.encode_rendered(text)
+        }
     }
 
     pub fn decode(&self, ids: &[i64]) -> Result<String> {
@@ -28,7 +34,7 @@ impl Text {
     }
 
     pub fn render(&self, messages: &str) -> Result<String> {
-        self.bundle.render(&Message::list(messages)?)
+        Ok(self.bundle.render(&Message::list(messages)?)?.replace(CUT, ""))
     }
 
     pub fn reset(&mut self, messages: Option<&str>) -> Result<()> {

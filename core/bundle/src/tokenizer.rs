@@ -2,22 +2,61 @@
 
 use std::path::Path;
 
+use aho_corasick::AhoCorasick;
+
 use crate::error::{bad_argument, bad_file, one_line, Result};
+
+/// Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
+/// text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
+pub const CUT: char = '\u{fdd0}';
 
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    control: Option<AhoCorasick>, // finds control tokens that a text spells
 }
 
 impl Tokenizer {
+    /// What the file says of lengths (truncation, padding) is for training, so it is dropped.
     pub fn new(file: &[u8], path: &Path) -> Result<Tokenizer> {
-        match tokenizers::Tokenizer::from_bytes(file) {
-            Ok(inner) => Ok(Tokenizer { inner }),
-            Err(error) => Err(bad_file(format!("{}: not a tokenizer ({})", path.display(), one_line(&error)))),
-        }
+        let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
+        let mut inner = tokenizers::Tokenizer::from_bytes(file).map_err(|error| refuse(one_line(&error)))?;
+        inner.with_truncation(None).map_err(|error| refuse(one_line(&error)))?.with_padding(None);
+        let special = inner.get_added_tokens_decoder().into_values().filter(|token| token.special);
+        let spelt: Vec<String> =
+            special.map(|token| token.content).filter(|word| word.chars().nth(1).is_some()).collect();
+        let control = (!spelt.is_empty()).then(|| AhoCorasick::new(spelt)).transpose();
+        Ok(Tokenizer { inner, control: control.map_err(|error| refuse(one_line(&error)))? })
     }
 
-    /// `marks`: with those that the tokenizer itself puts around a prompt.
-    pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
+    /// Token ids of a raw prompt, with the marks that the tokenizer itself puts around one.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, true)
+    }
+
+    /// Token ids of text that a template wrote: the template has put every mark there already.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
+        let parts = text.split(CUT).map(|part| self.ids(part, false)).collect::<Result<Vec<_>>>()?;
+        Ok(parts.concat())
+    }
+
+    /// Text with a `CUT` in each control token that it spells.
+    pub fn cut(&self, text: &str) -> String {
+        let text = text.replace(CUT, "");
+        let Some(control) = &self.control else { return text };
+        let mut starts: Vec<usize> = control.find_overlapping_iter(&text).map(|found| found.start()).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let (mut out, mut done) = (String::with_capacity(text.len() + 3 * starts.len()), 0);
+        for start in starts {
+            let end = start + text[start..].chars().next().map_or(0, char::len_utf8);
+            out += &text[done..end];
+            out.push(CUT);
+            done = end;
+        }
+        out + &text[done..]
+    }
+
+    fn ids(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
         match self.inner.encode_fast(text, marks) {
             Ok(encoding) => Ok(encoding.get_ids().to_vec()),
             Err(error) => Err(bad_argument(format!("the tokenizer refuses this text ({})", one_line(&error)))),

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from streamfuse.runtime.strict_json import load_strict
+
 from .errors import BundleError
 
 FORMAT_VERSION = 3
@@ -24,9 +26,10 @@ OPERATORS = tuple(
 )
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-TokenId = Annotated[int, Field(ge=0)]
+_MOST = 2**53  # above, readers that keep numbers as doubles lose digits
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Positive = Annotated[int, Field(ge=1, le=_MOST)]
+TokenId = Annotated[int, Field(ge=0, le=_MOST)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
 
@@ -256,8 +259,8 @@ def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        data = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        data = load_strict(text)
+    except ValueError as error:  # UnicodeDecodeError is one
         raise BundleError(f"{where}: not valid JSON ({_one_line(str(error))})") from None
     if not isinstance(data, dict) or "format_version" not in data:
         raise BundleError(f"{where}: format_version: missing; this is not the manifest of a streamfuse bundle")
@@ -298,10 +301,6 @@ def schema_json() -> str:
     """The JSON Schema that docs/manifest.schema.json holds."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _one_line(text: str) -> str:

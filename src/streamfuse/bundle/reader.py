@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ DRAFT_FILE = "draft.safetensors"
 SELFTEST_FILE = "selftest.npz"
 
 _MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+_MAX_TOKENIZER_BYTES = 128 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
 
 
@@ -99,6 +101,10 @@ def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
     for name in required:
         if name not in manifest.files:
             raise BundleError(f"{folder / MANIFEST_NAME}: files: has no {name}")
+    size = manifest.files[TOKENIZER_FILE].bytes
+    if size > _MAX_TOKENIZER_BYTES:
+        where = f"{folder / MANIFEST_NAME}: files.{TOKENIZER_FILE}.bytes"
+        raise BundleError(f"{where}: {size} bytes is too large for a tokenizer")
     _check_files(folder, manifest, verify)
     return Bundle(folder, manifest)
 
@@ -119,32 +125,43 @@ def file_sha256(path: Path) -> str:
 
 def _read_manifest(folder: Path) -> bytes:
     path = folder / MANIFEST_NAME
+    if not os.path.lexists(path):
+        raise BundleError(f"{path}: missing; {folder} is not a streamfuse bundle")
+    if _leaves(folder, path):
+        raise BundleError(f"{path}: a link that leaves the bundle")
     try:
-        size = path.stat().st_size
-        if size > _MAX_MANIFEST_BYTES:
-            raise BundleError(f"{path}: {size} bytes is too large for a manifest")
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):  # a pipe or a device would be read for ever
+            raise BundleError(f"{path}: cannot be read (not a regular file)")
+        if facts.st_size > _MAX_MANIFEST_BYTES:
+            raise BundleError(f"{path}: {facts.st_size} bytes is too large for a manifest")
         return path.read_bytes()
-    except FileNotFoundError:
-        raise BundleError(f"{path}: missing; {folder} is not a streamfuse bundle") from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _check_files(folder: Path, manifest: Manifest, verify: bool) -> None:
-    root = folder.resolve()
     for name, facts in manifest.files.items():
         path = folder / name
+        if _leaves(folder, path):
+            raise BundleError(f"{path}: files: a link that leaves the bundle")
         try:
-            if not path.resolve().is_relative_to(root):
-                raise BundleError(f"{path}: files: a link that leaves the bundle")
-            if not path.is_file():
-                raise BundleError(f"{path}: files: listed in {MANIFEST_NAME}, but there is no such file")
-            size = path.stat().st_size
-            if size != facts.bytes:
-                raise BundleError(f"{path}: files.bytes: {facts.bytes} expected, {size} found; damaged or cut short")
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise FileNotFoundError
+            if found.st_size != facts.bytes:
+                raise BundleError(
+                    f"{path}: files.bytes: {facts.bytes} expected, {found.st_size} found; damaged or cut short"
+                )
             if verify and file_sha256(path) != facts.sha256:
                 raise BundleError(f"{path}: files.sha256: does not match; the file was changed or damaged")
+        except (FileNotFoundError, NotADirectoryError):
+            raise BundleError(f"{path}: files: listed in {MANIFEST_NAME}, but there is no such file") from None
         except OSError as error:
             raise BundleError(f"{path}: files: cannot be read ({error.strerror})") from None
-        except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
-            raise BundleError(f"{path}: files: a link that leads to itself") from None
+
+
+def _leaves(folder: Path, path: Path) -> bool:
+    """Whether a link leads out of the folder. What is not there leads nowhere."""
+    root, place = os.path.realpath(folder), os.path.realpath(path)
+    return os.path.exists(place) and os.path.commonpath([root, place]) != root

@@ -1,0 +1,183 @@
+"""What can be wrong with a bundle, for the tests of every reader: Python's and core/bundle's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bundle_samples import edit_manifest, manifest_fields
+
+
+def flip_a_byte(bundle: Path) -> None:
+    data = bytearray((bundle / "model.pte").read_bytes())
+    data[500] ^= 1
+    (bundle / "model.pte").write_bytes(data)
+
+
+def cut(bundle: Path, name: str) -> None:
+    (bundle / name).write_bytes((bundle / name).read_bytes()[:-1])
+
+
+def _leave_by_link(bundle: Path) -> None:
+    shutil.move(str(bundle / "model.pte"), bundle.parent / "outside.pte")
+    (bundle / "model.pte").symlink_to(bundle.parent / "outside.pte")
+
+
+def change(*path_and_value: Any) -> Callable[[Path], None]:
+    *path, value = path_and_value
+
+    def damage(bundle: Path) -> None:
+        def edit(data: dict[str, Any]) -> None:
+            target = data
+            for key in path[:-1]:
+                target = target[key]
+            target[path[-1]] = value
+
+        edit_manifest(bundle, edit)
+
+    return damage
+
+
+def _list_file(name: str) -> Callable[[Path], None]:
+    return change("files", name, {"sha256": "0" * 64, "bytes": 0})
+
+
+def _write(text: str | bytes) -> Callable[[Path], None]:
+    data = text.encode() if isinstance(text, str) else text
+    return lambda bundle: (bundle / "manifest.json").write_bytes(data) and None
+
+
+def _drop(*path: str) -> Callable[[Path], None]:
+    def damage(bundle: Path) -> None:
+        def edit(data: dict[str, Any]) -> None:
+            target = data
+            for key in path[:-1]:
+                target = target[key]
+            del target[path[-1]]
+
+        edit_manifest(bundle, edit)
+
+    return damage
+
+
+def _hang_a_link(bundle: Path) -> None:
+    (bundle / "model.pte").unlink()
+    (bundle / "model.pte").symlink_to("nothing")
+
+
+def _loop_a_link(bundle: Path) -> None:
+    (bundle / "model.pte").unlink()
+    (bundle / "model.pte").symlink_to("model.pte")
+
+
+def _pipe(bundle: Path, name: str) -> None:
+    (bundle / name).unlink()
+    os.mkfifo(bundle / name)
+
+
+def _link_the_manifest(target: str) -> Callable[[Path], None]:
+    def damage(bundle: Path) -> None:
+        (bundle / "manifest.json").unlink()
+        (bundle / "manifest.json").symlink_to(target)
+
+    return damage
+
+
+def _move_the_manifest_out(bundle: Path) -> None:
+    shutil.move(str(bundle / "manifest.json"), bundle.parent / "outside.json")
+    (bundle / "manifest.json").symlink_to(bundle.parent / "outside.json")
+
+
+def _replace(old: str, new: str) -> Callable[[Path], None]:
+    """Change the manifest's text, where JSON would not write it so."""
+
+    def damage(bundle: Path) -> None:
+        text = (bundle / "manifest.json").read_text(encoding="utf-8")
+        assert old in text
+        (bundle / "manifest.json").write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return damage
+
+
+# Each damage, and words of the sentence that names it.
+DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "folder missing": (shutil.rmtree, ["demo", "no such folder"]),
+    "manifest missing": (lambda b: (b / "manifest.json").unlink(), ["manifest.json", "missing"]),
+    "manifest is a folder": (
+        lambda b: ((b / "manifest.json").unlink(), (b / "manifest.json").mkdir()),
+        ["manifest.json", "cannot be read"],
+    ),
+    "manifest empty": (_write(""), ["manifest.json", "not valid JSON"]),
+    "manifest cut short": (lambda b: cut(b, "manifest.json") or cut(b, "manifest.json"), ["not valid JSON"]),
+    "manifest is binary": (_write(b"\xff\xfe\x00\x01"), ["manifest.json", "not valid JSON"]),
+    "manifest nested without end": (_write("[" * 200_000), ["manifest.json", "not valid JSON"]),
+    "manifest of something else": (_write('{"name": "app", "version": "1"}'), ["format_version", "missing"]),
+    "manifest is a list": (_write("[1, 2]"), ["format_version", "missing"]),
+    "manifest with NaN": (_write('{"format_version": NaN}'), ["NaN"]),
+    "format newer": (change("format_version", 4), ["format_version", "newer", "upgrade"]),
+    "format is text": (change("format_version", "1"), ["format_version", "integer"]),
+    "format older": (change("format_version", 2), ["was written in format 2", "reads 3", "`streamfuse export`"]),
+    "format zero": (change("format_version", 0), ["format_version", "was written in format 0"]),
+    "unknown field": (change("model", "heads", 3), ["model.heads"]),
+    "field missing": (_drop("cache", "capacity"), ["cache.capacity", "required"]),
+    "field of the wrong kind": (change("cache", "capacity", "many"), ["cache.capacity", "integer"]),
+    "capacity zero": (change("cache", "capacity", 0), ["cache.capacity"]),
+    "decode missing": (_drop("methods", "decode"), ["methods.decode", "missing"]),
+    "unknown method": (change("methods", "forward", manifest_fields()["methods"]["decode"]), ["methods.forward"]),
+    "verify rows disagree": (change("methods", "verify_4", "rows", 5), ["methods.verify_4"]),
+    "keep above rows": (change("methods", "verify_8", "keep", 9), ["methods.verify_8.keep"]),
+    "width unknown": (change("speculation", "default_width", 5), ["speculation.default_width"]),
+    "eos outside the vocabulary": (change("model", "eos_token_ids", [99999]), ["99999", "vocabulary"]),
+    "file missing": (lambda b: (b / "model.pte").unlink(), ["model.pte", "no such file"]),
+    "file cut short": (lambda b: cut(b, "model.pte"), ["model.pte", "bytes", "1100 expected, 1099 found"]),
+    "file grown": (lambda b: (b / "model.pte").write_bytes(b"x" * 2000), ["model.pte", "bytes"]),
+    "one bit flipped": (flip_a_byte, ["model.pte", "sha256"]),
+    "graph not listed": (_drop("files", "model.pte"), ["manifest.json", "files", "model.pte"]),
+    "tokenizer not listed": (_drop("files", "tokenizer.json"), ["files", "tokenizer.json"]),
+    "drafting data not listed": (change("speculation", "parent_rank", 4), ["files", "draft.safetensors"]),
+    "absolute name": (_list_file("/etc/passwd"), ["files", "/etc/passwd"]),
+    "name climbs out": (_list_file("../outside.pte"), ["files", "../outside.pte"]),
+    "name climbs out later": (_list_file("a/../../outside.pte"), ["files", "outside.pte"]),
+    "name of another system": (_list_file("..\\outside.pte"), ["files", "outside.pte"]),
+    "name with a drive": (_list_file("C:/outside.pte"), ["files", "C:/outside.pte"]),
+    "name empty": (_list_file(""), ["files"]),
+    "manifest lists itself": (_list_file("manifest.json"), ["files", "itself"]),
+    "link leaves the folder": (_leave_by_link, ["model.pte", "leaves the bundle"]),
+    "link leads nowhere": (_hang_a_link, ["model.pte", "no such file"]),
+    "link to itself": (_loop_a_link, ["model.pte", "files: cannot be read"]),
+    "tokenizer is a pipe": (lambda b: _pipe(b, "tokenizer.json"), ["tokenizer.json", "no such file"]),
+    "tokenizer too large": (
+        change("files", "tokenizer.json", "bytes", 2**27 + 1),
+        ["files.tokenizer.json.bytes", "too large for a tokenizer"],
+    ),
+    "manifest is a pipe": (lambda b: _pipe(b, "manifest.json"), ["manifest.json", "not a regular file"]),
+    "manifest is a device": (_link_the_manifest("/dev/zero"), ["manifest.json", "leaves the bundle"]),
+    "manifest is a link out": (_move_the_manifest_out, ["manifest.json", "leaves the bundle"]),
+    "manifest is a link to nothing": (_link_the_manifest("nothing"), ["manifest.json", "cannot be read"]),
+    "manifest too large": (lambda b: os.truncate(b / "manifest.json", 2**24 + 1), ["too large for a manifest"]),
+    "a name twice": (_replace('"capacity": 64', '"capacity": 64, "capacity": 64'), ["'capacity'", "twice"]),
+    "a name twice in files": (_replace('"files": {', '"files": {"a": 1, "a": 2, '), ["'a'", "twice"]),
+    "count above 2**53": (change("cache", "capacity", 2**53 + 1), ["cache.capacity", "9007199254740992"]),
+    "count without end": (change("cache", "capacity", 10**300), ["cache.capacity"]),
+    "count of 400 digits": (_replace('"capacity": 64', '"capacity": ' + "9" * 400), ["not valid JSON"]),
+    "count as a decimal": (_replace('"capacity": 64', '"capacity": 64.0'), ["cache.capacity", "integer"]),
+    "zero with a sign": (_replace('"parent_rank": 0', '"parent_rank": -0'), ["zero with a sign"]),
+    "decimal zero with a sign": (_replace('"temperature": 0.0', '"temperature": -0.0'), ["zero with a sign"]),
+    "number beyond a double": (_replace('"temperature": 0.0', '"temperature": 1e400'), ["not valid JSON"]),
+    "number as text": (change("sampling_defaults", "temperature", "0"), ["sampling_defaults.temperature", "number"]),
+    "half a surrogate": (_replace('"test/bytes"', '"\\ud800"'), ["manifest.json"]),
+    "several fields wrong": (change("cache", {"layout": "x", "capacity": "y", "z": 1}), ["cache.layout", "more)"]),
+    "operator unknown": (
+        change("required_operators", ["streamfuse::nosuch.out"]),
+        ["required_operators", "streamfuse::nosuch.out", "upgrade streamfuse"],
+    ),
+    "nothing proven": (change("parity", {}), ["parity.decode", "missing", "export the bundle again"]),
+    "a method not proven": (_drop("parity", "verify_8"), ["parity.verify_8", "missing"]),
+    "proven by nothing": (change("parity", "verify_4", "metrics", {}), ["parity.verify_4", "missing"]),
+    "name too long": (_list_file("x" * 300), ["files", "xxx", "cannot be read"]),
+    "name that no disk has": (_list_file("\ud800"), ["manifest.json", "Invalid JSON"]),
+    "hash is no hash": (change("files", "model.pte", "sha256", "abc"), ["files.model.pte.sha256"]),
+}
