@@ -1,6 +1,6 @@
 """Build libstreamfuse, the one library of a phone: core, engine, and core/bundle (Rust) behind three C headers.
 
-    python -m streamfuse.kernels.mobile [--out build/mobile] [--jobs N]
+    python -m streamfuse.kernels.mobile [--out build/mobile] [--profile release] [--jobs N]
 
 Needs what the engine needs (kernels/build.py) and cargo, which nothing else here does. Core and engine are compiled in
 build/native once, for their own libraries and for this one.
@@ -22,25 +22,30 @@ CRATE = SOURCE.parent / "core" / "bundle"
 INSTALL = "https://rustup.rs, or your system's package of Rust 1.85 or newer"
 
 
-def cargo_build(target_dir: Path, rust_target: str | None = None, *, jobs: int | None = None) -> Path:
-    """Compile core/bundle into a static library, for this machine or for another one, and return its path."""
+def cargo_build(
+    target_dir: Path, rust_target: str | None = None, *, profile: str = "release", jobs: int | None = None
+) -> Path:
+    """Compile core/bundle into a static library, for this machine or for another one, and return its path.
+
+    `profile` is one of core/bundle/Cargo.toml: `release` is what ships, `quick` is for work on the crate.
+    """
     if shutil.which("cargo") is None:
         raise BuildError(f"cargo, which core/bundle is built with, is not installed: {INSTALL}")
-    command = ["cargo", "build", "--release", "--locked", "--lib", "--manifest-path", str(CRATE / "Cargo.toml")]
-    command += ["--target-dir", str(target_dir)]
+    command = ["cargo", "build", "--locked", "--lib", "--manifest-path", str(CRATE / "Cargo.toml")]
+    command += ["--profile", profile, "--target-dir", str(target_dir)]
     command += ["--target", rust_target] if rust_target else []
     command += ["--jobs", str(jobs)] if jobs else []
     if subprocess.run(command).returncode != 0:
         raise BuildError(
             "cargo build failed" + (f"; is `rustup target add {rust_target}` done?" if rust_target else "")
         )
-    return target_dir.joinpath(*([rust_target] if rust_target else []), "release", "libstreamfuse_bundle.a")
+    return target_dir.joinpath(*([rust_target] if rust_target else []), profile, "libstreamfuse_bundle.a")
 
 
-def build_mobile(out: Path | None = None, *, jobs: int | None = None) -> Path:
+def build_mobile(out: Path | None = None, *, profile: str = "release", jobs: int | None = None) -> Path:
     """Compile and link the library for this machine, and return its path in `out` (build/mobile by default)."""
     out = (out or default_build_dir().with_name("mobile")).resolve()
-    bundle = cargo_build(out / "cargo", jobs=jobs)
+    bundle = cargo_build(out / "cargo", profile=profile, jobs=jobs)
     engine = build(jobs=jobs, targets=["streamfuse"], options={"STREAMFUSE_BUNDLE_LIBRARY": str(bundle)})
     library = out / file_name("streamfuse")
     partial = library.with_suffix(".partial")
@@ -52,10 +57,13 @@ def build_mobile(out: Path | None = None, *, jobs: int | None = None) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m streamfuse.kernels.mobile", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=None, help="default: build/mobile beside the sources")
+    parser.add_argument(
+        "--profile", default="release", help="of core/bundle/Cargo.toml; quick: no link-time optimization"
+    )
     parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
     options = parser.parse_args()
     try:
-        print(f"built {build_mobile(options.out, jobs=options.jobs)}")
+        print(f"built {build_mobile(options.out, profile=options.profile, jobs=options.jobs)}")
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

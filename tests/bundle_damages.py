@@ -168,6 +168,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "decimal zero with a sign": (_replace('"temperature": 0.0', '"temperature": -0.0'), ["zero with a sign"]),
     "number beyond a double": (_replace('"temperature": 0.0', '"temperature": 1e400'), ["not valid JSON"]),
     "number as text": (change("sampling_defaults", "temperature", "0"), ["sampling_defaults.temperature", "number"]),
+    "template too long": (change("model", "chat_template", " " * (2**20 + 1)), ["model.chat_template", "1048576"]),
     "half a surrogate": (_replace('"test/bytes"', '"\\ud800"'), ["manifest.json"]),
     "several fields wrong": (change("cache", {"layout": "x", "capacity": "y", "z": 1}), ["cache.layout", "more)"]),
     "operator unknown": (
@@ -181,3 +182,46 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "name that no disk has": (_list_file("\ud800"), ["manifest.json", "Invalid JSON"]),
     "hash is no hash": (change("files", "model.pte", "sha256", "abc"), ["files.model.pte.sha256"]),
 }
+
+
+def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+# Headers of safetensors files with 16 bytes of data, and words of the sentence that refuses them.
+TABLE_DAMAGES: list[tuple[Any, str]] = [
+    (b"[" * 200_000, "damaged"),
+    (b"\xff\xfe", "damaged"),
+    (b'{"a": 1', "damaged"),
+    (b'{"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}, "a": {}}', "twice"),
+    ([], "not a JSON object"),
+    (None, "not a JSON object"),
+    ({"a": 3}, "'a' is not described"),
+    ({"a": {"dtype": "F32", "shape": [2]}}, "'a' is not described"),
+    ({"a": entry("F64")}, "'a' has dtype 'F64', not one of F16, F32, I32, I64"),
+    ({"a": entry("BF16", (4,))}, "'a' has dtype"),
+    ({"a": entry(["F32"])}, "'a' has dtype"),
+    ({"a": entry(shape=2)}, "'a' has shape"),
+    ({"a": entry(shape=[-2])}, "'a' has shape"),
+    ({"a": entry(shape=[2.0])}, "'a' has shape"),
+    ({"a": entry(shape=[2, True])}, "'a' has shape"),
+    ({"a": entry(shape=[2**62, 0], offsets=[0, 0])}, "'a' has shape"),
+    ({"a": entry(shape=[1] * 70 + [2])}, "'a' has shape"),
+    ({"a": entry(shape=[3])}, "'a' is F32 [3], which are not the 8 bytes"),
+    ({"a": entry(offsets=[8, 0])}, "'a' has data_offsets"),
+    ({"a": entry(offsets=[-8, 0])}, "'a' has data_offsets"),
+    ({"a": entry(offsets=[0, 8, 8])}, "'a' has data_offsets"),
+    ({"a": entry(offsets=[8, 16])}, "'a' begins at 8"),
+    ({"a": entry(offsets=[16, 24])}, "'a' has data_offsets [16, 24], which are not places in 16 bytes"),
+    ({"a": entry(offsets=[0, 10**30])}, "'a' has data_offsets"),
+    ({"a": entry(), "b": entry()}, "'b' begins at 0, over another one"),
+    ({"a": entry(), "b": entry(offsets=[4, 12])}, "'b' begins at 4, over another one"),
+    ({"a": entry("F16", [3], [0, 6]), "b": entry("F16", [5], [6, 16]), "c": entry(offsets=[8, 16])}, "over"),
+    ({"a": entry("F16", [1], [0, 2]), "b": entry("F32", [3], [2, 14])}, "'b' is not aligned to its 4 bytes"),
+    ({"a": entry()}, "8 bytes at the end"),
+    (b'{"a\\u0000b": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}', "zero byte"),
+    (b'{"a": {"dtype": "F32", "shape": [-0, 4], "data_offsets": [0, 0]}}', "zero with a sign"),
+    (b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1.6e1]}}', "'a' has data_offsets"),
+    (b'{"a": {"dtype": "F32", "shape": [NaN], "data_offsets": [0, 16]}}', "NaN"),
+    (b'{"__metadata__": {"x": 1, "x": 2}}', "twice"),
+]

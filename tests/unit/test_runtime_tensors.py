@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save, save_file
 
+from bundle_damages import TABLE_DAMAGES, entry
 from streamfuse.runtime.tensors import map_tensors
 
 ARRAYS = {
@@ -38,10 +39,6 @@ def failure(path: Path) -> str:
         map_tensors(path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
 @pytest.mark.parametrize("metadata", [None, {"by": "a test"}])
@@ -98,37 +95,7 @@ def test_a_header_above_a_megabyte_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("header", "words"),
-    [
-        (b"[" * 200_000, "damaged"),
-        (b"\xff\xfe", "damaged"),
-        (b'{"a": 1', "damaged"),
-        (b'{"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}, "a": {}}', "twice"),
-        ([], "not a JSON object"),
-        (None, "not a JSON object"),
-        ({"a": 3}, "'a' is not described"),
-        ({"a": {"dtype": "F32", "shape": [2]}}, "'a' is not described"),
-        ({"a": entry("F64")}, "'a' has dtype 'F64', not one of F16, F32, I32, I64"),
-        ({"a": entry("BF16", (4,))}, "'a' has dtype"),
-        ({"a": entry(["F32"])}, "'a' has dtype"),
-        ({"a": entry(shape=2)}, "'a' has shape"),
-        ({"a": entry(shape=[-2])}, "'a' has shape"),
-        ({"a": entry(shape=[2.0])}, "'a' has shape"),
-        ({"a": entry(shape=[2, True])}, "'a' has shape"),
-        ({"a": entry(shape=[2**62, 0], offsets=[0, 0])}, "'a' has shape"),
-        ({"a": entry(shape=[1] * 70 + [2])}, "'a' has shape"),
-        ({"a": entry(shape=[3])}, "'a' is F32 [3], which are not the 8 bytes"),
-        ({"a": entry(offsets=[8, 0])}, "'a' has data_offsets"),
-        ({"a": entry(offsets=[-8, 0])}, "'a' has data_offsets"),
-        ({"a": entry(offsets=[0, 8, 8])}, "'a' has data_offsets"),
-        ({"a": entry(offsets=[8, 16])}, "'a' begins at 8"),
-        ({"a": entry(offsets=[16, 24])}, "'a' has data_offsets [16, 24], which are not places in 16 bytes"),
-        ({"a": entry(offsets=[0, 10**30])}, "'a' has data_offsets"),
-        ({"a": entry(), "b": entry()}, "'b' begins at 0, over another one"),
-        ({"a": entry(), "b": entry(offsets=[4, 12])}, "'b' begins at 4, over another one"),
-        ({"a": entry("F16", [3], [0, 6]), "b": entry("F16", [5], [6, 16]), "c": entry(offsets=[8, 16])}, "over"),
-        ({"a": entry("F16", [1], [0, 2]), "b": entry("F32", [3], [2, 14])}, "'b' is not aligned to its 4 bytes"),
-        ({"a": entry()}, "8 bytes at the end"),
-    ],
+    TABLE_DAMAGES,
 )
 def test_a_header_that_contradicts_itself_or_the_file_is_refused(tmp_path: Path, header: Any, words: str) -> None:
     assert words in failure(write(tmp_path, header, bytes(16)))

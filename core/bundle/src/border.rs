@@ -366,11 +366,12 @@ impl OpenBundle {
         for method in &manifest.verify {
             names.push(c_name(&method.name)?);
             let keep = method.keep.unwrap_or(method.rows);
+            let carrying = if manifest.num_streams > 0 { method.stream_nodes.unwrap_or(keep) } else { 0 };
             methods.push(Method {
                 name: names[names.len() - 1].as_ptr(),
                 rows: narrow(method.rows),
                 keep: narrow(keep),
-                carrying: narrow(method.stream_nodes.unwrap_or(0)),
+                carrying: narrow(carrying),
             });
         }
         for tensor in &bundle.tensors {

@@ -1,5 +1,6 @@
 //! The manifest's published schema: the few words of JSON Schema that pydantic writes, with its sentences.
 
+use std::cmp::Ordering;
 use std::sync::OnceLock;
 
 use regex::Regex;
@@ -71,12 +72,12 @@ impl Checker<'_> {
                 _ => self.wrong(place, "Input should be a valid string"),
             },
             "integer" => match value {
-                Json::Whole(number) => self.range(schema, *number as f64, place),
+                Json::Whole(_) => self.range(schema, value, place),
                 _ => self.wrong(place, "Input should be a valid integer"),
             },
-            "number" => match value.number() {
-                Some(number) => self.range(schema, number, place),
-                None => self.wrong(place, "Input should be a valid number"),
+            "number" => match value {
+                Json::Whole(_) | Json::Real(_) => self.range(schema, value, place),
+                _ => self.wrong(place, "Input should be a valid number"),
             },
             "boolean" if !matches!(value, Json::Bool(_)) => self.wrong(place, "Input should be a valid boolean"),
             "boolean" => (),
@@ -120,6 +121,11 @@ impl Checker<'_> {
                 self.wrong(place, &format!("String should have at least {least} character{}", plural(least)));
             }
         }
+        if let Some(most) = schema.get("maxLength").and_then(Json::whole) {
+            if (text.chars().count() as i128) > most {
+                self.wrong(place, &format!("String should have at most {most} character{}", plural(most)));
+            }
+        }
         if let Some(pattern) = schema.get("pattern").and_then(Json::text) {
             if !Regex::new(pattern).expect("the schema's patterns are valid").is_match(text) {
                 self.wrong(place, &format!("String should match pattern '{pattern}'"));
@@ -127,20 +133,29 @@ impl Checker<'_> {
         }
     }
 
-    fn range(&mut self, schema: &Json, number: f64, place: &str) {
-        type Rule = (&'static str, &'static str, fn(f64, f64) -> bool);
+    fn range(&mut self, schema: &Json, number: &Json, place: &str) {
+        type Rule = (&'static str, &'static str, fn(Ordering) -> bool);
         const RULES: [Rule; 3] = [
-            ("maximum", "less than or equal to", |value, bound| value <= bound),
-            ("minimum", "greater than or equal to", |value, bound| value >= bound),
-            ("exclusiveMinimum", "greater than", |value, bound| value > bound),
+            ("maximum", "less than or equal to", Ordering::is_le),
+            ("minimum", "greater than or equal to", Ordering::is_ge),
+            ("exclusiveMinimum", "greater than", Ordering::is_gt),
         ];
         for (word, relation, holds) in RULES {
-            if let Some(bound) = schema.get(word).and_then(Json::number) {
-                if !holds(number, bound) {
+            if let Some(bound) = schema.get(word) {
+                if !compare(number, bound).is_some_and(holds) {
+                    let bound = bound.number().unwrap_or_default();
                     return self.wrong(place, &format!("Input should be {relation} {bound}"));
                 }
             }
         }
+    }
+}
+
+/// Whole numbers exactly, others as doubles.
+fn compare(a: &Json, b: &Json) -> Option<Ordering> {
+    match (a, b) {
+        (Json::Whole(a), Json::Whole(b)) => Some(a.cmp(b)),
+        _ => a.number()?.partial_cmp(&b.number()?),
     }
 }
 
@@ -185,7 +200,7 @@ mod tests {
     /// Words that constrain are interpreted above, the others only describe; a new one must not be overlooked.
     #[test]
     fn the_schema_uses_no_other_word() {
-        const KNOWN: [&str; 18] = [
+        const KNOWN: [&str; 19] = [
             "$ref",
             "additionalProperties",
             "anyOf",
@@ -196,6 +211,7 @@ mod tests {
             "exclusiveMinimum",
             "items",
             "maximum",
+            "maxLength",
             "minLength",
             "minimum",
             "pattern",

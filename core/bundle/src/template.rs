@@ -10,9 +10,12 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use crate::chat::Message;
 use crate::error::{bad_argument, bad_file, one_line, Result};
 
-/// An instruction or 64 bytes of text each: a tenth of a second, and 256 MB at most.
-const FUEL: u64 = 4_000_000;
+/// An instruction or 64 bytes of text each: a fraction of a second, and 64 MB at most.
+const FUEL: u64 = 1_000_000;
 const MOST_DEPTH: usize = 200;
+/// A loop can put a list into a list as often as there is fuel, and what is nested is written and freed by functions
+/// that call themselves. Memory of a stack costs nothing until it is used.
+const STACK_BYTES: usize = 256 << 20;
 const MOST_JSON_DEPTH: usize = 100;
 const NAME: &str = "chat_template";
 
@@ -36,7 +39,7 @@ impl Template {
         environment.add_filter("trim", |text: String, characters: Option<String>| strip(&text, characters, true, true));
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        match environment.add_template_owned(NAME, source) {
+        match stacker::grow(STACK_BYTES, || environment.add_template_owned(NAME, source)) {
             Ok(()) => Ok(Template { environment, bos_token, eos_token }),
             Err(error) => Err(bad_file(format!("the chat template is not valid Jinja ({})", one_line(&error)))),
         }
@@ -44,26 +47,25 @@ impl Template {
 
     /// The chat up to where its answer begins.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| {
-                template.render(context! {
-                    messages => Serde(messages),
-                    add_generation_prompt => true,
-                    tools => (),
-                    documents => (),
-                    bos_token => self.bos_token.as_str(),
-                    eos_token => self.eos_token.as_str(),
-                })
-            })
-            .map_err(|error| {
-                let reason = match (error.kind(), error.detail()) {
-                    (ErrorKind::OutOfFuel, _) => "it works without end".to_owned(),
-                    (_, Some(detail)) => one_line(&detail), // what raise_exception was given, alone
-                    (kind, None) => kind.to_string(),
-                };
-                bad_argument(format!("the chat template refuses these messages ({reason})"))
-            })
+        let variables = || {
+            context! {
+                messages => Serde(messages),
+                add_generation_prompt => true,
+                tools => (),
+                documents => (),
+                bos_token => self.bos_token.as_str(),
+                eos_token => self.eos_token.as_str(),
+            }
+        };
+        let render = || self.environment.get_template(NAME)?.render(variables());
+        stacker::grow(STACK_BYTES, render).map_err(|error| {
+            let reason = match (error.kind(), error.detail()) {
+                (ErrorKind::OutOfFuel, _) => "it works without end".to_owned(),
+                (_, Some(detail)) => one_line(&detail), // what raise_exception was given, alone
+                (kind, None) => kind.to_string(),
+            };
+            bad_argument(format!("the chat template refuses these messages ({reason})"))
+        })
     }
 }
 

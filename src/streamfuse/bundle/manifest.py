@@ -54,7 +54,9 @@ class ModelFacts(_Strict):
     parameters: Positive = Field(description="parameters of the base model, shared ones counted once")
     bos_token_id: TokenId | None
     eos_token_ids: tuple[TokenId, ...] = Field(description="every id that ends an answer")
-    chat_template: str | None = Field(description="Jinja template as in tokenizer_config.json; null: no chat form")
+    chat_template: Annotated[str, Field(max_length=2**20)] | None = Field(
+        description="Jinja template as in tokenizer_config.json; null: no chat form"
+    )
 
 
 class TensorFacts(_Strict):

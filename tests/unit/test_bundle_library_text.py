@@ -1,0 +1,335 @@
+"""core/bundle turns text into tokens and back as Python does: the same ids, texts, chats, streams and conversations.
+
+Run: make native-mobile; python -m pytest tests/unit/test_bundle_library_text.py
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from bundle_library import BAD_ARGUMENT, BAD_FILE, LIBRARY, LibraryBundle, LibraryFailure, LibraryText
+from bundle_samples import CHAT_TEMPLATE, manifest_fields, write_bundle
+from streamfuse.bundle import BundleWriter, open_bundle
+from streamfuse.runtime.text import TextStream
+from streamfuse.text_io import Conversation, TextError, TextIO
+from text_samples import TEMPLATES, chats, texts
+
+DEMO = Path(__file__).parents[2] / "build" / "demo"
+THREE_LINES = " ".join(["one and two three"] * 50)
+
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
+
+
+def python_text(folder: Path) -> TextIO:
+    bundle = open_bundle(folder)
+    model = bundle.manifest.model
+    return TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+
+
+def llama_like() -> Tokenizer:
+    """Byte-level BPE behind the regular expression of newer models, with a mark in front."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    pattern += r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|begin|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+    )
+    tokenizer.train_from_iterator([THREE_LINES, *texts(300, 3)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing("<|begin|> $A", None, [("<|begin|>", 0)])
+    return tokenizer
+
+
+def sentencepiece_like() -> Tokenizer:
+    """Unigram with bytes for what it does not know, spaces as marks, and a normalizer."""
+    pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *((f"<0x{n:02X}>", -9.0) for n in range(256))]
+    words = ["▁", "▁the", "▁a", "▁in", "▁th", "a", "b", "e", "th", "in", "er", "an", "on", "한", "日本"]
+    pieces += [(word, -2.0 - i / 100) for i, word in enumerate(words)]
+    pieces += [(chr(c), -6.0) for c in range(0x21, 0x7F) if chr(c) not in "abe"]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
+    return tokenizer
+
+
+def bundle_with(path: Path, tokenizer: Tokenizer, template: str | None = CHAT_TEMPLATE) -> Path:
+    fields = manifest_fields()
+    size = tokenizer.get_vocab_size()
+    fields["model"].update(vocab_size=size, chat_template=template, bos_token_id=1, eos_token_ids=[2])
+    fields["speculation"].update(stream_vocab_size=size)
+    with BundleWriter(path) as writer:
+        (writer.folder / "model.pte").write_bytes(b"no graph")
+        tokenizer.save(str(writer.folder / "tokenizer.json"))
+        writer.write_manifest(**fields)
+    return path
+
+
+@pytest.fixture(scope="module", params=["demo", "bytes", "llama", "sentencepiece"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "bundle"
+    if request.param == "demo":
+        if not (DEMO / "manifest.json").is_file():
+            pytest.skip("build/demo is missing; run: make bundle")
+        return DEMO
+    if request.param == "bytes":
+        return write_bundle(path)
+    return bundle_with(path, llama_like() if request.param == "llama" else sentencepiece_like())
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path) -> Iterator[tuple[LibraryText, TextIO]]:
+    with LibraryBundle(folder, check_hashes=False) as bundle:
+        yield bundle.text(), python_text(folder)
+
+
+def test_five_thousand_texts_have_the_same_ids_and_come_back_the_same(both: tuple[LibraryText, TextIO]) -> None:
+    text, python = both
+    for words in texts(5_200):
+        assert text.encode(words, marks=True) == python.encode(words), repr(words)
+        ids = text.encode(words)
+        assert ids == python.encode_rendered(words), repr(words)
+        assert text.decode(ids) == python.decode(ids), repr(words)
+
+
+def vocabulary(python: TextIO) -> int:
+    return next(size for size in range(1 << 20) if not python.has(size))
+
+
+def test_any_ids_decode_the_same(both: tuple[LibraryText, TextIO]) -> None:
+    text, python = both
+    rng, size = random.Random(3), vocabulary(both[1])
+    for _ in range(1_000):
+        ids = [rng.randrange(size + 5) for _ in range(rng.randint(0, 40))]
+        assert text.decode(ids) == python.decode(ids), ids
+
+
+def test_a_stream_is_the_same_token_by_token(both: tuple[LibraryText, TextIO]) -> None:
+    text, python = both
+    rng, size, samples = random.Random(5), vocabulary(python), texts(400, 13)
+    for words in samples:
+        ids = python.encode_rendered(words)[:200]
+        if rng.random() < 0.3:
+            ids = [rng.randrange(size) for _ in range(60)]
+        whole = python.decode(ids) or "x"
+        stops = [whole[start : start + rng.randint(1, 6)] for start in (rng.randrange(len(whole)) for _ in range(2))]
+        stops = [stop for stop in stops if stop] if rng.random() < 0.6 else []
+        stream = TextStream(python.decode, stops)
+        text.begin(stops or None)
+        for token in ids:
+            assert text.push(token) == (stream.push(token), stream.stopped), (words, stops)
+        assert text.end() == stream.flush()
+        assert text.end() == ""
+
+
+def rendered(write: Any, messages: list[dict[str, str]]) -> str | None:
+    """None where the template refuses the messages."""
+    try:
+        return str(write(messages))
+    except (LibraryFailure, TextError) as failure:
+        if "the chat template refuses these messages" not in str(failure):
+            raise
+        return None
+
+
+def test_two_hundred_chats_are_written_the_same(both: tuple[LibraryText, TextIO]) -> None:
+    text, python = both
+    for messages in chats(220):
+        assert rendered(text.render, messages) == rendered(python.render, messages)
+        if messages[-1]["role"] == "user":
+            text.reset(messages[:-1])
+            assert text.ask(messages[-1]["content"]) == python.encode_chat(messages)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_of_other_families_write_the_same(name: str, tmp_path: Path) -> None:
+    path = bundle_with(tmp_path / "bundle", sentencepiece_like(), TEMPLATES[name])
+    python, written = python_text(path), 0
+    with LibraryBundle(path) as bundle:
+        text = bundle.text()
+        for messages in chats(220):
+            expected = rendered(python.render, messages)
+            assert rendered(text.render, messages) == expected, messages
+            written += expected is not None
+    assert written > 60
+
+
+def test_what_a_template_refuses_is_said_in_its_own_words(tmp_path: Path) -> None:
+    path = bundle_with(tmp_path / "bundle", sentencepiece_like(), TEMPLATES["instructions"])
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    with pytest.raises(TextError) as expected:
+        python_text(path).render(messages)
+    with LibraryBundle(path) as bundle, pytest.raises(LibraryFailure) as found:
+        bundle.text().render(messages)
+    assert str(found.value) == str(expected.value)
+
+
+LOOP, END = "{% for a in range(9999) %}{% for b in range(9999) %}", "{% endfor %}{% endfor %}"
+GROW = "{% set ns = namespace(x='ab') %}" + LOOP
+HOSTILE = {
+    "loops without end": LOOP + LOOP + END + END,
+    "doubles a text": GROW + "{% set ns.x = ns.x ~ ns.x %}" + END,
+    "nests a list": GROW + "{% set ns.x = [ns.x] %}" + END,
+    "nests a list and writes it": GROW.replace("9999", "250")
+    + "{% set ns.x = [ns.x] %}"
+    + END
+    + "{{ ns.x }}{{ 1 // 0 }}",
+    "nests a list and compares it": GROW.replace("9999", "250")
+    + "{% set ns.x = [ns.x] %}"
+    + END
+    + "{{ ns.x == [ns.x] }}{{ 1 // 0 }}",
+    "nests a list and dumps it": GROW.replace("9999", "250")
+    + "{% set ns.x = {'a': ns.x} %}"
+    + END
+    + "{{ ns.x | tojson }}",
+    "repeats a text": "{{ 'ab' * 10000000000 }}",
+    "pads a text": "{{ '%1000000000d' | format(1) }}",
+    "calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "goes into itself": "{% for a in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
+    "divides by zero": "{{ 1 // 0 }}",
+    "takes a remainder of zero": "{{ 1 % 0 }}",
+    "raises a number": "{{ 10 ** 100000000 }}",
+    "asks for a range": "{{ range(100000000000) | list }}",
+    "reads what is not there": "{{ messages[99].content.x }}",
+    "calls what is none": "{{ none() }}",
+    "includes a file": "{% include '/etc/passwd' %}",
+    "writes a date of a wrong form": "{{ strftime_now('%Q') }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_template_ends_with_a_sentence(name: str, tmp_path: Path) -> None:
+    path = bundle_with(tmp_path / "bundle", sentencepiece_like(), HOSTILE[name])
+    started = time.monotonic()
+    with LibraryBundle(path) as bundle:
+        text = bundle.text()
+        with pytest.raises(LibraryFailure, match="the chat template refuses these messages") as failure:
+            text.render([{"role": "user", "content": "x"}])
+        assert failure.value.code == BAD_ARGUMENT
+        assert "\n" not in str(failure.value)
+        assert text.encode("a") == text.encode("a")
+    assert time.monotonic() - started < 20
+
+
+def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: tuple[LibraryText, TextIO]) -> None:
+    text, python = both
+    rng, size = random.Random(17), vocabulary(python)
+    for system in (None, "Be brief. <|im_end|>"):
+        conversation = Conversation(python, system)
+        text.reset(None if system is None else [{"role": "system", "content": system}])
+        for words in texts(60, 19):
+            asked = conversation.ask(words)
+            assert text.ask(words) == asked
+            if rng.random() < 0.2:
+                text.take_back()
+                conversation.take_back()
+                assert text.messages() == conversation.messages
+                continue
+            stops = ["e"] if rng.random() < 0.2 else []
+            answer = python.encode_rendered(rng.choice(["Fine. ", "é😀", "<|im_end|> no"]) * 3)
+            answer = [rng.randrange(size) for _ in range(9)] if rng.random() < 0.4 else answer
+            stream, shown, taken = TextStream(python.decode, stops), "", []
+            text.begin(stops or None)
+            for token in answer:
+                shown += stream.push(token)
+                taken.append(token)
+                assert text.push(token)[1] == stream.stopped
+                if stream.stopped:
+                    break
+            text.end()
+            conversation.answer(shown + stream.flush(), taken)
+            assert text.messages() == conversation.messages
+            note, copy = text.save(), Conversation(python)
+            copy.take_note(note)
+            assert copy.note() == conversation.note()
+            text.reset()
+            text.restore(conversation.note())
+            if rng.random() < 0.1:
+                conversation.reset()
+                text.reset(None if system is None else [{"role": "system", "content": system}])
+
+
+def test_a_question_is_closed_by_what_comes_next(tmp_path: Path) -> None:
+    with LibraryBundle(write_bundle(tmp_path / "demo")) as bundle:
+        text = bundle.text()
+        text.ask("one")
+        with pytest.raises(LibraryFailure, match="not answered"):
+            text.ask("two")
+        assert b"one" not in text.save()
+        text.begin()
+        text.push(text.encode("a")[0])
+        text.ask("two")  # what was written counts, as far as it came
+        assert [m["content"] for m in text.messages()] == ["one", "a", "two"]
+        text.take_back()
+        text.take_back()
+        assert [m["content"] for m in text.messages()] == ["one", "a"]
+        with pytest.raises(LibraryFailure, match="no stream runs"):
+            text.push(1)
+
+
+BAD_NOTES = [
+    b"", b"\xff", b"[]", b"{}", b"nonsense", b'{"messages": [], "read_text": "", "read_ids": [-1]}',
+    b'{"messages": [], "read_text": "", "read_ids": [99999]}', b'{"messages": [], "read_text": 1, "read_ids": []}',
+    b'{"messages": [{"role": "user"}], "read_text": "", "read_ids": []}', b"[" * 100_000,
+    b'{"messages": [{"role": "user", "content": 3}], "read_text": "", "read_ids": []}',
+    b'{"messages": [], "read_ids": []}',
+]  # fmt: skip
+
+
+def test_a_damaged_note_changes_nothing(tmp_path: Path) -> None:
+    path = write_bundle(tmp_path / "demo")
+    with LibraryBundle(path) as bundle:
+        text = bundle.text()
+        text.reset([{"role": "system", "content": "kept"}])
+        for note in BAD_NOTES:
+            with pytest.raises(LibraryFailure, match="holds no conversation") as failure:
+                text.restore(note)
+            assert failure.value.code == BAD_FILE
+            with pytest.raises(TextError):
+                Conversation(python_text(path)).take_note(note)
+        assert text.messages() == [{"role": "system", "content": "kept"}]
+
+
+def test_huge_texts_are_read_in_time(both: tuple[LibraryText, TextIO]) -> None:
+    text, python = both
+    million = ("The quick brown fox, 42 times. " * 40_000)[: 1 << 20]
+    assert text.encode(million) == python.encode_rendered(million)
+    spaces = " " * 1_200_000 + "x"
+    assert text.encode(spaces) == python.encode_rendered(spaces)
+    started = time.monotonic()
+    ten = text.encode(million * 10)
+    assert len(ten) > 1 << 20
+    assert time.monotonic() - started < 120
+
+
+def test_texts_of_one_bundle_work_in_many_threads(both: tuple[LibraryText, TextIO], folder: Path) -> None:
+    python, samples, wrong = both[1], texts(300, 29), []
+    expected = [python.encode(words) for words in samples]
+    with LibraryBundle(folder, check_hashes=False) as bundle:
+
+        def work(text: LibraryText) -> None:
+            wrong.extend(w for w, ids in zip(samples, expected, strict=True) if text.encode(w, marks=True) != ids)
+
+        threads = [threading.Thread(target=work, args=(bundle.text(),)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
