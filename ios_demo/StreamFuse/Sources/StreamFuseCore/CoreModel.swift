@@ -73,7 +73,7 @@ public struct ModelSpec: Sendable, Equatable {
   }
 
   /// Gives the core's structure to `body`; it points to memory that lives as long as the call.
-  func withCSpec<Result>(_ body: (UnsafePointer<sf_spec>) throws -> Result) rethrows -> Result {
+  package func withCSpec<Result>(_ body: (UnsafePointer<sf_spec>) throws -> Result) rethrows -> Result {
     let names = verify.map { strdup($0.name)! }
     defer { names.forEach { free($0) } }
     let methods = zip(names, verify).map {

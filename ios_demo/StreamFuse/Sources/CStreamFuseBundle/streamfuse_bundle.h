@@ -1,0 +1,1 @@
+../../../../core/bundle/streamfuse_bundle.h

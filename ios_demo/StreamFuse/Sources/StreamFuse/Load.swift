@@ -1,0 +1,67 @@
+@_exported import StreamFuseCore
+@_exported import StreamFuseText
+
+import Foundation
+import StreamFuseCoreML
+import StreamFuseEngine
+
+/// How a bundle is loaded.
+public struct LoadOptions: Sendable {
+  /// Threads of the native engine; nil lets it choose (on phones: the big cores).
+  public var threads: Int?
+  /// Where a Core ML bundle runs; nil: as it was exported.
+  public var computeUnits: ComputeUnits?
+  /// Where measured costs of passes are kept; nil: each session measures them anew before its first drafted answer,
+  /// about 100 ms. The app's caches folder, where nobody says otherwise.
+  public var costFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
+    .appending(path: "streamfuse/plans")
+  /// Where compiled Core ML packages are kept; nil compiles them at each start. The app's caches folder, where nobody says
+  /// otherwise.
+  public var compiledFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
+    .appending(path: "streamfuse/compiled")
+  /// Whether to read the whole bundle and compare its SHA-256 sums. Turn it off only for a bundle that was checked when
+  /// it was installed.
+  public var checkHashes = true
+
+  /// The defaults.
+  public init() {}
+}
+
+/// Opens and checks the bundle in `folder` and loads its graphs, off the calling task's thread. It takes from a tenth of a
+/// second to some seconds; a Core ML package that the device sees for the first time may take a minute.
+///
+///     let model = try await StreamFuse.load(from: url) { $0.threads = 4 }
+///     let chat = model.chat(instructions: "You answer in one sentence.")
+///     for try await piece in chat.stream(to: "Why is the sky blue?") { print(piece.text, terminator: "") }
+///
+/// Throws `StreamFuseError` where the bundle cannot be used here; its sentence names file and field.
+public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async throws -> Model {
+  var options = LoadOptions()
+  configure(&options)
+  return try await withCheckedThrowingContinuation { [options] continuation in
+    // Files are read and graphs are loaded: not on Swift's shared pool.
+    DispatchQueue.global(qos: .userInitiated).async {
+      continuation.resume(with: Result { try open(folder, options) })
+    }
+  }
+}
+
+/// Opens a bundle; blocks.
+private func open(_ folder: URL, _ options: LoadOptions) throws -> Model {
+  let started = ContinuousClock.now
+  let bundle = try ModelBundle(folder: folder, checkHashes: options.checkHashes)
+  let engine: any Engine =
+    switch bundle.facts.target {
+    case "executorch": try NativeEngine(graph: bundle.graph, spec: bundle.spec, threads: options.threads ?? 0)
+    case "coreml": try openPackage(bundle.graph, spec: bundle.spec, units: options.computeUnits, compiled: options.compiledFolder)
+    default:
+      throw StreamFuseError(
+        .badProgram,
+        "\(folder.path) is for \(bundle.facts.target), which this app does not run: export it with --target executorch or coreml"
+      )
+    }
+  return try Model(
+    spec: bundle.spec, tables: bundle.tables(), engine: engine, defaults: bundle.defaults, manifest: bundle.manifest,
+    loadMs: (ContinuousClock.now - started) / .milliseconds(1), costFolder: options.costFolder, canChat: bundle.canChat,
+    text: { try bundle.makeText($0) })
+}

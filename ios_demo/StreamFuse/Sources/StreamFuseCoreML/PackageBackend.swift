@@ -1,0 +1,220 @@
+import CStreamFuse
+import StreamFuseCore
+
+/// The engine of one sequence on a package's functions: it owns the caches, makes the mask, and copies accepted rows. The
+/// Neural Engine cannot update a cache in place, so caches are inputs and new rows are outputs (docs/coreml.md).
+final class PackageBackend: Backend {
+  /// What runs the functions.
+  private let runner: any PackageRunner
+  /// The bundle's facts.
+  private let spec: ModelSpec
+  /// How the package lays out its tensors.
+  private let layout: PackageLayout
+  /// `key_cache_0`, `value_cache_0`, `key_cache_1`, ...
+  private let caches: [(name: String, output: String, tensor: any Tensor)]
+  /// Ids, positions and mask of each function that has run, which its next pass writes anew.
+  private var inputs: [String: [String: any Tensor]] = [:]
+  /// What the last pass gave.
+  private var outputs: [String: any Tensor] = [:]
+  /// Rows of the last pass that survived, to their places among the survivors.
+  private var places: [Int32: Int] = [:]
+  /// Committed rows.
+  private var length = 0
+  /// What the results point to.
+  private let results = PassMemory()
+
+  /// An engine with an empty cache.
+  init(_ runner: any PackageRunner, _ spec: ModelSpec, _ layout: PackageLayout) throws {
+    self.runner = runner
+    self.spec = spec
+    self.layout = layout
+    caches = try (0..<layout.numLayers).flatMap { layer in
+      try ["key", "value"].map { kind in
+        try (
+          "\(kind)_cache_\(layer)", "new_\(kind)_\(layer)",
+          runner.makeTensor(layout.floats, layout.cacheShape(spec.capacity))
+        )
+      }
+    }
+  }
+
+  /// One pass.
+  func run(
+    _ method: String, ids: UnsafeBufferPointer<Int64>, positions: UnsafeBufferPointer<Int64>,
+    ancestors: UnsafeBufferPointer<UInt8>, wantLogits: Bool
+  ) throws -> sf_results {
+    places = [:]
+    let n = ids.count
+    let verify = spec.verify.first { $0.name == method }
+    let rows = method == "prefill" ? spec.prefillRows : method == "decode" ? 1 : verify?.rows ?? 0
+    guard (1...max(rows, 1)).contains(n), layout.methods.contains(method) else {
+      throw StreamFuseError(.badArgument, "\(method) takes from 1 to \(rows) rows, not \(n)")
+    }
+    let own = try tensors(method, rows: rows)
+    own["input_ids"]!.fill(padded(ids, rows))
+    own["position_ids"]!.fill(padded(positions, rows))
+    layout.writeMask(
+      own["mask"]!, n: n, sees: { ancestors[$0 * n + $1] != 0 }, capacity: spec.capacity, length: length)
+    outputs = try runner.predict(method, own.merging(caches.map { ($0.name, $0.tensor) }) { own, _ in own })
+    for cache in caches { _ = try output(cache.output, of: method) }
+    if method == "prefill" {
+      places = Dictionary(uniqueKeysWithValues: (0..<n).map { (Int32($0), $0) })
+      return sf_results()
+    }
+    let kept = try outputs["kept"]?.integers() ?? (0..<Int64(rows)).map { $0 }
+    let real = kept.prefix { $0 < n }.count  // padding rows come last
+    places = Dictionary(uniqueKeysWithValues: (0..<real).map { (Int32(kept[$0]), $0) })
+    results.kept.fill(kept[..<real])
+    try readScores(method, real, wantLogits: wantLogits)
+    let carrying = min(real, verify?.carrying ?? 0)
+    try readStreams(method, carrying)
+    return results.all(spec, survivors: real, carrying: carrying)
+  }
+
+  /// Streams of one survivor of the last pass.
+  func streams(survivor: Int) throws -> sf_results {
+    guard let hidden = outputs["hidden"], (0..<places.count).contains(survivor) else {
+      throw StreamFuseError(.notKept, "the last pass has no survivor \(survivor) with a hidden state")
+    }
+    let depth = spec.numStreams
+    var own = try tensors("streams", rows: depth)
+    if own["hidden"] == nil {
+      own["hidden"] = try runner.makeTensor(layout.floats, layout.hiddenShape(hidden.shape, rows: 1))
+      inputs["streams"] = own
+    }
+    layout.copyRows([survivor], of: hidden, to: own["hidden"]!, at: 0)
+    own["position_ids"]!.fill([Int32(length - 1)])
+    layout.writeMask(own["mask"]!, n: depth, sees: { $1 <= $0 }, capacity: spec.capacity, length: length)
+    let top = caches.suffix(2 * layout.numTopLayers)
+    let found = try runner.predict("streams", own.merging(top.map { ($0.name, $0.tensor) }) { own, _ in own })
+    outputs["stream_ids"] = found["stream_ids"]
+    outputs["stream_log_probs"] = found["stream_log_probs"]
+    try readStreams("streams", 1)
+    return results.all(spec, survivors: places.count, carrying: 1)
+  }
+
+  /// Copies rows of the last pass to the end of the cache.
+  func commit(rows: UnsafeBufferPointer<Int32>) throws {
+    let survivors = try rows.map { row in
+      guard let place = places[row] else {
+        throw StreamFuseError(.notKept, "row \(row) is not among the surviving rows of the last pass")
+      }
+      return place
+    }
+    guard length + rows.count <= spec.capacity else {
+      throw StreamFuseError(
+        .contextFull, "\(length + rows.count) rows do not fit into the cache of \(spec.capacity)")
+    }
+    let lower = 2 * (layout.numLayers - layout.numTopLayers)
+    for (index, cache) in caches.enumerated() {
+      layout.copyRows(
+        index < lower ? rows.map(Int.init) : survivors, of: outputs[cache.output]!, to: cache.tensor, at: length)
+    }
+    length += rows.count
+  }
+
+  /// Forgets the tail.
+  func truncate(to length: Int) throws {
+    guard (0...self.length).contains(length) else {
+      throw StreamFuseError(.badArgument, "cannot truncate a cache of \(self.length) rows to \(length)")
+    }
+    self.length = length
+    places = [:]
+  }
+
+  /// Rows without gaps, cache by cache.
+  func byteCount(length: Int) -> Int? { caches.count * length * layout.rowSize * layout.floats.bytes }
+
+  /// Writes the first rows of every cache.
+  func save(length: Int, into data: UnsafeMutableRawBufferPointer) {
+    guard let start = data.baseAddress else { return }
+    for (index, cache) in caches.enumerated() {
+      layout.saveRows(length, of: cache.tensor, to: start + index * data.count / caches.count)
+    }
+  }
+
+  /// Reads the first rows of every cache.
+  func load(length: Int, from data: UnsafeRawBufferPointer) {
+    self.length = length
+    guard let start = data.baseAddress else { return }
+    for (index, cache) in caches.enumerated() {
+      layout.loadRows(length, of: cache.tensor, from: start + index * data.count / caches.count)
+    }
+  }
+
+  /// Ids, positions and mask of a function.
+  private func tensors(_ method: String, rows: Int) throws -> [String: any Tensor] {
+    if let known = inputs[method] { return known }
+    let count = method == "streams" ? 1 : rows
+    var made = [
+      "position_ids": try runner.makeTensor(.int32, [count]),
+      "mask": try runner.makeTensor(layout.floats, layout.maskShape(rows, capacity: spec.capacity)),
+    ]
+    if method != "streams" { made["input_ids"] = try runner.makeTensor(.int32, [count]) }
+    inputs[method] = made
+    return made
+  }
+
+  /// An output that a function must have.
+  private func output(_ name: String, of method: String) throws -> any Tensor {
+    guard let found = outputs[name] else {
+      throw StreamFuseError(.badProgram, "the package's function \(method) has no output \(name)")
+    }
+    return found
+  }
+
+  /// Best tokens of the survivors, and their logits where they are asked for.
+  ///
+  /// Which token comes next is the host's to find where the vocabulary has more tokens than 16 bits can name: Core ML's
+  /// compilers may narrow the integers inside a search, and a number from the logits cannot be cut.
+  private func readScores(_ method: String, _ real: Int, wantLogits: Bool) throws {
+    let ownBest = spec.vocabSize <= Int(UInt16.max) ? outputs["best"] : nil
+    results.logits.fill(wantLogits || ownBest == nil ? try logits(method, real)[...] : [])
+    if let ownBest {
+      results.best.fill(try ownBest.integers()[..<real])
+    } else {
+      let vocab = spec.vocabSize
+      results.best.fill((0..<real).map { row in Int64(indexOfGreatest(results.logits.elements, row * vocab, vocab)) }[...])
+    }
+  }
+
+  /// [real, V] from one output, or from chunks [1, V_i, 1, K].
+  private func logits(_ method: String, _ real: Int) throws -> [Float] {
+    if let whole = outputs["logits"] { return Array(try whole.floats()[..<(real * spec.vocabSize)]) }
+    var rows = [Float](repeating: 0, count: real * spec.vocabSize)
+    var start = 0, chunk = 0
+    while let part = outputs["logits_\(chunk)"] {
+      let (size, keep) = (part.shape[1], part.shape[3]), numbers = try part.floats()
+      guard start + size <= spec.vocabSize else { break }
+      for row in 0..<real {
+        for token in 0..<size { rows[row * spec.vocabSize + start + token] = numbers[token * keep + row] }
+      }
+      start += size
+      chunk += 1
+    }
+    guard start == spec.vocabSize else {
+      throw StreamFuseError(
+        .badProgram, "the package's function \(method) gives logits of \(start) tokens, not of \(spec.vocabSize)")
+    }
+    return rows
+  }
+
+  /// Streams of the first `carrying` survivors.
+  private func readStreams(_ method: String, _ carrying: Int) throws {
+    let count = carrying * spec.numStreams * spec.topK
+    results.streamIDs.fill(count == 0 ? [] : try output("stream_ids", of: method).integers().prefix(count))
+    results.streamLogProbs.fill(count == 0 ? [] : try output("stream_log_probs", of: method).floats().prefix(count))
+  }
+}
+
+/// Numbers with zeros behind them.
+private func padded(_ numbers: UnsafeBufferPointer<Int64>, _ rows: Int) -> [Int32] {
+  numbers.map(Int32.init) + [Int32](repeating: 0, count: rows - numbers.count)
+}
+
+/// The first of the greatest of `count` numbers from `start` on, counted from there.
+private func indexOfGreatest(_ numbers: UnsafeBufferPointer<Float>, _ start: Int, _ count: Int) -> Int {
+  var best = 0
+  for index in 1..<max(count, 1) where numbers[start + index] > numbers[start + best] { best = index }
+  return best
+}

@@ -1,0 +1,46 @@
+import Foundation
+import StreamFuseCore
+
+/// The engine of a Core ML bundle. Its sessions share the loaded functions.
+public final class PackageEngine: Engine {
+  /// What runs the functions.
+  private let runner: any PackageRunner
+  /// The bundle's facts.
+  private let spec: ModelSpec
+  /// How the package lays out its tensors.
+  private let layout: PackageLayout
+
+  /// An engine over a package whose metadata says `layout`.
+  public init(runner: any PackageRunner, spec: ModelSpec, layout: PackageLayout) throws {
+    let needed = ["prefill", "decode"] + spec.verify.map(\.name) + (spec.deferred ? ["streams"] : [])
+    if let missing = needed.first(where: { !layout.methods.contains($0) }) {
+      throw StreamFuseError(.badProgram, "the package has no function \(missing), which its manifest names")
+    }
+    self.runner = runner
+    self.spec = spec
+    self.layout = layout
+  }
+
+  /// What makes a pass cost differently.
+  public var device: String { runner.device }
+
+  /// An engine with empty caches.
+  public func makeTable() throws -> EngineTable { EngineTable(try PackageBackend(runner, spec, layout)) }
+}
+
+/// Loads the package of a Core ML bundle; blocks, for a minute where the device sees it for the first time.
+///
+/// - Parameters:
+///   - package: the folder `model.mlpackage`.
+///   - units: where its functions may run; nil: as it was exported.
+///   - compiled: where the compiled package is kept; nil compiles it at each start.
+public func openPackage(
+  _ package: URL, spec: ModelSpec, units: ComputeUnits? = nil, compiled: URL? = nil
+) throws -> PackageEngine {
+  #if canImport(CoreML)
+    let (runner, layout) = try CoreMLRunner.open(package, identity: spec.identity, units: units, keptIn: compiled)
+    return try PackageEngine(runner: runner, spec: spec, layout: layout)
+  #else
+    throw StreamFuseError(.badProgram, "\(package.path) needs Core ML, which is on Apple's systems only")
+  #endif
+}
