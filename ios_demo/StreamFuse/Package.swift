@@ -22,6 +22,8 @@ let package = Package(
     .target(name: "StreamFuseCore", dependencies: ["CStreamFuse"]),
     .target(name: "StreamFuseCoreML", dependencies: ["StreamFuseCore"]),
     .testTarget(name: "StreamFuseCoreTests", dependencies: ["StreamFuseCore", "CStreamFuse"]),
+    .target(name: "FakePackage", dependencies: ["StreamFuseCoreML"], path: "Tests/FakePackage"),
+    .testTarget(name: "StreamFuseCoreMLTests", dependencies: ["StreamFuseCoreML", "FakePackage", "CStreamFuse"]),
   ],
   swiftLanguageModes: [.v6],
   cxxLanguageStandard: .cxx20
@@ -35,6 +37,6 @@ if !folders.isEmpty {
     .target(name: "StreamFuseText", dependencies: ["StreamFuseCore", "CStreamFuseBundle"], linkerSettings: link),
     .target(name: "StreamFuseEngine", dependencies: ["StreamFuseCore", "CStreamFuseEngine"], linkerSettings: link),
     .target(name: "StreamFuse", dependencies: ["StreamFuseText", "StreamFuseEngine", "StreamFuseCoreML"]),
-    .testTarget(name: "StreamFuseTests", dependencies: ["StreamFuse", "StreamFuseCoreML"]),
+    .testTarget(name: "StreamFuseTests", dependencies: ["StreamFuse", "FakePackage"]),
   ]
 }

@@ -1,0 +1,157 @@
+// The Core ML engine over a made-up package: large token ids, saved rows, and what is wrong with a package.
+import CStreamFuse
+import FakePackage
+import Foundation
+import XCTest
+
+@testable import StreamFuseCore
+@testable import StreamFuseCoreML
+
+final class PackageTests: XCTestCase {
+  func testATokenAbove65535IsFoundInTheLogitsWhateverBestSays() async throws {
+    let vocab = 70_000, wanted = 69_999
+    for floats in [ElementType.float16, .float32] {
+      let spec = ModelSpec(capacity: 8, vocabSize: vocab, prefillRows: 2, identity: "large")
+      let package = FakePackage { method, _ in
+        var outputs = newRows(floats, method == "prefill" ? 2 : 1)
+        guard method == "decode" else { return outputs }
+        outputs["logits"] = FakeTensor(floats, [1, vocab])
+        outputs["logits"]!.access { memory, _ in
+          if floats == .float16 { memory.assumingMemoryBound(to: Float16.self)[wanted] = 9 }
+          if floats == .float32 { memory.assumingMemoryBound(to: Float.self)[wanted] = 9 }
+        }
+        outputs["best"] = integers([Int32(wanted - 65_536)])  // what 16 bits would leave of it
+        return outputs
+      }
+      let layout = try PackageLayout(metadata: metadata(floats))
+      let model = try Model(spec: spec, engine: PackageEngine(runner: package, spec: spec, layout: layout))
+      let answer = model.session().stream(.tokens([69_998, 66_000, 1])) { $0.maxNewTokens = 2 }
+      let tokens = try await answer.response().tokens
+      XCTAssertEqual(tokens, [wanted, wanted])
+    }
+  }
+
+  func testIdsOfFewerThan32BitsAreRefused() async throws {
+    let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "narrow")
+    let package = FakePackage { method, _ in
+      newRows(.float16, method == "prefill" ? 2 : 1).merging(["best": FakeTensor(.float16, [1])]) { $1 }
+    }
+    let layout = try PackageLayout(metadata: metadata(.float16))
+    let model = try Model(spec: spec, engine: PackageEngine(runner: package, spec: spec, layout: layout))
+    do {
+      _ = try await model.session().stream(.tokens([1, 2])).response()
+      XCTFail("nothing was thrown")
+    } catch let error as StreamFuseError {
+      XCTAssertEqual(error.code, .badProgram)
+      XCTAssert(error.message.contains("int32"), error.message)
+    }
+  }
+
+  func testSavedRowsComeBackInBothLayouts() throws {
+    for layoutName in ["plain", "ane"] {
+      let layout = try PackageLayout(metadata: metadata(.float16, layoutName))
+      let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 4, identity: "saved")
+      var seen: [Data] = []
+      let package = FakePackage { _, inputs in
+        seen.append(inputs["key_cache_0"]!.dense + inputs["value_cache_0"]!.dense)
+        let outputs = ["new_key_0", "new_value_0"].reduce(into: [:]) {
+          $0[$1] = FakeTensor(.float16, layout.cacheShape(4))
+        }
+        for name in outputs.keys { outputs[name]!.dense = Data((0..<outputs[name]!.dense.count).map { UInt8($0 % 251) }) }
+        return outputs
+      }
+      let one = try PackageBackend(package, spec, layout), other = try PackageBackend(package, spec, layout)
+      try prefill(one, 4)
+      try commit(one, [0, 1, 2])
+      try one.truncate(to: 2)
+      try prefill(one, 1)
+      let bytes = one.byteCount(length: 2)!
+      XCTAssertEqual(bytes, 2 * 2 * 2 * 3 * 2)  // two caches, two rows, two heads of three numbers, two bytes
+      let memory = UnsafeMutableRawBufferPointer.allocate(byteCount: bytes, alignment: 16)
+      defer { memory.deallocate() }
+      one.save(length: 2, into: memory)
+      other.load(length: 2, from: UnsafeRawBufferPointer(memory))
+      let again = UnsafeMutableRawBufferPointer.allocate(byteCount: bytes, alignment: 16)
+      defer { again.deallocate() }
+      other.save(length: 2, into: again)
+      XCTAssertEqual(Data(memory), Data(again))
+      XCTAssertNotEqual(Data(memory), Data(count: bytes))
+      try commit(one, [0])
+      try prefill(other, 1)
+      try commit(other, [0])
+      try other.truncate(to: 3)
+      XCTAssertThrowsError(try commit(other, [0]))  // forgotten by truncate
+    }
+  }
+
+  func testAPackageThatIsNotOursSaysWhatIsMissing() {
+    XCTAssertThrowsError(try PackageLayout(metadata: [:])) {
+      XCTAssert(($0 as! StreamFuseError).message.contains("streamfuse.num_layers"))
+    }
+    XCTAssertThrowsError(try PackageLayout(metadata: metadata(.float16, "round"))) {
+      XCTAssert(($0 as! StreamFuseError).message.contains("round"))
+    }
+    let spec = ModelSpec(
+      capacity: 8, vocabSize: 50, prefillRows: 2,
+      verify: [VerifyMethod(name: "verify_4", rows: 4, keep: 4, carrying: 0)], identity: "less")
+    XCTAssertThrowsError(
+      try PackageEngine(runner: FakePackage { _, _ in [:] }, spec: spec, layout: PackageLayout(metadata: metadata(.float16)))
+    ) { XCTAssert(($0 as! StreamFuseError).message.contains("verify_4")) }
+  }
+
+  func testAMissingOutputIsNamed() async throws {
+    let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "missing")
+    let layout = try PackageLayout(metadata: metadata(.float16))
+    let model = try Model(
+      spec: spec, engine: PackageEngine(runner: FakePackage { _, _ in [:] }, spec: spec, layout: layout))
+    do {
+      _ = try await model.session().stream(.tokens([1, 2])).response()
+      XCTFail("nothing was thrown")
+    } catch let error as StreamFuseError {
+      XCTAssert(error.message.contains("prefill has no output new_key_0"), error.message)
+    }
+  }
+
+  func testCoreMLIsWhereAppleIs() throws {
+    #if !canImport(CoreML)
+      let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "none")
+      XCTAssertThrowsError(try openPackage(URL(filePath: "model.mlpackage"), spec: spec))
+    #endif
+  }
+}
+
+/// One prefill pass over so many rows.
+private func prefill(_ backend: PackageBackend, _ n: Int) throws {
+  let zeros = [Int64](repeating: 0, count: n), all = [UInt8](repeating: 1, count: n * n)
+  _ = try zeros.withUnsafeBufferPointer { zeros in
+    try all.withUnsafeBufferPointer {
+      try backend.run("prefill", ids: zeros, positions: zeros, ancestors: $0, wantLogits: false)
+    }
+  }
+}
+
+/// Commits rows of the last pass.
+private func commit(_ backend: PackageBackend, _ rows: [Int32]) throws {
+  try rows.withUnsafeBufferPointer { try backend.commit(rows: $0) }
+}
+
+/// New keys and values of one layer, two heads of three numbers.
+private func newRows(_ type: ElementType, _ rows: Int) -> [String: FakeTensor] {
+  ["new_key_0": FakeTensor(type, [rows, 2, 3]), "new_value_0": FakeTensor(type, [rows, 2, 3])]
+}
+
+/// A tensor of token ids.
+private func integers(_ numbers: [Int32]) -> FakeTensor {
+  let tensor = FakeTensor(.int32, [numbers.count])
+  tensor.dense = numbers.withUnsafeBytes { Data($0) }
+  return tensor
+}
+
+/// What a package of one layer says of itself.
+private func metadata(_ floats: ElementType, _ layout: String = "plain") -> [String: String] {
+  let said = [
+    "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "2", "head_dim": "3", "layout": layout,
+    "dtype": "\(floats)", "methods": "[\"prefill\", \"decode\"]", "compute_units": "cpu_and_ne",
+  ]
+  return Dictionary(uniqueKeysWithValues: said.map { ("streamfuse.\($0)", $1) })
+}

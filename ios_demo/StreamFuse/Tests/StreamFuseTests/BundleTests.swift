@@ -1,0 +1,84 @@
+// Opening bundles: what a model says of itself, and what is wrong with a damaged or foreign bundle.
+import Foundation
+import StreamFuse
+import XCTest
+
+final class BundleTests: XCTestCase {
+  func testAModelSaysWhatItIs() async throws {
+    let model = try await opened("build/demo")
+    let facts = try JSONDecoder().decode(Manifest.self, from: model.manifest)
+    XCTAssertEqual(facts.target, "executorch")
+    XCTAssert(facts.model.name.contains("SmolLM2"))
+    XCTAssert(model.canChat)
+    XCTAssert(model.hasSpeculativeDecodingSupport)
+    XCTAssertEqual(model.widths, [4, 8, 16])
+    XCTAssertEqual(model.defaults.maxNewTokens, 128)
+    XCTAssertGreaterThan(model.contextLength, 0)
+    XCTAssertGreaterThan(model.loadMs, 0)
+  }
+
+  func testMeasuredCostsAreKeptAndPrepareMeasuresThem() async throws {
+    let folder = temporaryFolder()
+    let model = try await StreamFuse.load(from: repository.appending(path: "build/e2e")) {
+      $0.costFolder = folder
+      $0.checkHashes = false
+    }
+    let completion = model.completion { $0.maxNewTokens = 2 }
+    try await completion.prepare()
+    let kept = try FileManager.default.contentsOfDirectory(atPath: folder.path)
+    XCTAssertEqual(kept.filter { $0.hasSuffix(".costs") }.count, 1)
+    let took = try await completion.respond(to: "name[Blue Spice]").statistics
+    XCTAssertNotNil(took.costMs["decode"] ?? nil)
+  }
+
+  func testADamagedBundleIsRefusedWithASentence() async throws {
+    let good = repository.appending(path: "build/demo")
+    try XCTSkipUnless(FileManager.default.fileExists(atPath: good.path), "build/demo is not there (make demo)")
+    let folder = temporaryFolder()
+    try FileManager.default.copyItem(at: good.resolvingSymlinksInPath(), to: folder)
+    func refuses(_ part: String, checkHashes: Bool = false, _ damage: () throws -> Void) async throws {
+      try damage()
+      do {
+        _ = try await StreamFuse.load(from: folder) { $0.checkHashes = checkHashes }
+        XCTFail("\(part) was not missed")
+      } catch let error as StreamFuseError {
+        XCTAssert(error.message.contains(part), error.message)
+        XCTAssertFalse(error.message.contains("\n"))
+        XCTAssertEqual(error.localizedDescription, error.message)
+      }
+    }
+    let draft = folder.appending(path: "draft.safetensors"), manifest = folder.appending(path: "manifest.json")
+    let tables = try Data(contentsOf: draft), said = try Data(contentsOf: manifest)
+    var flipped = tables
+    flipped[tables.count / 2] ^= 1
+    try await refuses("draft.safetensors", checkHashes: true) { try flipped.write(to: draft) }
+    try await refuses("draft.safetensors") { try tables.dropLast(8).write(to: draft) }
+    try tables.write(to: draft)
+    try await refuses("manifest.json") { try Data("{}".utf8).write(to: manifest) }
+    let text = String(decoding: said, as: UTF8.self)
+    try await refuses("format_version") {
+      try Data(text.replacing("\"format_version\": 3", with: "\"format_version\": 99").utf8).write(to: manifest)
+    }
+    try await refuses("onnx") {
+      try Data(text.replacing("\"target\": \"executorch\"", with: "\"target\": \"onnx\"").utf8).write(to: manifest)
+    }
+    try said.write(to: manifest)
+    try await refuses("model.pte") { try Data(count: 1000).write(to: folder.appending(path: "model.pte")) }
+    try await refuses("model.pte") { try FileManager.default.removeItem(at: folder.appending(path: "model.pte")) }
+    try await refuses(folder.lastPathComponent) { try FileManager.default.removeItem(at: folder) }
+  }
+
+  func testTheTenLinesOfThePageAreTheSampleThatWasCompiled() throws {
+    let sample = URL(filePath: #filePath).deletingLastPathComponent().appending(path: "Sample.swift")
+    let page = repository.appending(path: "docs/ios.md")
+    let body = try String(contentsOf: sample, encoding: .utf8).components(separatedBy: "  // ---\n")[1]
+    let lines = body.split(separator: "\n", omittingEmptySubsequences: false).map { $0.dropFirst(2) }
+    let shown = lines.map { $0.isEmpty ? "" : "    \($0)" }.joined(separator: "\n")
+    XCTAssert(try String(contentsOf: page, encoding: .utf8).contains(shown))
+  }
+}
+
+/// A folder or file that is not there yet.
+func temporaryFolder() -> URL {
+  FileManager.default.temporaryDirectory.appending(path: "streamfuse-\(UUID().uuidString)")
+}

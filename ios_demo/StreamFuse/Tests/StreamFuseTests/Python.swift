@@ -1,0 +1,112 @@
+import Foundation
+import StreamFuse
+import XCTest
+
+/// The folder that holds core/, tests/ and this package.
+let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
+
+/// What both languages are asked: a line of Tests/requests.jsonl.
+struct Request: Decodable {
+  let bundle: String
+  let turns: [String]
+  let config: GenerationConfig
+  let system: String?
+  let raw: Bool?
+  let save: String?
+
+  /// Whether the passes depend on times that are measured: then only the text must be equal.
+  var planned: Bool { config.width == nil && config.enableSpeculativeDecoding != false }
+
+  /// A sequence of its own on the request's bundle.
+  func session() async throws -> any TextSession {
+    let model = try await opened(bundle)
+    return raw == true
+      ? model.completion { $0 = config } : model.chat(instructions: system) { $0 = config }
+  }
+}
+
+/// What Python answered (tests/peer.py).
+struct Reply: Decodable {
+  struct Turn: Decodable {
+    let text: String
+    let tokens: [Int]
+    let sources: [Source]
+    let statistics: Statistics
+  }
+  let turns: [Turn]
+  let messages: [Message]
+}
+
+/// One turn in Swift.
+struct Answered {
+  var text = ""
+  var tokens = [Int]()
+  var sources = [Source]()
+}
+
+/// All requests with Python's answers, which `make ios` writes before the tests.
+func requests() throws -> [(Request, Reply)] {
+  let asked = try lines(Request.self, "ios_demo/StreamFuse/Tests/requests.jsonl")
+  let answers = repository.appending(path: "build/swift-answers.jsonl")
+  try XCTSkipUnless(FileManager.default.fileExists(atPath: answers.path), "make ios writes \(answers.path)")
+  let said = try lines(Reply.self, "build/swift-answers.jsonl")
+  XCTAssertEqual(asked.count, said.count)
+  return Array(zip(asked, said))
+}
+
+/// A bundle of build/; opened once per test process.
+func opened(_ folder: String) async throws -> Model { try await models.model(folder) }
+
+extension TextSession {
+  /// Asks in a chat, or continues a text; gathers the whole answer.
+  func answer(to words: String, _ configure: (inout GenerationConfig) -> Void = { _ in }) async throws -> Answered {
+    var answered = Answered()
+    let prompt: Prompt = self is Chat ? .turn(words) : .text(words)
+    for try await piece in session.stream(prompt, configure) {
+      answered.text += piece.text
+      if let token = piece.token {
+        answered.tokens.append(token)
+        answered.sources.append(piece.source)
+      }
+    }
+    return answered
+  }
+}
+
+extension Statistics {
+  /// The JSON object without what is a time or follows from times.
+  func withoutTimes() throws -> NSDictionary {
+    var all = try XCTUnwrap(JSONSerialization.jsonObject(with: JSONEncoder().encode(self)) as? [String: Any])
+    let times = [
+      "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec", "prefill_token_per_sec", "time_ms", "cost_ms",
+    ]
+    for key in times { all[key] = nil }
+    return all as NSDictionary
+  }
+}
+
+/// Opened bundles.
+private let models = Models()
+
+/// Opens each bundle once.
+private actor Models {
+  private var known: [String: Model] = [:]
+
+  func model(_ folder: String) async throws -> Model {
+    if let model = known[folder] { return model }
+    let url = repository.appending(path: folder)
+    try XCTSkipUnless(FileManager.default.fileExists(atPath: url.path), "\(folder) is not there (make bundles)")
+    let model = try await StreamFuse.load(from: url) {
+      $0.threads = 1
+      $0.costFolder = nil
+    }
+    known[folder] = model
+    return model
+  }
+}
+
+/// The objects of a file with one per line.
+private func lines<T: Decodable>(_ type: T.Type, _ path: String) throws -> [T] {
+  let text = try String(contentsOf: repository.appending(path: path), encoding: .utf8)
+  return try text.split(separator: "\n").map { try JSONDecoder().decode(type, from: Data($0.utf8)) }
+}

@@ -1,0 +1,77 @@
+// Real bundles: what the Swift API gives is what Python gave, which ran just before (tests/peer.py).
+import Foundation
+import StreamFuse
+import XCTest
+
+final class SameAsPythonTests: XCTestCase {
+  func testEveryTextIsPythonsTokenForToken() async throws {
+    for (request, reply) in try requests() {
+      let session = try await request.session()
+      for (words, expected) in zip(request.turns, reply.turns) {
+        let got = try await session.answer(to: words)
+        XCTAssertEqual(got.tokens, expected.tokens, words)
+        XCTAssertEqual(got.text, expected.text, words)
+        guard !request.planned else { continue }
+        XCTAssertEqual(got.sources, expected.sources, words)
+        let statistics = try await session.statistics
+        XCTAssertEqual(try statistics?.withoutTimes(), try expected.statistics.withoutTimes(), words)
+      }
+      if let chat = session as? Chat {
+        let messages = try await chat.messages
+        XCTAssertEqual(messages, reply.messages)
+      }
+    }
+  }
+
+  func testAChatThatPythonSavedGoesOnHere() async throws {
+    let all = try requests()
+    let (saved, _) = try XCTUnwrap(all.first { $0.0.save != nil })
+    let (both, expected) = try XCTUnwrap(all.first { $0.0.save == nil && $0.0.turns.first == saved.turns[0] })
+    let session = try await saved.session()
+    try await session.restore(from: repository.appending(path: saved.save!))
+    let got = try await session.answer(to: both.turns[1])
+    XCTAssertEqual(got.tokens, expected.turns[1].tokens)
+    let chat = try XCTUnwrap(session as? Chat)
+    let messages = try await chat.messages
+    XCTAssertEqual(messages, expected.messages)
+    let statistics = try await session.statistics
+    XCTAssertEqual(statistics?.prefilledTokens, expected.turns[1].statistics.prefilledTokens)
+  }
+
+  func testAnAnswerLeftAtAnyTokenGoesOnAsPythonsOfThatLength() async throws {
+    let cut = try requests().filter { $0.0.turns == ["Tell me a story.", "Go on."] }
+    XCTAssertEqual(cut.count, 6)
+    for (request, expected) in cut {
+      for cancels in [false, true] {
+        let session = try await request.session(), count = request.config.maxNewTokens!
+        let task = Task {
+          var pieces = 0
+          for try await _ in session.session.stream(.turn(request.turns[0]), { $0.maxNewTokens = 20 }) {
+            pieces += 1
+            guard pieces == count else { continue }
+            if cancels { withUnsafeCurrentTask { $0?.cancel() } } else { break }
+          }
+        }
+        let result = await task.result
+        XCTAssertEqual(cancels, (try? result.get()) == nil)
+        let got = try await session.answer(to: request.turns[1])
+        XCTAssertEqual(got.tokens, expected.turns[1].tokens, "\(count)")
+        let messages = try await (session as? Chat)?.messages
+        XCTAssertEqual(messages, expected.messages, "\(count)")
+      }
+    }
+  }
+
+  func testChatsInParallelTasksDoNotDisturbEachOther() async throws {
+    let asked = try requests().filter { !$0.0.planned && $0.0.bundle == "build/demo" }.prefix(4)
+    try await withThrowingTaskGroup(of: Void.self) { group in
+      for (request, expected) in asked {
+        group.addTask {
+          let got = try await request.session().answer(to: request.turns[0])
+          XCTAssertEqual(got.tokens, expected.turns[0].tokens)
+        }
+      }
+      try await group.waitForAll()
+    }
+  }
+}

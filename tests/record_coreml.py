@@ -1,0 +1,92 @@
+"""Small Core ML bundles with all that the emulator was asked and answered, for tests of engines in other languages.
+
+Run: PYTHONPATH=src:tests python tests/record_coreml.py FOLDER
+
+For each kind of tests/coreml_bundles.py named below: FOLDER/KIND/bundle, calls.json and data.bin. calls.json holds the
+package's `metadata`; `texts` (prompt, settings, tokens), one after the other on one session; and `calls`, in order: the
+method, its inputs and outputs by name, each with dtype, shape, and where its numbers begin in data.bin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from coreml_bundles import Made
+from export_samples import TEXT
+from streamfuse.engines import identity_of
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.session import Session
+from streamfuse.runtime.tensors import map_tensors
+
+# Both layouts, both float types, both schedules, logits in one piece and in three.
+KINDS = ("plain-float32", "ane-float16-int8")
+TEXTS: tuple[tuple[list[int], dict[str, Any]], ...] = (
+    (TEXT[:5], {"max_new_tokens": 12, "width": 12}),
+    (TEXT[:30], {"max_new_tokens": 8, "width": 12, "temperature": 0.8, "seed": 3}),
+    (TEXT[:26], {"max_new_tokens": 6, "speculative": False}),
+)
+
+
+class Recorder:
+    """Writes down what a package is asked and what it answers."""
+
+    def __init__(self, predict: Any, data: BinaryIO) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self._predict, self._data = predict, data
+
+    def __call__(self, method: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked = self._write(inputs)  # before the caches change
+        outputs: Mapping[str, Any] = self._predict(method, inputs)
+        self.calls.append({"method": method, "inputs": asked, "outputs": self._write(outputs)})
+        return outputs
+
+    def _write(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        facts = {}
+        for name, tensor in tensors.items():
+            array = np.ascontiguousarray(tensor)
+            facts[name] = {"dtype": array.dtype.name, "shape": array.shape, "offset": self._data.tell()}
+            self._data.write(array.tobytes())
+        return facts
+
+
+def config(max_new_tokens: int, width: int | None = None, speculative: bool = True, **sampling: Any) -> GenerationConfig:
+    return GenerationConfig(max_new_tokens, SamplingConfig(**sampling), speculative=speculative, width=width)
+
+
+def record(kind: str, folder: Path) -> None:
+    made = Made(kind, folder)
+    backend, texts = made.backend(), []
+    with (folder / "data.bin").open("wb") as data:
+        recorder = Recorder(backend._predict, data)
+        backend._predict = recorder
+        tables = map_tensors(made.bundle.draft) if made.bundle.draft else None
+        with Session(backend, tables, identity=identity_of(made.bundle)) as session:
+            for prompt, settings in TEXTS:
+                generation = session.generate(prompt, config(**settings))
+                generation.finish()
+                texts.append({"prompt": list(prompt), "config": settings, "tokens": generation.token_ids})
+    shutil.rmtree(folder / "checkpoint")
+    (folder / kind).rename(folder / "bundle")
+    said = {"metadata": made.package.user_metadata, "texts": texts, "calls": recorder.calls}
+    (folder / "calls.json").write_text(json.dumps(said), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    for kind in KINDS:
+        shutil.rmtree(folder / kind, ignore_errors=True)
+        (folder / kind).mkdir(parents=True)
+        record(kind, folder / kind)
+
+
+if __name__ == "__main__":
+    main()
