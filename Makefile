@@ -8,7 +8,7 @@
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
-#   make ios      the Swift package, built and tested; makes itself a Swift where there is none
+#   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -25,6 +25,7 @@ EXPORT_FLAGS ?=
 PROMPT ?= Explain why the sky is blue.
 
 UNAME := $(shell uname -s)
+CARGO := $(shell command -v cargo 2>/dev/null)
 COMMA := ,
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -83,8 +84,20 @@ arm: $(VENV)/.dev $(ENGINE_STAMP)
 android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
 
-ios:
-	ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/swift
+# Without cargo there is no core/bundle, so no bundle is opened: only the modules and tests that need none.
+ios: $(if $(CARGO),build/ios/coreml/.made $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
+	$(if $(CARGO),$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl,\
+		@echo "note: no cargo, so the Swift tests that open bundles are left out" >&2)
+	$(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
+		ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/ios/swift
+	ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/ios/swift-thread --sanitize=thread \
+		--filter SessionTests
+
+# What the emulator says of small Core ML packages, for the Swift engine to replay.
+build/ios/coreml/.made: tests/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) $(wildcard emulator/*.py \
+		runtime/backends/coreml*.py runtime/*.py) $(ENGINE_STAMP) | $(VENV)/.dev
+	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests $(BIN)/python tests/record_coreml.py $(@D)
+	@touch $@
 
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py

@@ -56,7 +56,9 @@ class Recorder:
         return facts
 
 
-def config(max_new_tokens: int, width: int | None = None, speculative: bool = True, **sampling: Any) -> GenerationConfig:
+def config(
+    max_new_tokens: int, width: int | None = None, speculative: bool = True, **sampling: Any
+) -> GenerationConfig:
     return GenerationConfig(max_new_tokens, SamplingConfig(**sampling), speculative=speculative, width=width)
 
 

@@ -47,9 +47,9 @@ struct Answered {
 /// All requests with Python's answers, which `make ios` writes before the tests.
 func requests() throws -> [(Request, Reply)] {
   let asked = try lines(Request.self, "ios_demo/StreamFuse/Tests/requests.jsonl")
-  let answers = repository.appending(path: "build/swift-answers.jsonl")
+  let answers = repository.appending(path: "build/ios/answers.jsonl")
   try XCTSkipUnless(FileManager.default.fileExists(atPath: answers.path), "make ios writes \(answers.path)")
-  let said = try lines(Reply.self, "build/swift-answers.jsonl")
+  let said = try lines(Reply.self, "build/ios/answers.jsonl")
   XCTAssertEqual(asked.count, said.count)
   return Array(zip(asked, said))
 }
