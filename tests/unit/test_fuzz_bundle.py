@@ -1,0 +1,64 @@
+"""Damaged bundles, known and random: each ends in one sentence that names a file, or runs; no crash, no hang, no traceback.
+
+What the fuzzer found once, and what people reported, is in tests/corpus. A finding is repeated by its number:
+`python tests/fuzz_bundle.py NUMBER 1`. Run: python -m pytest tests/unit/test_fuzz_bundle.py [--full]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import fuzz_bundle
+from bundle_mutations import damage, seed_bundle
+
+TESTS = Path(__file__).parents[1]
+CORPUS = [json.loads(line) for line in (TESTS / "corpus" / "bundles.jsonl").read_text(encoding="utf-8").splitlines()]
+PER_PROCESS = 500
+
+
+@pytest.fixture(scope="module")
+def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return seed_bundle(tmp_path_factory.mktemp("bundle") / "seed")
+
+
+def test_the_sound_bundle_runs(seed: Path) -> None:
+    assert fuzz_bundle.sentence_of(seed) is None
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
+def test_known_damage_ends_in_one_sentence(
+    case: dict[str, object], seed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str | None] = []
+    own = fuzz_bundle.sentence_of
+    monkeypatch.setattr(fuzz_bundle, "sentence_of", lambda folder: said.append(own(folder)) or said[-1])
+    assert fuzz_bundle.finding(seed, case["damage"]) is None
+    assert (said == [None]) is case["opens"], said
+
+
+def test_the_corpus_is_written_as_the_fuzzer_reads_it(seed: Path, tmp_path: Path) -> None:
+    """A mutation that does not fit would leave the bundle as it is, and prove nothing."""
+    for number, case in enumerate(CORPUS):
+        copy = tmp_path / str(number)
+        copy.mkdir()
+        for file in seed.iterdir():
+            (copy / file.name).write_bytes(file.read_bytes())
+        damage(copy, case["damage"])
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.full)])
+def test_random_damage_ends_in_one_sentence(count: int) -> None:
+    def part(first: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(TESTS / "fuzz_bundle.py"), str(first), str(min(PER_PROCESS, count))]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in pool.map(part, range(0, count, PER_PROCESS)):
+            assert done.returncode == 0, f"died at number {done.stderr[-300:]}"
+            assert done.stdout == ""
