@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from streamfuse.durable import flush, flush_tree
+from streamfuse.durable import flush, flush_tree, os_error, reason
 
 from .config import CheckpointError, ModelConfig, read_object
 
@@ -325,8 +325,11 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
             flush_tree(staging)
             staging.rename(folder)
             flush(folder.parent)
-    except OSError as error:
-        raise PullError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    except Exception as error:
+        system = None if isinstance(error, CheckpointError) else os_error(error)
+        if system is None:
+            raise
+        raise PullError(f"{folder}: cannot be written ({reason(system)})") from None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
+from streamfuse.durable import reserve
 from streamfuse.model.streams import StreamFused
 
 from .formats import DataError, Example
@@ -95,11 +97,17 @@ class FrozenStates:
 
     def _open(self, temporary: Path, model: StreamFused, first: Example) -> Any:
         """The unfinished file, writable (a numpy memmap)."""
-        if temporary.exists():
+        with suppress(FileNotFoundError, ValueError):  # the latter where a killed run had not written its header
             return np.lib.format.open_memmap(temporary, "r+")
         dtype = np.float16 if np.abs(_frozen(model, [first])[0]).max() < _FLOAT16_SAFE else np.float32
         shape = (int(self.offsets[-1]), model.base.config.hidden_size)
-        return np.lib.format.open_memmap(temporary, "w+", dtype, shape)
+        states = np.lib.format.open_memmap(temporary, "w+", dtype, shape)
+        try:
+            reserve(temporary)
+        except OSError:
+            temporary.unlink()
+            raise
+        return states
 
     def __getitem__(self, i: int) -> Tensor:
         """Example i's states, float32 [tokens, hidden_size]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,24 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a share of it, the l
 def reason(error: OSError) -> str:
     """What the system says, and what to do where that is known."""
     return (error.strerror or str(error)) + ("; make room and try again" if error.errno in FULL else "")
+
+
+def os_error(error: BaseException) -> OSError | None:
+    """The system's error in one of a library written in Rust, whose text ends in `(os error 28)`."""
+    if isinstance(error, OSError):
+        return error
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else None
+
+
+def reserve(path: Path) -> None:
+    """Take the disk that a file's length asks for. Else a full disk would end a process that maps it, by a signal."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def flush(path: Path) -> None:

@@ -200,7 +200,7 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
 def test_a_full_disk_is_one_sentence(name: str, samples: Path, gguf_file: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=128k") as small:
-        (small / "ballast").write_bytes(bytes(104 << 10))
+        (small / "ballast").write_bytes(bytes(124 << 10))
         line = only_line(Command(tmp_path / "said", *commands(samples, small)[name], TMPDIR=str(tmp_path)))
         assert "No space left on device; make room" in line, line
         sound(small)

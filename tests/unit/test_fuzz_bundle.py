@@ -1,4 +1,4 @@
-"""Damaged bundles, known and random: each ends in one sentence that names a file, or runs; no crash, no hang, no traceback.
+"""Damaged bundles, known and random: each ends in one sentence that names a file, or runs. No crash, no hang.
 
 What the fuzzer found once, and what people reported, is in tests/corpus. A finding is repeated by its number:
 `python tests/fuzz_bundle.py NUMBER 1`. Run: python -m pytest tests/unit/test_fuzz_bundle.py [--full]
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,7 @@ def test_the_sound_bundle_runs(seed: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
-def test_known_damage_ends_in_one_sentence(
-    case: dict[str, object], seed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_damage_ends_in_one_sentence(case: dict[str, Any], seed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str | None] = []
     own = fuzz_bundle.sentence_of
     monkeypatch.setattr(fuzz_bundle, "sentence_of", lambda folder: said.append(own(folder)) or said[-1])

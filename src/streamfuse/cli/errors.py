@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from streamfuse.durable import reason
+from streamfuse.durable import os_error, reason
 
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
@@ -51,8 +51,9 @@ def describe(error: Exception) -> tuple[str, int]:
         command = getattr(getattr(error, "ctx", None), "command_path", "streamfuse")
         text = _one_line(error.format_message())
         return f"{text.rstrip('.')} (see {command} --help)", int(getattr(error, "exit_code", 2))
-    if isinstance(error, OSError) and error.strerror:
-        return _one_line(f"{error.filename}: {reason(error)}" if error.filename else reason(error)), EXIT_FAILURE
+    system = os_error(error)
+    if system is not None and system.strerror:
+        return _one_line(f"{system.filename}: {reason(system)}" if system.filename else reason(system)), EXIT_FAILURE
     if type(error).__module__.startswith(_KNOWN_MODULES) or isinstance(error, (ValueError, OSError)):
         return _one_line(str(error)) or type(error).__name__, EXIT_FAILURE
     if isinstance(error, MemoryError):
