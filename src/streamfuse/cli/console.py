@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from typing import Any
 
 from rich.console import Console
 
+from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.text_io import TextError
 
 out = Console(highlight=False)
@@ -24,15 +23,7 @@ def say(line: str, style: str = "dim") -> None:
 
 def print_json(data: Any) -> None:
     """One line of JSON. What is not a number there (NaN, infinity) is null."""
-    print(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(dump_strict(data, ensure_ascii=False))
 
 
 def read_input(line: bool = False) -> bytes:
