@@ -46,7 +46,7 @@ BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/s
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm android ios sanitize wheel native-mobile
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm android ios sanitize wheel native-mobile no-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -69,7 +69,10 @@ native: $(ENGINE_STAMP)
 
 native-mobile: $(MOBILE_STAMP)
 
-test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST)
+no-mobile:
+	@echo "note: no cargo here, so core/bundle is neither built nor tested; https://rustup.rs has it" >&2
+
+test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(if $(shell command -v cargo),$(MOBILE_STAMP),no-mobile)
 	build/native/test_ops
 	$(BIN)/python -m pytest $(if $(filter test-full,$@),--full)
 
@@ -126,7 +129,7 @@ schema: $(VENV)/.demo
 
 # Generated files only; the environment, the pulled models and build/train (hours of work) stay.
 clean:
-	rm -rf $(BUNDLE) build/native build/arm build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(BUNDLE) build/native build/mobile build/arm build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

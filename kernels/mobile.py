@@ -19,7 +19,7 @@ from streamfuse.kernels.build import SOURCE, BuildError, build, default_build_di
 from streamfuse.kernels.library import file_name
 
 CRATE = SOURCE.parent / "core" / "bundle"
-INSTALL = "https://rustup.rs, or your system's package of Rust 1.85 or newer"
+INSTALL = "https://rustup.rs, or your system's package of Rust 1.88 or newer (Debian 12: cargo-web)"
 
 
 def cargo_build(

@@ -19,13 +19,13 @@
  *
  * Rules, as in core/streamfuse.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code; the sentence of the last
- *     failure stays on the handle. sf_bundle_open and sf_new_text give a handle also where they fail, unless memory is
+ *     failure stays on the handle; a bundle's is that of opening it. sf_bundle_open and sf_new_text give a handle also where they fail, unless memory is
  *     out; it must be freed like any other.
  *   - A bundle never changes: any threads may use it. A text is used by one thread at a time. Texts keep their bundle
  *     alive.
  *   - Text is UTF-8 with its length in bytes and may hold zero bytes; lists of text are JSON. What is handed out
  *     belongs to the handle: a bundle's as long as the bundle, a text's until the next call on that text.
- *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
+ *   - No function throws, prints, starts a thread, or depends on the locale. None aborts but where memory is out.
  */
 #ifndef STREAMFUSE_BUNDLE_H
 #define STREAMFUSE_BUNDLE_H
@@ -80,7 +80,9 @@ SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t m
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
 
 /* A chat as the model was trained to read it, up to where its answer begins. messages: a JSON list of
- * {"role": ..., "content": ...}. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. */
+ * {"role": ..., "content": ...}. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. For people to
+ * read: token ids of a chat come from sf_text_ask, which alone knows control tokens of the template from those that a
+ * message spells. */
 SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
 
 /* ---- a conversation ------------------------------------------------------------------------------------------------
@@ -91,10 +93,11 @@ SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
 
 /* Adds a turn of the user: the token ids of the whole context, for sf_start. What the model wrote in earlier turns
  * keeps the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or
- * forgotten by sf_text_take_back. */
+ * forgotten by sf_text_take_back; SF_BAD_ARGUMENT where an earlier one still waits for that. A stream that runs is ended.
+ */
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 
-/* Forgets a question that was not answered. */
+/* Forgets a question that was not answered, and the stream of its answer. Nothing happens where there is none. */
 SF_EXPORT int sf_text_take_back(sf_text*);
 
 /* The messages so far as a JSON list; an answer that is being written comes when it ends. */
@@ -109,7 +112,7 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 /* ---- an answer as it is written ------------------------------------------------------------------------------------
  */
 
-/* Begins a stream of tokens. stops: a JSON list of stop strings, or NULL. */
+/* Begins a stream of tokens; one that runs is ended. stops: a JSON list of stop strings, or NULL. */
 SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes);
 
 /* The text that may be shown after this token: often none, never part of a character, never the beginning of what may

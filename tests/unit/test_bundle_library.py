@@ -9,11 +9,8 @@ import ctypes
 import hashlib
 import json
 import random
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
-from ctypes import byref, c_int64, c_size_t, c_void_p
+from ctypes import c_int64
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +20,12 @@ from safetensors.numpy import save
 
 from bundle_damages import DAMAGES, TABLE_DAMAGES, edit_manifest, flip_a_byte
 from bundle_library import (
-    BAD_ARGUMENT,
     BAD_FILE,
     BAD_TABLES,
-    BROKEN,
     LIBRARY,
     OK,
     LibraryBundle,
     LibraryFailure,
-    library,
 )
 from bundle_samples import manifest_fields, write_bundle
 from streamfuse.bundle import BundleError, BundleWriter, open_bundle
@@ -154,6 +148,24 @@ def test_every_operator_that_python_knows_is_known(bundle: Path) -> None:
     assert verdicts(bundle) == (None, None)
 
 
+def schema_words(schema: dict[str, Any]) -> set[str]:
+    """The words of JSON Schema that constrain, in a schema and those inside it."""
+    inner = [*schema.get("$defs", {}).values(), *schema.get("properties", {}).values(), *schema.get("anyOf", [])]
+    inner += [schema[word] for word in ("items", "additionalProperties") if isinstance(schema.get(word), dict)]
+    if "anyOf" in schema:
+        assert len(schema["anyOf"]) == 2
+        assert schema["anyOf"][1] == {"type": "null"}
+    return set(schema).union(*map(schema_words, inner))
+
+
+def test_the_schema_uses_only_words_that_the_library_reads() -> None:
+    """core/bundle/src/schema.rs."""
+    known = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "enum", "exclusiveMinimum", "items"}
+    known |= {"maxLength", "maximum", "minLength", "minimum", "pattern", "properties", "required", "type"}
+    schema = json.loads((BUILD.parent / "docs" / "manifest.schema.json").read_text(encoding="utf-8"))
+    assert schema_words(schema) - known == {"$schema", "description", "title"}
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_bundle_is_refused_as_python_refuses_it(name: str, bundle: Path) -> None:
     DAMAGES[name][0](bundle)
@@ -270,118 +282,18 @@ def test_five_hundred_damaged_texts_of_manifests_have_the_same_verdict(bundle: P
         verdicts(bundle)
 
 
-def test_six_hundred_damaged_tables_have_the_same_verdict(bundle: Path) -> None:
+def test_four_hundred_damaged_tables_have_the_same_verdict(bundle: Path) -> None:
     rng, whole = random.Random(41), save(TABLES)
     listed(bundle, "draft.safetensors", whole)
     assert verdicts(bundle) == (None, None)
     end = 8 + int.from_bytes(whole[:8], "little")
-    for _ in range(600):
+    for _ in range(400):
         data = bytearray(whole)
         for _ in range(rng.choice([1, 1, 3])):
             place = rng.randrange(end)
             data[place] = rng.choice([data[place] ^ 1 << rng.randrange(8), *b'0123456789"[]{},:-. '])
         (bundle / "draft.safetensors").write_bytes(data)
         verdicts(bundle, verify=False)
-
-
-def test_the_library_exports_its_headers_and_nothing_else() -> None:
-    command = ["nm", "-gU"] if sys.platform == "darwin" else ["nm", "-D", "--defined-only"]
-    listing = subprocess.run([*command, str(LIBRARY)], capture_output=True, text=True, check=True).stdout
-    names = {line.split()[-1].lstrip("_") for line in listing.splitlines()}
-    assert {"sf_open", "sf_program_open", "sf_bundle_open", "sf_text_end"} <= names
-    assert all(name.startswith("sf_") for name in names)
-
-
-def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
-    lib, place, size, count = library(), c_void_p(), c_size_t(), c_int64()
-    assert lib.sf_bundle_open(bytes(bundle), 1, None) == BAD_ARGUMENT
-    code, handle = opened_with(None)
-    assert (code, lib.sf_bundle_error(handle)) == (BAD_ARGUMENT, b"the folder is a null pointer")
-    lib.sf_bundle_close(handle)
-    assert lib.sf_bundle_error(None)
-    assert lib.sf_text_error(None)
-    assert lib.sf_bundle_can_chat(None) == 0
-    assert lib.sf_bundle_spec(None, None) == BAD_ARGUMENT
-    lib.sf_bundle_close(None)
-    lib.sf_free_text(None)
-    assert lib.sf_text_end(None, byref(place), byref(size)) == BAD_ARGUMENT
-    with LibraryBundle(bundle) as opened:
-        assert lib.sf_bundle_spec(opened.handle, None) == BAD_ARGUMENT
-        spec = opened.spec()
-        spec.size = 3
-        assert lib.sf_bundle_spec(opened.handle, byref(spec)) == BAD_ARGUMENT
-        spec.size, spec.capacity, spec.vocab_size = 16, 0, 0  # an older caller, who knows two fields
-        assert lib.sf_bundle_spec(opened.handle, byref(spec)) == OK
-        assert (spec.size, spec.capacity, spec.vocab_size) == (16, 64, 0)
-        text = opened.text()
-        for code in (
-            lib.sf_text_encode(text.handle, None, 5, 0, byref(place), byref(count)),
-            lib.sf_text_encode(text.handle, b"abc", 3, 0, None, byref(count)),
-            lib.sf_text_decode(text.handle, None, 2, byref(place), byref(size)),
-            lib.sf_text_decode(text.handle, None, -2, byref(place), byref(size)),
-            lib.sf_text_ask(text.handle, b"abc", 3, None, None),
-            lib.sf_text_encode(text.handle, b"abc", 2**63, 0, byref(place), byref(count)),
-        ):
-            assert code == BAD_ARGUMENT
-            assert lib.sf_text_error(text.handle)
-        assert text.messages() == []
-        assert lib.sf_text_encode(text.handle, None, 0, 0, byref(place), byref(count)) == OK
-        assert count.value == 0
-        for wrong in ([-1], [2**32], [2**63 - 1]):
-            with pytest.raises(LibraryFailure, match="no token id"):
-                text.decode(wrong)
-
-
-def opened_with(folder: bytes | None) -> tuple[int, c_void_p]:
-    handle = c_void_p()
-    return library().sf_bundle_open(folder, 1, byref(handle)), handle
-
-
-def test_a_bundle_that_did_not_open_makes_no_text(tmp_path: Path) -> None:
-    code, handle = opened_with(bytes(tmp_path))
-    assert code == BAD_FILE
-    text = c_void_p()
-    assert library().sf_new_text(handle, byref(text)) == BROKEN
-    assert b"not open" in library().sf_text_error(text)
-    assert library().sf_text_take_back(text) == BROKEN
-    assert library().sf_bundle_can_chat(handle) == 0
-    assert library().sf_bundle_graph(handle) == b""
-    library().sf_free_text(text)
-    library().sf_bundle_close(handle)
-
-
-CALLS: list[Callable[[Any], Any]] = [
-    lambda text: text.encode(b"\xff"),
-    lambda text: text.render(b"\xff"),
-    lambda text: text.render(b"{}"),
-    lambda text: text.render([{"role": "user"}]),
-    lambda text: text.render([{"role": "user", "content": 3}]),
-    lambda text: text.render([{"role": "user", "content": "x", "more": "y"}]),
-    lambda text: text.reset(b"nonsense"),
-    lambda text: text.begin(b"[1]"),
-    lambda text: text.begin([""]),
-    lambda text: text.begin(b"[" * 100_000),
-    lambda text: text.push(1),
-]
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_what_cannot_be_taken_is_one_sentence(call: Callable[[Any], Any], bundle: Path) -> None:
-    with LibraryBundle(bundle) as opened:
-        text = opened.text()
-        with pytest.raises(LibraryFailure) as failure:
-            call(text)
-        assert failure.value.code == BAD_ARGUMENT
-        assert str(failure.value)
-        assert "\n" not in str(failure.value)
-        assert text.decode(text.encode("as before\0")) == "as before\0"
-
-
-def test_texts_outlive_their_bundle(bundle: Path) -> None:
-    opened = LibraryBundle(bundle)
-    text = opened.text()
-    opened.close()
-    assert text.decode(text.encode("still here")) == "still here"
 
 
 def test_a_small_stack_is_enough(bundle: Path) -> None:

@@ -307,16 +307,16 @@ def test_a_damaged_note_changes_nothing(tmp_path: Path) -> None:
         assert text.messages() == [{"role": "system", "content": "kept"}]
 
 
-def test_huge_texts_are_read_in_time(both: tuple[LibraryText, TextIO]) -> None:
+def test_huge_texts_are_read_in_time(both: tuple[LibraryText, TextIO], folder: Path) -> None:
     text, python = both
     million = ("The quick brown fox, 42 times. " * 40_000)[: 1 << 20]
-    assert text.encode(million) == python.encode_rendered(million)
-    spaces = " " * 1_200_000 + "x"
-    assert text.encode(spaces) == python.encode_rendered(spaces)
-    started = time.monotonic()
-    ten = text.encode(million * 10)
-    assert len(ten) > 1 << 20
-    assert time.monotonic() - started < 120
+    for words in (million[: 1 << 17], " " * 1_200_000 + "x", "\n" * 200_000 + "x"):
+        assert text.encode(words) == python.encode_rendered(words)
+    if folder == DEMO:
+        assert text.encode(million) == python.encode_rendered(million)
+        started = time.monotonic()
+        assert len(text.encode(million * 10)) > 1 << 20
+        assert time.monotonic() - started < 120  # a few seconds where nothing else runs
 
 
 def test_texts_of_one_bundle_work_in_many_threads(both: tuple[LibraryText, TextIO], folder: Path) -> None:

@@ -1,0 +1,218 @@
+//! sf_text: the text of one sequence.
+
+use std::ffi::{c_char, c_int, c_void, CString};
+
+use super::bundle::{opened, BundleHandle};
+use super::{free, guarded, need, optional_utf8, slice, utf8};
+use crate::error::{bad_argument, Result, BAD_ARGUMENT, BROKEN, END, OK};
+use crate::text::Text;
+
+/// sf_text
+pub struct TextHandle {
+    text: Option<Text>, // None where it could not be made, or broke
+    error: CString,
+    shown: Vec<u8>,
+    ids: Vec<i64>,
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_new_text(bundle: *mut BundleHandle, out: *mut *mut TextHandle) -> c_int {
+    if out.is_null() {
+        return BAD_ARGUMENT;
+    }
+    let mut handle = Box::new(TextHandle { text: None, error: CString::default(), shown: vec![], ids: vec![] });
+    let code = match opened(bundle) {
+        Ok(open) => {
+            handle.text = Some(Text::new(open.bundle.clone()));
+            OK
+        }
+        Err(code) => {
+            handle.error = c"the bundle is not open".to_owned();
+            code
+        }
+    };
+    unsafe { *out = Box::into_raw(handle) };
+    code
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_free_text(handle: *mut TextHandle) {
+    free(handle);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_error(handle: *const TextHandle) -> *const c_char {
+    match unsafe { handle.as_ref() } {
+        Some(handle) => handle.error.as_ptr(),
+        None => c"the text is a null pointer".as_ptr(),
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_encode(
+    handle: *mut TextHandle,
+    text: *const c_char,
+    bytes: usize,
+    marks: i32,
+    ids: *mut *const i64,
+    n: *mut i64,
+) -> c_int {
+    on(handle, |own, out| {
+        let found = own.encode(unsafe { utf8(text, bytes) }?, marks != 0)?;
+        unsafe { out.give_ids(&found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_decode(
+    handle: *mut TextHandle,
+    ids: *const i64,
+    n: i64,
+    text: *mut *const c_char,
+    bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| {
+        let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
+        let found = own.decode(unsafe { slice(ids, n) }?)?;
+        unsafe { out.give_text(found, text, bytes) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_render(
+    handle: *mut TextHandle,
+    messages: *const c_char,
+    bytes: usize,
+    text: *mut *const c_char,
+    text_bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| {
+        let found = own.render(unsafe { utf8(messages, bytes) }?)?;
+        unsafe { out.give_text(found, text, text_bytes) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_reset(handle: *mut TextHandle, messages: *const c_char, bytes: usize) -> c_int {
+    on(handle, |own, _| own.reset(unsafe { optional_utf8(messages, bytes) }?).map(|()| OK))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_ask(
+    handle: *mut TextHandle,
+    text: *const c_char,
+    bytes: usize,
+    ids: *mut *const i64,
+    n: *mut i64,
+) -> c_int {
+    on(handle, |own, out| {
+        need(ids)?;
+        need(n)?;
+        let found = own.ask(unsafe { utf8(text, bytes) }?)?;
+        unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_take_back(handle: *mut TextHandle) -> c_int {
+    on(handle, |own, _| {
+        own.take_back();
+        Ok(OK)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_messages(
+    handle: *mut TextHandle,
+    json: *mut *const c_char,
+    bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| unsafe { out.give_text(own.messages(), json, bytes) })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_save(handle: *mut TextHandle, note: *mut *const c_void, bytes: *mut usize) -> c_int {
+    on(handle, |own, out| {
+        need(note)?;
+        need(bytes)?;
+        let found = own.save()?;
+        unsafe { out.give_bytes(found, note.cast(), bytes) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_restore(handle: *mut TextHandle, note: *const c_void, bytes: usize) -> c_int {
+    on(handle, |own, _| own.restore(unsafe { slice(note.cast(), bytes) }?).map(|()| OK))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_begin(handle: *mut TextHandle, stops: *const c_char, bytes: usize) -> c_int {
+    on(handle, |own, _| own.begin(unsafe { optional_utf8(stops, bytes) }?).map(|()| OK))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_push(
+    handle: *mut TextHandle,
+    id: i64,
+    text: *mut *const c_char,
+    bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| {
+        need(text)?;
+        need(bytes)?;
+        let (found, stopped) = own.push(id)?;
+        unsafe { out.give_text(found, text, bytes) }?;
+        Ok(if stopped { END } else { OK })
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_end(handle: *mut TextHandle, text: *mut *const c_char, bytes: *mut usize) -> c_int {
+    on(handle, |own, out| {
+        need(text)?;
+        need(bytes)?;
+        let found = own.end()?;
+        unsafe { out.give_text(found, text, bytes) }
+    })
+}
+
+impl TextHandle {
+    unsafe fn give_ids(&mut self, found: &[u32], ids: *mut *const i64, n: *mut i64) -> Result<c_int> {
+        need(ids)?;
+        need(n)?;
+        self.ids.clear();
+        self.ids.extend(found.iter().map(|&id| i64::from(id)));
+        unsafe { (*ids, *n) = (self.ids.as_ptr(), self.ids.len() as i64) };
+        Ok(OK)
+    }
+
+    unsafe fn give_text(&mut self, found: String, text: *mut *const c_char, bytes: *mut usize) -> Result<c_int> {
+        unsafe { self.give_bytes(found.into_bytes(), text, bytes) }
+    }
+
+    unsafe fn give_bytes(&mut self, found: Vec<u8>, place: *mut *const c_char, bytes: *mut usize) -> Result<c_int> {
+        need(place)?;
+        need(bytes)?;
+        self.shown = found;
+        unsafe { (*place, *bytes) = (self.shown.as_ptr().cast(), self.shown.len()) };
+        Ok(OK)
+    }
+}
+
+/// Runs `body` on the text of a handle, which it may not leave half changed: after a panic the text is gone.
+fn on(handle: *mut TextHandle, body: impl FnOnce(&mut Text, &mut TextHandle) -> Result<c_int>) -> c_int {
+    let Some(handle) = (unsafe { handle.as_mut() }) else {
+        return BAD_ARGUMENT;
+    };
+    let Some(mut text) = handle.text.take() else {
+        handle.error = c"this text could not be made, or broke; free it".to_owned();
+        return BROKEN;
+    };
+    let mut error = std::mem::take(&mut handle.error);
+    let code = guarded(&mut error, || body(&mut text, handle));
+    handle.error = error;
+    if code != BROKEN {
+        handle.text = Some(text);
+    }
+    code
+}
