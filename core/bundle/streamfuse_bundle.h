@@ -19,8 +19,8 @@
  *
  * Rules, as in core/streamfuse.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code; the sentence of the last
- *     failure stays on the handle; a bundle's is that of opening it. sf_bundle_open and sf_new_text give a handle also where they fail, unless memory is
- *     out; it must be freed like any other.
+ *     failure stays on the handle; a bundle's is that of opening it. sf_bundle_open and sf_new_text give a handle also
+ * where they fail, unless memory is out; it must be freed like any other.
  *   - A bundle never changes: any threads may use it. A text is used by one thread at a time. Texts keep their bundle
  *     alive.
  *   - Text is UTF-8 with its length in bytes and may hold zero bytes; lists of text are JSON. What is handed out
@@ -80,9 +80,9 @@ SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t m
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
 
 /* A chat as the model was trained to read it, up to where its answer begins. messages: a JSON list of
- * {"role": ..., "content": ...}. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. For people to
- * read: token ids of a chat come from sf_text_ask, which alone knows control tokens of the template from those that a
- * message spells. */
+ * {"role": ..., "content": ...}. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. For people
+ * to read: token ids of a chat come from sf_text_ask, which alone knows control tokens of the template from those that
+ * a message spells. */
 SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
 
 /* ---- a conversation ------------------------------------------------------------------------------------------------
@@ -93,7 +93,8 @@ SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
 
 /* Adds a turn of the user: the token ids of the whole context, for sf_start. What the model wrote in earlier turns
  * keeps the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or
- * forgotten by sf_text_take_back; SF_BAD_ARGUMENT where an earlier one still waits for that. A stream that runs is ended.
+ * forgotten by sf_text_take_back; SF_BAD_ARGUMENT where an earlier one still waits for that. A stream that runs is
+ * ended.
  */
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 

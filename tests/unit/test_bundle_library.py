@@ -192,12 +192,15 @@ def test_hashes_can_be_skipped_but_sizes_cannot(bundle: Path) -> None:
     assert verdicts(bundle, verify=False) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("{}", "not a tokenizer"), ("", "not a tokenizer"), ('{"model": ' + "[" * 9999, "not a tokenizer")],
-)
-def test_a_file_that_is_no_tokenizer_is_named(text: str, words: str, bundle: Path) -> None:
-    listed(bundle, "tokenizer.json", text.encode())
+@pytest.mark.parametrize("kind", ["an object", "nothing", "brackets", "decoders", "pre_tokenizers"])
+def test_a_file_that_is_no_tokenizer_is_named(kind: str, bundle: Path) -> None:
+    made = json.loads((bundle / "tokenizer.json").read_text(encoding="utf-8"))
+    nested: dict[str, Any] = made["decoder"]
+    for _ in range(120):  # some of it makes the library panic
+        nested = {"type": "Sequence", "decoders" if kind == "decoders" else "pretokenizers": [nested]}
+    texts = {"an object": "{}", "nothing": "", "brackets": '{"model": ' + "[" * 9999}
+    listed(bundle, "tokenizer.json", texts.get(kind, json.dumps({**made, kind[:-1]: nested})).encode())
+    words = "not a tokenizer"
     expected, found = verdicts(bundle)
     assert words in str(expected)
     assert words in str(found)

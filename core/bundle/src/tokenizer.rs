@@ -1,5 +1,6 @@
 //! Hugging Face's tokenizers, the library that Python uses, so that the ids are the same by construction.
 
+use std::panic::catch_unwind;
 use std::path::Path;
 
 use aho_corasick::AhoCorasick;
@@ -19,7 +20,10 @@ impl Tokenizer {
     /// What the file says of lengths (truncation, padding) is for training, so it is dropped.
     pub fn new(file: &[u8], path: &Path) -> Result<Tokenizer> {
         let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
-        let mut inner = tokenizers::Tokenizer::from_bytes(file).map_err(|error| refuse(one_line(&error)))?;
+        // Some files that are none make the library panic.
+        let mut inner = catch_unwind(|| tokenizers::Tokenizer::from_bytes(file))
+            .map_err(|_| refuse("its library broke".to_owned()))?
+            .map_err(|error| refuse(one_line(&error)))?;
         inner.with_truncation(None).map_err(|error| refuse(one_line(&error)))?.with_padding(None);
         let special = inner.get_added_tokens_decoder().into_values().filter(|token| token.special);
         let spelt: Vec<String> =
