@@ -42,7 +42,7 @@ export PYTHONSAFEPATH := 1
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
-BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/src/*) docs/manifest.schema.json
+BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/src/*.rs core/bundle/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
