@@ -95,6 +95,8 @@ ios: $(if $(CARGO),build/ios/coreml/.made $(MANIFEST) build/e2e/manifest.json bu
 		ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/ios/swift
 	ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/ios/swift-thread --sanitize=thread \
 		--filter SessionTests
+	$(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
+		ios_demo/tools/swift test --package-path ios_demo/App --scratch-path build/ios/app
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
 build/ios/coreml/.made: tests/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) $(wildcard emulator/*.py \

@@ -1,0 +1,43 @@
+// swift-tools-version: 6.0
+import PackageDescription
+
+// What the app is made of: its behaviour in plain Swift, which is tested on Linux, its screens, and the library behind
+// both. The last is there where STREAMFUSE_LIBRARIES is set, as in ../StreamFuse/Package.swift.
+let hasLibraries = !(Context.environment["STREAMFUSE_LIBRARIES"] ?? "").isEmpty
+let streamFuse = "StreamFuse"
+// Swift 6.0 on Linux: libswiftObservation.so names a function that no library has, and calls it nowhere but at a fatal error.
+let link: [LinkerSetting] = [.unsafeFlags(["-Xlinker", "--allow-shlib-undefined"], .when(platforms: [.linux]))]
+
+let package = Package(
+  name: "StreamFuseApp",
+  platforms: [.iOS(.v18), .macOS(.v15)],
+  products: [.library(name: "AppScreens", targets: ["AppScreens"])],
+  dependencies: [.package(path: "../StreamFuse")],
+  targets: [
+    .target(name: "AppModel", dependencies: [.product(name: "StreamFuseCore", package: streamFuse)]),
+    .target(name: "AppScreens", dependencies: ["AppModel"]),
+    .testTarget(name: "AppModelTests", dependencies: ["AppModel"], linkerSettings: link),
+  ],
+  swiftLanguageModes: [.v6],
+  cxxLanguageStandard: .cxx20
+)
+
+if hasLibraries {
+  package.products.append(.library(name: "AppLibrary", targets: ["AppLibrary"]))
+  package.targets += [
+    .target(name: "AppLibrary", dependencies: ["AppModel", .product(name: "StreamFuse", package: streamFuse)]),
+    .testTarget(name: "AppLibraryTests", dependencies: ["AppLibrary"], linkerSettings: link),
+  ]
+}
+
+// Where there is no SwiftUI, the screens are compiled against declarations of it, which checks their types.
+#if os(Linux)
+  let apple: [Target] = [
+    .target(name: "Accessibility", path: "Tests/Apple/Accessibility"),
+    .target(name: "UIKit", path: "Tests/Apple/UIKit"),
+    .target(name: "UniformTypeIdentifiers", path: "Tests/Apple/UniformTypeIdentifiers"),
+    .target(name: "SwiftUI", dependencies: ["UIKit", "UniformTypeIdentifiers"], path: "Tests/Apple/SwiftUI"),
+  ]
+  package.targets += apple
+  package.targets.first { $0.name == "AppScreens" }?.dependencies += apple.map { .byName(name: $0.name) }
+#endif

@@ -1,0 +1,17 @@
+import AppModel
+import Foundation
+import StreamFuse
+
+/// The library itself.
+public struct InstalledLibrary: Library {
+  /// The library.
+  public init() {}
+
+  public func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
+    let model = try await StreamFuse.load(from: folder) {
+      $0.threads = threads
+      $0.checkHashes = checkHashes
+    }
+    return LoadedModel(model, threads: threads)
+  }
+}

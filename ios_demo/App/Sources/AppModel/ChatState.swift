@@ -1,0 +1,63 @@
+import StreamFuseCore
+
+/// What the chat is doing.
+public enum Phase: Sendable {
+  /// Nothing is chosen.
+  case noBundle
+  /// The bundle is being loaded.
+  case loading
+  /// It may be asked.
+  case ready
+  /// It answers.
+  case writing
+  /// The benchmark has the model.
+  case lent
+  /// The chosen bundle could not be loaded.
+  case failed
+}
+
+/// The chat screen.
+public struct ChatState: Sendable, Equatable {
+  /// What the chat is doing.
+  public internal(set) var phase = Phase.loading
+  /// The bundle's name.
+  public internal(set) var bundle: String?
+  /// Whether the bundle can chat; else it only continues text.
+  public internal(set) var canChat = true
+  /// The conversation.
+  public internal(set) var turns: [Turn] = []
+  /// Figures of the last answer.
+  public internal(set) var live: Live?
+  /// What went wrong last.
+  public internal(set) var error: String?
+  /// A text that was refused, for the input field.
+  public internal(set) var unsent: String?
+
+  /// Whether the bundles screen should be offered.
+  public var wantsBundle: Bool { phase == .noBundle || phase == .failed }
+
+  /// A sentence under the conversation. It is announced when it changes, so it changes when an answer begins and ends, not
+  /// with each token.
+  public var note: String? {
+    switch phase {
+    case .noBundle: Word.noBundle()
+    case .loading: Word.loading(bundle ?? "")
+    case .lent: Word.lent()
+    case .writing: (live?.tokens ?? 0) == 0 ? Word.reading() : Word.writing()
+    case .ready: turns.last.map(Self.note) ?? Word.welcome()
+    case .failed: nil
+    }
+  }
+
+  /// How the last answer ended.
+  private static func note(of turn: Turn) -> String {
+    switch turn.end {
+    case End.stopped: Word.endStopped()
+    case End.left: Word.endLeft()
+    case End.failed: Word.endFailed()
+    case "length": Word.endLength()
+    case "context": Word.endContext()
+    default: Word.endComplete()
+    }
+  }
+}

@@ -1,0 +1,80 @@
+import Foundation
+import StreamFuseCore
+
+/// The app's border to the library: what its models ask for. They are tested over another one.
+public protocol Library: Sendable {
+  /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in.
+  func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel
+}
+
+/// A bundle that is open; its memory goes with the last reference.
+public protocol OpenModel: Sendable {
+  /// Without a chat template the model only continues text, and has no system prompt.
+  var canChat: Bool { get }
+  /// Threads of the engine; nil where it chose them itself.
+  var threads: Int? { get }
+
+  /// A conversation that begins with these messages.
+  func session(instructions: String?, history: [Message]) -> any OpenSession
+}
+
+/// A conversation.
+public protocol OpenSession: Sendable {
+  /// What the last answer took.
+  var statistics: Statistics? { get async throws }
+
+  /// Asks, and gives the answer in pieces while it is written.
+  @MainActor func answer(to words: String, _ config: GenerationConfig, take: @MainActor (Piece) -> Void) async throws
+
+  /// Ends the answer that is being written at its next token.
+  func stop()
+
+  /// Writes the model's memory of the conversation to a file.
+  func save(to file: URL) async throws
+
+  /// Takes back what `save` wrote.
+  func restore(from file: URL) async throws
+}
+
+/// A model of the library.
+public struct LoadedModel: OpenModel {
+  private let model: Model
+  public let threads: Int?
+
+  /// A model that was loaded with so many threads.
+  public init(_ model: Model, threads: Int?) {
+    self.model = model
+    self.threads = threads
+  }
+
+  public var canChat: Bool { model.canChat }
+
+  public func session(instructions: String?, history: [Message]) -> any OpenSession {
+    if model.canChat {
+      let chat = model.chat(instructions: instructions, history: history)
+      return LoadedSession(text: chat) { words, config in chat.stream(to: words) { $0 = config } }
+    }
+    let completion = model.completion()
+    return LoadedSession(text: completion) { words, config in completion.stream(after: words) { $0 = config } }
+  }
+}
+
+/// A chat or a completion of the library.
+private struct LoadedSession: OpenSession {
+  let text: any TextSession
+  let ask: @Sendable (String, GenerationConfig) -> Answer
+
+  var statistics: Statistics? {
+    get async throws { try await text.statistics }
+  }
+
+  func answer(to words: String, _ config: GenerationConfig, take: @MainActor (Piece) -> Void) async throws {
+    for try await piece in ask(words, config) { take(piece) }
+  }
+
+  func stop() { text.stop() }
+
+  func save(to file: URL) async throws { try await text.save(to: file) }
+
+  func restore(from file: URL) async throws { try await text.restore(from: file) }
+}

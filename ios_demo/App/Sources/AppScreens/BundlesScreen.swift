@@ -1,0 +1,83 @@
+#if canImport(UIKit)
+  import Accessibility
+  import AppModel
+  import SwiftUI
+  import UniformTypeIdentifiers
+
+  /// The bundles on this device, and a way to bring one in.
+  struct BundlesScreen: View {
+    /// The bundles.
+    let bundles: BundlesModel
+
+    @State private var picking = false
+    @State private var asking = false
+    @State private var doomed: Installed?
+
+    var body: some View {
+      List {
+        if bundles.installed.isEmpty && bundles.importing == nil {
+          Text(.noneInstalled).foregroundStyle(Color(.textSecondary))
+        }
+        ForEach(bundles.installed) { row($0) }
+        if let message = bundles.message {
+          Text(verbatim: message).textSelection(.enabled)
+        }
+        if let importing = bundles.importing {
+          progress(importing)
+        } else {
+          Button { picking = true } label: { Text(.importFolder) }
+        }
+      }
+      .navigationTitle(Text(.bundles))
+      .fileImporter(isPresented: $picking, allowedContentTypes: [.folder]) { picked in
+        switch picked {
+        case .success(let folder): bundles.take(folder)
+        case .failure(let error): bundles.report(error)
+        }
+      }
+      .alert(
+        Text(verbatim: Word.deleteQuestion(doomed?.name ?? "")),
+        isPresented: $asking, presenting: doomed
+      ) { bundle in
+        Button(role: .destructive) { bundles.delete(bundle.name) } label: { Text(.delete) }
+        Button(role: .cancel) {} label: { Text(.cancel) }
+      }
+      .onChange(of: bundles.message) { _, message in
+        if let message { AccessibilityNotification.Announcement(message).post() }
+      }
+    }
+
+    private func row(_ bundle: Installed) -> some View {
+      let chosen = bundle.name == bundles.chosen
+      let bytes = size(bundle.bytes)
+      return HStack {
+        Button { bundles.choose(bundle.name) } label: {
+          HStack {
+            Image(systemName: chosen ? "largecircle.fill.circle" : "circle").foregroundStyle(Color(.accent))
+            Text(verbatim: Word.bundleRow(bundle.name, bytes)).foregroundStyle(Color(.text))
+          }
+          .frame(maxWidth: .infinity, minHeight: 44, alignment: .leading)
+        }
+        .accessibilityLabel(Text(verbatim: (chosen ? Word.inUse : Word.useNamed)(bundle.name, bytes)))
+        Button {
+          doomed = bundle
+          asking = true
+        } label: {
+          Image(systemName: "trash").frame(width: 44, height: 44)
+        }
+        .accessibilityLabel(Text(verbatim: Word.deleteNamed(bundle.name)))
+      }
+      .buttonStyle(.borderless)  // else a tap anywhere in the row presses both
+    }
+
+    @ViewBuilder private func progress(_ progress: ImportProgress) -> some View {
+      switch progress {
+      case .copying(let done, let total) where total > 0:
+        ProgressView(value: Double(done), total: Double(total)) { Text(verbatim: progress.text) }
+      default:
+        ProgressView { Text(verbatim: progress.text) }
+      }
+      Button { bundles.cancel() } label: { Text(.cancel) }
+    }
+  }
+#endif

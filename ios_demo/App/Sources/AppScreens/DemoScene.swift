@@ -1,0 +1,105 @@
+#if canImport(UIKit)
+  import AppModel
+  import SwiftUI
+  import UIKit
+
+  /// The whole app over a library: `var body: some Scene { DemoScene(library: ...) }`.
+  public struct DemoScene: Scene {
+    @Environment(\.scenePhase) private var phase
+    @State private var parts: Parts
+
+    /// Keeps bundles and the chat in the app's support folder, outside of the device's backups: bundles are large, and can
+    /// be had again.
+    public init(library: any Library) {
+      var folder = URL.applicationSupportDirectory.appending(path: "streamfuse")
+      try? FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+      var values = URLResourceValues()
+      values.isExcludedFromBackup = true
+      try? folder.setResourceValues(values)
+      let device = UIDevice.current
+      let lines = [
+        Word.reportDevice(Self.machine), Word.reportSystem("\(device.systemName) \(device.systemVersion)"),
+      ]
+      _parts = State(initialValue: Parts(library, folder: folder, defaults: .standard, device: lines))
+    }
+
+    public var body: some Scene {
+      WindowGroup { RootScreen(parts: parts).tint(Color(.accent)) }
+        .onChange(of: phase) { _, phase in
+          if phase == .background { leave() }
+        }
+    }
+
+    /// Asks the system for the moment that saving takes.
+    private func leave() {
+      let time = BackgroundTime(), saved = parts.leave()
+      Task {
+        await saved.value
+        time.end()
+      }
+    }
+
+    /// For example iPhone17,1.
+    private static var machine: String {
+      var name = utsname()
+      uname(&name)
+      return withUnsafeBytes(of: &name.machine) { String(decoding: $0.prefix { $0 != 0 }, as: UTF8.self) }
+    }
+  }
+
+  /// Time that the system gives after the user has left; it ends by itself where it was too short.
+  @MainActor
+  private final class BackgroundTime {
+    private var id = UIBackgroundTaskIdentifier.invalid
+
+    init() { id = UIApplication.shared.beginBackgroundTask { [weak self] in self?.end() } }
+
+    func end() {
+      if id != .invalid { UIApplication.shared.endBackgroundTask(id) }
+      id = .invalid
+    }
+  }
+
+  /// The chat, and the ways to the other screens.
+  private struct RootScreen: View {
+    private enum Page: Hashable { case bundles, settings, benchmark }
+
+    let parts: Parts
+    @State private var path: [Page] = []
+
+    var body: some View {
+      NavigationStack(path: $path) {
+        ChatScreen(chat: parts.chat) { path.append(.bundles) }
+          .navigationTitle(Text(verbatim: parts.chat.state.bundle ?? ""))
+          .navigationBarTitleDisplayMode(.inline)
+          .toolbar { toolbar }
+          .navigationDestination(for: Page.self) { page in
+            switch page {
+            case .bundles: BundlesScreen(bundles: parts.bundles)
+            case .settings: SettingsScreen(store: parts.settings)
+            case .benchmark: BenchmarkScreen(benchmark: parts.benchmark)
+            }
+          }
+      }
+      // Other threads load the bundle again: once the user is back, not with each digit.
+      .onChange(of: path) { _, path in
+        if path.isEmpty { parts.chat.applySettings() }
+      }
+    }
+
+    private var toolbar: some ToolbarContent {
+      ToolbarItemGroup(placement: .topBarTrailing) {
+        Button { parts.chat.newChat() } label: { Image(systemName: "square.and.pencil") }
+          .accessibilityLabel(Text(.newChat))
+        Menu {
+          Button { path.append(.bundles) } label: { Text(.bundles) }
+          Button { path.append(.settings) } label: { Text(.settings) }
+          Button { path.append(.benchmark) } label: { Text(.benchmark) }
+        } label: {
+          Image(systemName: "ellipsis.circle")
+        }
+        .accessibilityLabel(Text(.more))
+      }
+    }
+  }
+#endif

@@ -1,0 +1,74 @@
+import AppLibrary
+import Foundation
+import StreamFuse
+import XCTest
+
+@testable import AppModel
+
+/// The app's behaviour over the real library and the demo bundle, as a person uses it.
+@MainActor
+final class RealBundleTests: XCTestCase {
+  private let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
+  private let root = FileManager.default.temporaryDirectory.appending(path: UUID().uuidString)
+  private let suite = UUID().uuidString
+
+  override func tearDown() async throws {
+    try? FileManager.default.removeItem(at: root)
+    UserDefaults.standard.removePersistentDomain(forName: suite)
+  }
+
+  private func start() -> Parts {
+    Parts(InstalledLibrary(), folder: root, defaults: UserDefaults(suiteName: suite)!, device: [])
+  }
+
+  private func until(_ condition: () -> Bool) async throws {
+    for _ in 0..<30_000 where !condition() { try await Task.sleep(for: .milliseconds(2)) }
+    XCTAssertTrue(condition())
+  }
+
+  private func ask(_ chat: ChatModel, _ words: String) async throws -> Turn {
+    try await until { chat.state.phase == .ready }
+    chat.send(words)
+    try await until { chat.state.phase == .ready }
+    XCTAssertNil(chat.state.error)
+    return try XCTUnwrap(chat.state.turns.last)
+  }
+
+  func testABundleIsBroughtInAskedStoppedLeftAndAskedAgain() async throws {
+    let demo = repository.appending(path: "build/demo").resolvingSymlinksInPath()
+    let model = try await StreamFuse.load(from: demo)
+    let words = ["Why is the sky blue?", "And at night?"]
+    let straight = model.chat()
+    var wanted: [String] = []
+    for question in words {
+      wanted.append(try await straight.respond(to: question) { ($0.temperature, $0.maxNewTokens) = (0, 24) }.text)
+    }
+
+    let parts = start()
+    await parts.bundles.take(demo)?.value
+    XCTAssertEqual(parts.bundles.message, "demo is checked and in use.")
+    try parts.settings.set(.temperature, "0")
+    try parts.settings.set(.maxNewTokens, "24")
+    let first = try await ask(parts.chat, words[0])
+    XCTAssertEqual(first.text, wanted[0])
+    XCTAssertTrue(first.runs.contains { $0.source != .model }, "drafts are used and shown")
+    await parts.leave().value
+
+    let again = start()
+    again.settings.set(.off)
+    let second = try await ask(again.chat, words[1])
+    XCTAssertEqual(second.text, wanted[1], "in a new process, without drafts")
+    XCTAssertEqual(second.runs.count, 1)
+
+    try again.settings.set(.maxNewTokens, "400")
+    again.chat.send("Tell me a long story.")
+    try await until { (again.chat.state.live?.tokens ?? 0) > 3 }
+    again.chat.stop()
+    try await until { again.chat.state.phase == .ready }
+    XCTAssertEqual(again.chat.state.note, "Stopped.")
+
+    await again.benchmark.run(prompt: words[0], tokens: "12")?.value
+    let report = try XCTUnwrap(again.benchmark.report, again.benchmark.message ?? "")
+    XCTAssertTrue(report.contains("All answers are equal."), report)
+  }
+}

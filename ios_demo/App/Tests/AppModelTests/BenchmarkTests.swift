@@ -1,0 +1,64 @@
+import Foundation
+import XCTest
+
+@testable import AppModel
+
+/// The benchmark over the fake library, and its report.
+final class BenchmarkTests: AppTestCase {
+  private func measured(_ text: String, _ rate: Double) -> Measured { Measured(text: text, statistics: figures(9, rate: rate)) }
+
+  func testBothModesAnswerOnTheChatsOwnModelWhichTheChatHasAgainAfterwards() async throws {
+    try use("demo")
+    let parts = start()
+    try await ready(parts.chat)
+    let task = parts.benchmark.run(prompt: "Hello", tokens: "8")
+    XCTAssertEqual(parts.benchmark.note, "Answer 1 of 7")
+    await task?.value
+    let report = try XCTUnwrap(parts.benchmark.report)
+    XCTAssertEqual(parts.benchmark.note, "The benchmark is finished.")
+    XCTAssertEqual(parts.benchmark.done, 7)
+    XCTAssertTrue(report.contains("Device: X\nBundle: demo, threads: automatic\n"), report)
+    XCTAssertNotNil(report.firstMatch(of: /tokens\/s +20\.0 +40\.0\n/), report)
+    XCTAssertTrue(report.contains("All answers are equal."), report)
+    XCTAssertEqual(library.opened, 1)
+    XCTAssertEqual(parts.chat.state.phase, .ready)
+  }
+
+  func testCancelGivesTheModelBack() async throws {
+    try use("demo")
+    let parts = start()
+    try await ready(parts.chat)
+    library.gate = 3
+    let task = parts.benchmark.run(prompt: "Hello", tokens: "8")
+    try await until { library.gate == 0 }
+    XCTAssertEqual(parts.chat.state.note, "The benchmark is running.")
+    parts.benchmark.cancel()
+    library.gate = nil
+    await task?.value
+    XCTAssertEqual(parts.benchmark.note, "The benchmark was cancelled.")
+    let turns = try await ask(parts.chat, "Hello")
+    XCTAssertEqual(turns.count, 2)
+  }
+
+  func testWhatCannotBeMeasuredIsSaid() async throws {
+    let parts = start()
+    await parts.benchmark.run(prompt: "", tokens: "")?.value
+    XCTAssertEqual(parts.benchmark.note, "Choose a bundle first.")
+    XCTAssertNil(parts.benchmark.run(prompt: "", tokens: "none"))
+    XCTAssertEqual(parts.benchmark.note, "\"none\" is not a number.")
+  }
+
+  func testTheReportHasMediansAndSaysWhetherTheAnswersAreEqual() async {
+    var runs = Measurement(
+      bundle: "demo", threads: 4,
+      plain: [measured("a", 20), measured("a", 10), measured("a", 11)],
+      speculative: [measured("a", 30), measured("a", 22), measured("a", 21)])
+    let text = runs.report(["Device: X"])
+    XCTAssertTrue(text.hasPrefix("streamfuse benchmark\nDevice: X\nBundle: demo, threads: 4\n"), text)
+    XCTAssertNotNil(text.firstMatch(of: /tokens\/s +11\.0 +22\.0\n  slowest +10\.0 +21\.0\n  fastest +20\.0 +30\.0\n/), text)
+    XCTAssertTrue(text.contains("Speed-up: 2.00\nAll answers are equal.\n"), text)
+    XCTAssertFalse(text.contains("Plain passes"), text)
+    runs.speculative = [measured("b", 1)]
+    XCTAssertTrue(runs.report([]).contains("The answers differ."))
+  }
+}

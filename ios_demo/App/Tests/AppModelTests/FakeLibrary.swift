@@ -1,0 +1,185 @@
+import Foundation
+import StreamFuseCore
+import XCTest
+
+@testable import AppModel
+
+/// A library whose words are arithmetic over everything that was said before, so that a turn which is lost, doubled or
+/// read anew in another form changes the text. A folder with manifest.json is a bundle, one with `damaged` in it is not.
+@MainActor
+final class FakeLibrary: Library {
+  /// Words that may be written; nil: as many as wanted.
+  var gate: Int? { didSet { wake() } }
+  var opened = 0
+  var histories = 0
+  var damagedCaches = false
+  private var waiting: [CheckedContinuation<Void, Never>] = []
+
+  nonisolated init() {}
+
+  func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
+    guard FileManager.default.fileExists(atPath: folder.appending(path: "manifest.json").path) else {
+      throw StreamFuseError(.badFile, "\(folder.lastPathComponent) holds no manifest.json")
+    }
+    if FileManager.default.fileExists(atPath: folder.appending(path: "damaged").path) {
+      throw StreamFuseError(.badFile, "model.pte is not the file that the manifest names.")
+    }
+    opened += 1
+    return FakeModel(library: self, threads: threads)
+  }
+
+  /// Lets one word be written.
+  func pass() async {
+    while gate == 0 { await withCheckedContinuation { waiting.append($0) } }
+    if let left = gate { gate = left - 1 }
+  }
+
+  func wake() {
+    let woken = waiting
+    waiting = []
+    for one in woken { one.resume() }
+  }
+}
+
+private struct FakeModel: OpenModel {
+  let library: FakeLibrary
+  let threads: Int?
+  let canChat = true
+
+  func session(instructions: String?, history: [Message]) -> any OpenSession {
+    MainActor.assumeIsolated {
+      if !history.isEmpty { library.histories += 1 }
+      return FakeSession(library, [Message(role: .system, content: instructions ?? "")] + history)
+    }
+  }
+}
+
+@MainActor
+private final class FakeSession: OpenSession {
+  let library: FakeLibrary
+  var messages: [Message]
+  var stopped = false
+  var writing = false
+  var statistics: Statistics?
+
+  init(_ library: FakeLibrary, _ messages: [Message]) {
+    self.library = library
+    self.messages = messages
+  }
+
+  func answer(to words: String, _ config: GenerationConfig, take: @MainActor (Piece) -> Void) async throws {
+    if words.contains("refuse") { throw StreamFuseError(.badArgument, "This prompt is too long.") }
+    let drafts = config.enableSpeculativeDecoding != false
+    let most = config.maxNewTokens ?? 20
+    let asked = messages + [Message(role: .user, content: words)]
+    var answer = "", count = 0
+    (stopped, writing) = (false, true)
+    while count < most && !stopped {
+      await library.pass()
+      try Task.checkCancellation()
+      if stopped { break }
+      let seed = asked.map { "\($0.role)\($0.content)" }.joined() + answer + "\(config.temperature ?? 0)"
+      let token = seed.utf8.reduce(7) { ($0 * 31 + Int($1)) % 1009 }
+      let word = "\(count == 0 ? "" : " ")w\(token)"
+      answer += word
+      count += 1
+      take(Piece(text: word, token: token, source: drafts ? Source.allCases[count % 4] : .model))
+    }
+    writing = false
+    if count > 0 { messages = asked + [Message(role: .assistant, content: answer)] }
+    statistics = figures(count, drafts: drafts, end: count == most ? "length" : "stopped")
+  }
+
+  nonisolated func stop() {
+    MainActor.assumeIsolated {
+      // As the library: nothing happens where nothing is written.
+      if writing { stopped = true }
+      library.wake()
+    }
+  }
+
+  func save(to file: URL) async throws { try JSONEncoder().encode(messages).write(to: file) }
+
+  func restore(from file: URL) async throws {
+    if library.damagedCaches { throw StreamFuseError(.badFile, "This is no saved chat.") }
+    messages = try JSONDecoder().decode([Message].self, from: Data(contentsOf: file))
+  }
+}
+
+/// Statistics of an answer.
+func figures(_ tokens: Int, drafts: Bool = true, rate: Double? = nil, end: String = "length") -> Statistics {
+  let json = """
+    {"prompt_tokens": 5, "generated_tokens": \(tokens), "model_load_ms": 1, "prefill_ms": 2, "first_token_ms": 12,
+     "decode_token_per_sec": \(rate ?? (drafts ? 40 : 20)), "prefill_token_per_sec": 9, "rounds": 1,
+     "target_forward_passes": 1, "draft_tokens_proposed": \(drafts ? 2 * tokens : 0),
+     "draft_tokens_accepted": \(drafts ? tokens / 2 : 0), "acceptance_rate": 0.25, "acceptance_per_depth": [],
+     "mean_accepted_tokens": \(drafts ? 2 : 1), "time_ms": {}, "widths": {}, "speculative": \(drafts),
+     "fallback_reason": \(drafts ? "null" : "\"off by request\""), "finish_reason": "\(end)", "acceptance_per_rank": [],
+     "fallback_reasons": {}, "cost_ms": {}, "accepted_by_source": {}, "prefilled_tokens": 5, "streams_passes": 0,
+     "near_ties": 0}
+    """
+  do {
+    return try Statistics(json: Data(json.utf8))
+  } catch {
+    fatalError("\(error)")
+  }
+}
+
+/// A folder and the user's defaults of a test, which processes of the app share.
+@MainActor
+class AppTestCase: XCTestCase {
+  let root = FileManager.default.temporaryDirectory.appending(path: UUID().uuidString)
+  let library = FakeLibrary()
+  private let suite = UUID().uuidString
+  var defaults: UserDefaults { UserDefaults(suiteName: suite)! }
+
+  override func tearDown() async throws {
+    try? FileManager.default.removeItem(at: root)
+    UserDefaults.standard.removePersistentDomain(forName: suite)
+  }
+
+  /// The app as a new process makes it.
+  func start() -> Parts { Parts(library, folder: root, defaults: defaults, device: ["Device: X"]) }
+
+  /// Writes a bundle, and chooses it.
+  @discardableResult
+  func use(_ name: String, damaged: Bool = false) throws -> URL {
+    let folder = root.appending(path: "bundles/\(name)")
+    try write("{}", to: folder.appending(path: "manifest.json"))
+    if damaged { try write("", to: folder.appending(path: "damaged")) }
+    defaults.set(name, forKey: "bundle")
+    return folder
+  }
+
+  func write(_ text: String, to file: URL) throws {
+    try FileManager.default.createDirectory(at: file.deletingLastPathComponent(), withIntermediateDirectories: true)
+    try Data(text.utf8).write(to: file)
+  }
+
+  /// Waits until something is so.
+  func until(_ condition: () -> Bool) async throws {
+    for _ in 0..<5000 {
+      if condition() { return }
+      try await Task.sleep(for: .milliseconds(2))
+    }
+    XCTFail("it does not come")
+  }
+
+  func ready(_ chat: ChatModel) async throws { try await until { chat.state.phase == .ready } }
+
+  /// Asks, and waits for the answer.
+  func ask(_ chat: ChatModel, _ text: String) async throws -> [Turn] {
+    try await ready(chat)
+    XCTAssertTrue(chat.send(text))
+    try await ready(chat)
+    return chat.state.turns
+  }
+
+  /// Asks, and waits until so many words are written and no more may be.
+  func ask(_ chat: ChatModel, _ text: String, words: Int) async throws {
+    try await ready(chat)
+    library.gate = words
+    chat.send(text)
+    try await until { library.gate == 0 && (chat.state.live?.tokens ?? 0) == words }
+  }
+}

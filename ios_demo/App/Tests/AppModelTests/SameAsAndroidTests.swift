@@ -1,0 +1,49 @@
+import Foundation
+import XCTest
+
+@testable import AppModel
+
+/// Both apps say the same in the same colours.
+final class SameAsAndroidTests: XCTestCase {
+  private let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
+
+  /// Names and values of one of the Android app's resources.
+  private func resource(_ path: String) throws -> [String: String] {
+    let xml = try String(
+      contentsOf: repository.appending(path: "android_demo/app/src/main/res/\(path).xml"), encoding: .utf8)
+    return Dictionary(
+      uniqueKeysWithValues: xml.matches(of: /<(?:string|color) name="(\w+)">(.*)<\//).map { match in
+        var value = String(match.2)
+        if value.hasPrefix("\"") { value = String(value.dropFirst().dropLast()) }  // keeps spaces
+        for (from, to) in [("\\'", "'"), ("\\\"", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")] {
+          value = value.replacing(from, with: to)
+        }
+        return (String(match.1), value)
+      })
+  }
+
+  /// topKHelp is top_k_help.
+  private func name(_ swift: String) -> String { swift.replacing(/[A-Z]/) { "_" + $0.0.lowercased() } }
+
+  func testWords() throws {
+    let android = try resource("values/strings")
+    // Android unpacks zips, and names its menu, its version and its threads itself.
+    let own: Set<Word> = [.legend, .endComplete, .more, .noneInstalled, .reportSystem, .reportBundle]
+    for word in Word.allCases where !own.contains(word) {
+      XCTAssertEqual(word.rawValue.trimmingCharacters(in: .whitespaces), android[name("\(word)")]?.trimmingCharacters(in: .whitespaces))
+    }
+  }
+
+  func testColours() throws {
+    let android = (light: try resource("values/colors"), dark: try resource("values-night/colors"))
+    for paint in Paint.allCases {
+      XCTAssertEqual("#" + String(format: "%06X", paint.light), android.light[name(paint.rawValue)], "\(paint)")
+      XCTAssertEqual("#" + String(format: "%06X", paint.dark), android.dark[name(paint.rawValue)], "\(paint)")
+    }
+  }
+
+  func testArgumentsStayWhatTheyAre() {
+    XCTAssertEqual(Word.acceptedOf(3, 8), "3 of 8 drafted tokens accepted")
+    XCTAssertEqual(Word.useNamed("%2$s \\1", "5 MB"), "Use %2$s \\1, 5 MB")
+  }
+}

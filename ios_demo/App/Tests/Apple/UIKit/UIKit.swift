@@ -1,0 +1,32 @@
+// See ../SwiftUI/Views.swift.
+
+@_exported import Foundation
+
+public enum UIUserInterfaceStyle { case unspecified, light, dark }
+public enum UIKeyboardType { case `default`, numberPad, decimalPad }
+
+public final class UITraitCollection: Sendable {
+  public var userInterfaceStyle: UIUserInterfaceStyle { .light }
+}
+
+public final class UIColor: Sendable {
+  public init(red: CGFloat, green: CGFloat, blue: CGFloat, alpha: CGFloat) {}
+  public init(dynamicProvider: @escaping @Sendable (UITraitCollection) -> UIColor) {}
+}
+
+@MainActor public final class UIDevice {
+  public static let current = UIDevice()
+  public let systemName = "", systemVersion = ""
+}
+
+public struct UIBackgroundTaskIdentifier: Equatable, Sendable {
+  public static let invalid = UIBackgroundTaskIdentifier()
+}
+
+@MainActor public final class UIApplication {
+  public static let shared = UIApplication()
+  public func beginBackgroundTask(expirationHandler: (@MainActor @Sendable () -> Void)? = nil) -> UIBackgroundTaskIdentifier {
+    .invalid
+  }
+  public func endBackgroundTask(_ identifier: UIBackgroundTaskIdentifier) {}
+}
