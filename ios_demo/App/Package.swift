@@ -40,4 +40,10 @@ if hasLibraries {
   ]
   package.targets += apple
   package.targets.first { $0.name == "AppScreens" }?.dependencies += apple.map { .byName(name: $0.name) }
+  if hasLibraries {
+    package.targets.append(
+      .executableTarget(
+        name: "StreamFuseDemo", dependencies: ["AppLibrary", "AppScreens"], path: "StreamFuseDemo",
+        exclude: ["StreamFuseDemo.xcodeproj"], linkerSettings: link))
+  }
 #endif

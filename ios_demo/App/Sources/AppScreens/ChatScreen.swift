@@ -9,7 +9,7 @@
     /// The chat.
     let chat: ChatModel
     /// Opens the bundles screen.
-    let chooseBundle: () -> Void
+    let chooseBundle: @MainActor () -> Void
 
     @State private var input = ""
 

@@ -11,7 +11,8 @@
     /// Keeps bundles and the chat in the app's support folder, outside of the device's backups: bundles are large, and can
     /// be had again.
     public init(library: any Library) {
-      var folder = URL.applicationSupportDirectory.appending(path: "streamfuse")
+      var folder = FileManager.default.urls(for: .applicationSupportDirectory, in: .userDomainMask)[0]
+        .appending(path: "streamfuse")
       try? FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
       var values = URLResourceValues()
       values.isExcludedFromBackup = true

@@ -22,12 +22,12 @@
   /// What is typed counts at once where it is right; what is wrong is said beside it, and the last right value stays.
   private struct SettingsForm: View {
     let store: SettingsStore
-    let restore: () -> Void
+    let restore: @MainActor () -> Void
 
     @State private var systemPrompt: String
     @State private var speculation: Speculation
 
-    init(store: SettingsStore, restore: @escaping () -> Void) {
+    init(store: SettingsStore, restore: @escaping @MainActor () -> Void) {
       self.store = store
       self.restore = restore
       _systemPrompt = State(initialValue: store.settings.systemPrompt)

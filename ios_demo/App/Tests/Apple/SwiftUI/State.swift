@@ -8,6 +8,7 @@
   @SceneBuilder var body: Body { get }
   init()
 }
+extension App { public static func main() {} }
 
 @MainActor @preconcurrency public protocol Scene {
   associatedtype Body: Scene
