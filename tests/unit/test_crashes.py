@@ -74,13 +74,14 @@ class Kills:
 
     def __iter__(self) -> Iterator[bool]:
         """Whether the run had ended by itself."""
+        Command(self.folder, "--version").wait()  # the server has loaded its libraries
         started = time.monotonic()
         assert self.run().wait() == 0
         whole = time.monotonic() - started
         yield True
         for _ in range(self._count):
             process = self.run()
-            time.sleep(self._draw.uniform(0, whole))
+            process.process.join(self._draw.uniform(0, whole))
             process.kill()
             yield process.process.exitcode == 0
 
