@@ -226,7 +226,7 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
     if not resume:
         for folder in config.out_dir.glob("checkpoint-*"):
             shutil.rmtree(folder)
-    checkpoint: str | None = get_last_checkpoint(str(config.out_dir))
+    checkpoint = _last_whole_checkpoint(config.out_dir)
     settings = json.loads(
         json.dumps(
             {**asdict(config), "streams": asdict(model.streams_config), "examples": digest_of(examples)}, default=str
@@ -245,6 +245,17 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
                 )
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     return checkpoint
+
+
+def _last_whole_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint that was written to its end. What a killed run left of a newer one is removed."""
+    while checkpoint := get_last_checkpoint(str(folder)):
+        try:
+            json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))  # written last
+            return str(checkpoint)
+        except (OSError, ValueError):
+            shutil.rmtree(checkpoint)
+    return None
 
 
 def _frozen_states(config: TrainConfig, model: StreamFused, examples: list[Example], console: Console) -> FrozenStates:

@@ -106,6 +106,18 @@ def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> No
     assert checkpoint.stat().st_size < 200_000
 
 
+@pytest.mark.parametrize("left", ['{"global_step": 15, "log_h', pytest.param(None, marks=pytest.mark.full)])
+def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(left: str | None, config: TrainConfig) -> None:
+    trained(config)
+    _, whole, _ = read_adapter(config.adapter)
+    state = config.out_dir / "checkpoint-15" / "trainer_state.json"
+    state.unlink() if left is None else state.write_text(left)
+    result, losses = trained(config)
+    assert (result.step, sorted(losses)) == (15, [13, 14, 15])
+    _, again, _ = read_adapter(config.adapter)
+    assert all(torch.equal(value, whole[name]) for name, value in again.items())
+
+
 # In the second and in the third epoch, beyond a checkpoint.
 @pytest.mark.parametrize(
     ("kill_at", "mode"),
