@@ -6,7 +6,7 @@ Reads one JSON object per line, and writes one for each:
      "restore": file or null, "save": file or null}
     {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
 
-Each request has a sequence of its own: a chat, or for raw prompts a session. Measured costs are not kept.
+Each request has a sequence of its own: a chat, or for raw prompts a session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamfuse.api import Chat, Model
 
 @lru_cache
 def opened(folder: str) -> Model:
-    return streamfuse.open(folder, plan_cache=False)
+    return streamfuse.open(folder)
 
 
 def turn(stream: Any) -> dict[str, Any]:

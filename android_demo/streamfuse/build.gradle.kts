@@ -22,7 +22,7 @@ android {
         externalNativeBuild {
             cmake {
                 arguments += listOf("-DANDROID_STL=c++_static", "-DCMAKE_BUILD_TYPE=Release")
-                targets += "streamfuse_jni"
+                targets += listOf("streamfuse", "streamfuse_jni")
             }
         }
     }

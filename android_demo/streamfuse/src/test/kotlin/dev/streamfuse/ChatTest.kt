@@ -85,6 +85,23 @@ class ChatTest {
     }
 
     @Test
+    fun `a completion is saved too, and takes back the cache of any session`(@TempDir folder: File) {
+        val file = File(folder, "completion.session")
+        Models.demo.completion().use { completion ->
+            val first = completion.answer("Once upon a time", fixed)
+            completion.save(file)
+            val longer = "Once upon a time" + first.text
+            val next = completion.answer(longer, fixed)
+            Models.demo.completion().use { other ->
+                other.restore(file)
+                val restored = other.answer(longer, fixed)
+                assertEquals(next.tokens, restored.tokens)
+                assertEquals(next.statistics.prefilledTokens, restored.statistics.prefilledTokens)
+            }
+        }
+    }
+
+    @Test
     fun `a damaged, foreign or missing file changes nothing`(@TempDir folder: File) {
         Models.demo.chat().use { chat ->
             chat.answer("Name three primes.", fixed)

@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test
 /** What is wrong with a bundle is said in one sentence when it is loaded. */
 class DamagedBundleTest {
     private val good = Repository.bundle("demo").canonicalFile
-    private val folder = File(System.getProperty("streamfuse.scratch"), "damaged")
+    private val folder = Repository.scratch("damaged")
 
     @Test
     fun `a folder that is none, or holds no bundle`() {
@@ -31,6 +31,16 @@ class DamagedBundleTest {
             refused(changed(without = name), ErrorCode.BAD_FILE, name)
         refused(changed("tokenizer.json" to { it.dropLast(100) }), ErrorCode.BAD_FILE, "tokenizer.json")
         refused(changed("tokenizer.json" to { it.replaceFirst("the", "teh") }), ErrorCode.BAD_FILE, "tokenizer.json")
+    }
+
+    @Test
+    fun `a bundle for another engine`() {
+        val coreml = manifest("\"target\": \"executorch\"", "\"target\": \"coreml\"")
+        val text = File(coreml, "manifest.json").readText()
+        File(coreml, "manifest.json").writeText(text.replace("\"model.pte\"", "\"model.mlpackage/Manifest.json\""))
+        File(coreml, "model.mlpackage").mkdir()
+        Files.createLink(File(coreml, "model.mlpackage/Manifest.json").toPath(), File(good, "model.pte").toPath())
+        refused(coreml, ErrorCode.BAD_PROGRAM, "is for Core ML")
     }
 
     @Test

@@ -12,6 +12,9 @@ object Repository {
     val root = File(System.getProperty("streamfuse.root")).canonicalFile
     val bundles = listOf("demo", "e2e", "sql")
 
+    /** A folder among build outputs, on the file system of the bundles. */
+    fun scratch(name: String): File = File(System.getProperty("streamfuse.scratch"), name).also { it.mkdirs() }
+
     fun bundle(name: String): File = File(root, "build/$name")
 }
 
@@ -20,7 +23,9 @@ object Models {
     private val open = mutableMapOf<String, Model>()
 
     @Synchronized
-    fun of(bundle: String): Model = open.getOrPut(bundle) { StreamFuse.load(Repository.bundle(bundle)) }
+    fun of(bundle: String): Model = open.getOrPut(bundle) {
+        StreamFuse.load(Repository.bundle(bundle), Options(cacheDir = Repository.scratch("costs")))
+    }
 
     val demo: Model get() = of("demo")
 }
@@ -54,11 +59,13 @@ object Python {
         val error: String? = null,
     )
 
+    private val variables =
+        mapOf("PYTHONPATH" to "src", "PYTHONSAFEPATH" to "1", "STREAMFUSE_HOME" to Repository.scratch("python").path)
     private val process by lazy {
         ProcessBuilder(System.getProperty("streamfuse.python"), "tests/peer.py")
             .directory(Repository.root)
             .redirectError(ProcessBuilder.Redirect.INHERIT)
-            .apply { environment() += mapOf("PYTHONPATH" to "src", "PYTHONSAFEPATH" to "1") }
+            .apply { environment() += variables }
             .start()
     }
     private val input by lazy { process.outputStream.bufferedWriter() }
