@@ -10,7 +10,7 @@ class SpeedTest {
     @Test
     fun `Kotlin is as fast as Python`() {
         val prompt = "Explain why the sky is blue."
-        val plain = GenerationConfig(maxNewTokens = 96, enableSpeculativeDecoding = false, ignoreEos = true)
+        val plain = GenerationConfig(maxNewTokens = 64, enableSpeculativeDecoding = false, ignoreEos = true)
         for ((name, config) in mapOf("plain" to plain, "width 8" to plain.copy(enableSpeculativeDecoding = null, width = 8))) {
             var python = 0.0
             var kotlin = 0.0
