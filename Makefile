@@ -5,7 +5,7 @@
 #   make test     all tests, with the real model too
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
-#   make arm      the engine cross-compiled for 64-bit ARM, its tests and a short generation under an emulator
+#   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
@@ -82,7 +82,7 @@ unit: $(VENV)/.dev $(ENGINE_STAMP)
 
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.kernels.arm.build
-	$(BIN)/python -m pytest tests/end_to_end/test_arm.py
+	$(BIN)/python -m pytest tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
 
 android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from streamfuse.kernels.build import SOURCE, BuildError, build, default_build_dir
@@ -23,11 +24,18 @@ INSTALL = "https://rustup.rs, or your system's package of Rust 1.88 or newer (De
 
 
 def cargo_build(
-    target_dir: Path, rust_target: str | None = None, *, profile: str = "release", jobs: int | None = None
+    target_dir: Path,
+    rust_target: str | None = None,
+    *,
+    profile: str = "release",
+    environment: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
 ) -> Path:
     """Compile core/bundle into a static library, for this machine or for another one, and return its path.
 
     `profile` is one of core/bundle/Cargo.toml: `release` is what ships, `quick` is for work on the crate.
+    `environment` is cargo's beside this process's own.
     """
     if shutil.which("cargo") is None:
         raise BuildError(f"cargo, which core/bundle is built with, is not installed: {INSTALL}")
@@ -35,7 +43,8 @@ def cargo_build(
     command += ["--profile", profile, "--target-dir", str(target_dir)]
     command += ["--target", rust_target] if rust_target else []
     command += ["--jobs", str(jobs)] if jobs else []
-    if subprocess.run(command).returncode != 0:
+    command += ["--quiet"] if quiet else []
+    if subprocess.run(command, env=os.environ | dict(environment or {})).returncode != 0:
         raise BuildError(
             "cargo build failed" + (f"; is `rustup target add {rust_target}` done?" if rust_target else "")
         )

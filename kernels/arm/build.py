@@ -12,6 +12,7 @@ import argparse
 import importlib.metadata
 import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from streamfuse.kernels.build import BuildError, build, default_build_dir, fetch_executorch
@@ -27,14 +28,33 @@ def missing_tools() -> list[str]:
     return [tool for tool in (COMPILER, EMULATOR) if shutil.which(tool) is None]
 
 
-def build_arm(build_dir: Path | None = None, *, jobs: int | None = None, quiet: bool = False) -> Path:
-    """Compile into `build_dir` (build/arm by default) and return it: it holds test_ops, test_engine and generate."""
+def build_arm(
+    build_dir: Path | None = None,
+    *,
+    targets: Iterable[str] = (),
+    options: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Compile into `build_dir` (build/arm by default) and return it: it holds test_ops, test_engine and generate.
+
+    `targets` and `options` are those of streamfuse.kernels.build.build.
+    """
     if shutil.which(COMPILER) is None:
         raise BuildError(f"{COMPILER} is not installed: {INSTALL}")
     build_dir = build_dir or default_build_dir().with_name("arm")
     version = importlib.metadata.version("executorch")
     executorch = fetch_executorch(f"executorch=={version}", build_dir / f"executorch-{version}", WHEEL_PLATFORM)
-    library = build(build_dir, executorch=executorch, toolchain=HERE / "toolchain.cmake", jobs=jobs, quiet=quiet)
+    toolchain = HERE / "toolchain.cmake"
+    library = build(
+        build_dir,
+        executorch=executorch,
+        toolchain=toolchain,
+        targets=targets,
+        options=options,
+        jobs=jobs,
+        quiet=quiet,
+    )
     return library.parent
 
 
