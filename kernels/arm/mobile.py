@@ -75,7 +75,7 @@ def build_mobile_arm(
 
 
 def java_command(build_dir: Path, *arguments: object) -> list[str]:
-    """The command that runs Debian's Java for ARM under the emulator; it is downloaded where it is not there (46 MB)."""
+    """The command that runs Debian's Java for ARM under the emulator, which is downloaded at first (46 MB)."""
     root = unpack(JAVA_PACKAGES, build_dir / "java")
     return ["qemu-aarch64-static", "-L", str(root), str(root / JAVA), *map(str, arguments)]
 
