@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
@@ -55,17 +56,27 @@ std::string joined(const std::vector<std::string>& parts) {
   return all;
 }
 
-// Asks the system to read the whole file while the program is being opened; else the first pass would, page by page.
-void ask_ahead(const std::string& path) {
+// Has the system read the whole file while the program is being opened; else the first pass would, page by page. In
+// pieces, because Linux takes no more than about a megabyte from a call, and from a thread, because it makes the caller
+// wait while its queue is full.
+void read_ahead(const std::string& path) try {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return;
+  constexpr off_t kPiece = off_t{256} << 10;
+  std::thread([file] {
+    const off_t size = lseek(file, 0, SEEK_END);
+    for (off_t at = 0; at < size; at += kPiece) {
 #if defined(__APPLE__)
-  radvisory whole = {0, static_cast<int>(std::min<off_t>(lseek(file, 0, SEEK_END), std::numeric_limits<int>::max()))};
-  (void)fcntl(file, F_RDADVISE, &whole);
+      radvisory piece = {at, static_cast<int>(kPiece)};
+      (void)fcntl(file, F_RDADVISE, &piece);
 #else
-  (void)posix_fadvise(file, 0, 0, POSIX_FADV_WILLNEED);
+      (void)posix_fadvise(file, at, kPiece, POSIX_FADV_WILLNEED);
 #endif
-  close(file);
+    }
+    close(file);
+  }).detach();
+} catch (const std::system_error&) {
+  // The first pass reads for itself.
 }
 
 }  // namespace
@@ -78,7 +89,7 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
   Result<MmapDataLoader> loader = MmapDataLoader::from(path.c_str(), MmapDataLoader::MlockConfig::NoMlock);
   if (!loader.ok()) throw Failure(SF_BAD_PROGRAM, "cannot read " + path + ": " + scope.errors());
   loader_ = std::make_unique<MmapDataLoader>(std::move(loader.get()));
-  ask_ahead(path);
+  read_ahead(path);
   verify(path);
   using ExecuTorchProgram = executorch::runtime::Program;
   Result<ExecuTorchProgram> program =
