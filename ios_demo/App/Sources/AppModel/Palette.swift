@@ -1,7 +1,7 @@
 import StreamFuseCore
 
-/// The app's colours, by day and at night, as 0xRRGGBB. Those of the Android app, under the same names; a test compares
-/// them, and computes contrasts.
+/// The app's colours, by day and at night, as 0xRRGGBB. Those of the Android app, which holds their contrasts to 4.5 to 1,
+/// under the same names; a test compares them.
 public enum Paint: String, CaseIterable, Sendable {
   case background, question, outline, text, textSecondary, accent, onAccent, error, streams, lookup, table
 
