@@ -9,6 +9,7 @@
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
+#   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -46,7 +47,7 @@ BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/s
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema arm android ios sanitize wheel native-mobile no-mobile
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios sanitize wheel native-mobile no-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -86,6 +87,9 @@ arm: $(VENV)/.dev $(ENGINE_STAMP)
 
 android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
+
+apple: $(VENV)/.apple
+	$(BIN)/python -m streamfuse.kernels.apple.build
 
 # Without cargo there is no core/bundle, so no bundle is opened: only the modules and tests that need none.
 ios: $(if $(CARGO),build/ios/coreml/.made $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
@@ -131,7 +135,7 @@ schema: $(VENV)/.demo
 
 # Generated files only; the environment, the pulled models and build/train (hours of work) stay.
 clean:
-	rm -rf $(BUNDLE) build/native build/mobile build/arm build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(BUNDLE) build/native build/mobile build/arm build/apple build/ios build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
@@ -151,6 +155,11 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 # What tests and checks need on top.
 $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 	@$(STEP) "Packages for tests and checks: 0.5 GB, a minute" $(PIP_INSTALL) -e ".[dev]"
+	@touch $@
+
+# Zig, a C++ compiler that knows macOS.
+$(VENV)/.apple: pyproject.toml $(VENV)/.demo
+	@$(STEP) "Zig: 0.1 GB to download" $(PIP_INSTALL) -e ".[apple]"
 	@touch $@
 
 $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo

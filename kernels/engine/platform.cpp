@@ -1,6 +1,9 @@
 #include "platform.h"
 
 #include <dlfcn.h>
+#if defined(__APPLE__)
+#include <TargetConditionals.h>
+#endif
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,12 +15,18 @@
 #include <executorch/runtime/platform/runtime.h>
 
 // The thread pool's headers are not in the wheel, its symbols are (libexecutorch_threadpool). Declarations as in
-// executorch/extension/threadpool/threadpool.h and pthreadpool.h of release 1.5.
-extern "C" {
+// executorch/extension/threadpool/threadpool.h and pthreadpool.h of release 1.5. The wheel for macOS keeps the
+// functions of pthreadpool to itself, so there the pool stays as it is.
 struct pthreadpool;
+#if defined(__APPLE__) && TARGET_OS_OSX
+static size_t pthreadpool_get_threads_count(pthreadpool*) { return 0; }
+static size_t pthreadpool_set_threads_count(pthreadpool*, size_t) { return 0; }
+#else
+extern "C" {
 size_t pthreadpool_get_threads_count(pthreadpool*);
 size_t pthreadpool_set_threads_count(pthreadpool*, size_t);
 }
+#endif
 namespace executorch::extension::threadpool {
 pthreadpool* get_pthreadpool();
 }  // namespace executorch::extension::threadpool

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "cache_line.h"
 #include "lane_kernels.h"
 #include "team.h"
 
@@ -52,7 +53,7 @@ double read_bandwidth() {
 
 double core_distance_ns() {
   using Clock = std::chrono::steady_clock;
-  struct alignas(64) Line {
+  struct alignas(kCacheLine) Line {
     std::atomic<uint32_t> turn{0};
   } there, back;
   const auto deadline = Clock::now() + kPatience;

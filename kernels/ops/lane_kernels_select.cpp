@@ -5,6 +5,8 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #include "lane_kernels.h"
@@ -40,9 +42,18 @@ struct ArmFeatures {
 #if defined(__linux__)
   bool dot_product = (getauxval(AT_HWCAP) & 1ul << 20) != 0;      // HWCAP_ASIMDDP
   bool matrix_product = (getauxval(AT_HWCAP2) & 1ul << 13) != 0;  // HWCAP2_I8MM
+#elif defined(__APPLE__)
+  // Dot products came with A13 and M1, matrix products with A15 and M2.
+  bool dot_product = has("hw.optional.arm.FEAT_DotProd");
+  bool matrix_product = has("hw.optional.arm.FEAT_I8MM");
+
+  static bool has(const char* feature) {
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
+  }
 #else
-  bool dot_product = true;  // every Apple core that runs 64-bit ARM macOS or iOS 15
-  bool matrix_product = false;
+  bool dot_product = false, matrix_product = false;
 #endif
 };
 #endif

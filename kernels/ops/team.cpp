@@ -17,6 +17,7 @@
 #include <pthread.h>
 #endif
 
+#include "cache_line.h"
 #include "cores.h"
 #include "float_state.h"
 
@@ -99,7 +100,7 @@ class Share {
  private:
   static uint64_t pack(uint64_t name, uint32_t begin, uint32_t end) { return name << 24 | uint64_t{begin} << 12 | end; }
 
-  alignas(64) std::atomic<uint64_t> word_{0};
+  alignas(kCacheLine) std::atomic<uint64_t> word_{0};
 };
 
 thread_local Clock::duration waited_by_this_thread{};
@@ -251,11 +252,11 @@ class Team {
   bool soon_ = true;            // the last one followed the one before within kWorkerSpin
 
   Share shares_[kMostThreads];
-  alignas(64) std::atomic<uint64_t> call_word_{0};  // with the description: the line that brings a job to a worker
+  alignas(kCacheLine) std::atomic<uint64_t> call_word_{0};  // with the description: one line brings a job to a worker
   Description job_{};
-  alignas(64) std::atomic<uint32_t> done_{0};  // chunks that workers have reported, of all jobs
+  alignas(kCacheLine) std::atomic<uint32_t> done_{0};  // chunks that workers have reported, of all jobs
   std::atomic<bool> caller_sleeps_{false};
-  alignas(64) std::atomic<uint32_t> asleep_[kMostThreads] = {};  // by worker: 1 while it sleeps
+  alignas(kCacheLine) std::atomic<uint32_t> asleep_[kMostThreads] = {};  // by worker: 1 while it sleeps
 
   static std::atomic<Team*> of_process_;
 };

@@ -1,0 +1,1 @@
+../../../../../../kernels/engine/streamfuse_engine.h

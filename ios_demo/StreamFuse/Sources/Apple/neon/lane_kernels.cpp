@@ -1,0 +1,1 @@
+../../../../../kernels/ops/lane_kernels.cpp

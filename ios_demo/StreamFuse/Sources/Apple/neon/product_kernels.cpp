@@ -1,0 +1,1 @@
+../../../../../kernels/ops/product_kernels.cpp

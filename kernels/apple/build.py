@@ -1,0 +1,67 @@
+"""Compile and link core, operators and engine for 64-bit ARM macOS, on any machine, by Zig's C++ compiler.
+
+    python -m streamfuse.kernels.apple.build [--build-dir build/apple]
+
+It proves that Apple's headers and libraries have all that the sources ask for; nothing runs here. Needs `pip install
+ziglang`. The executorch wheel of macOS (20 MB) is downloaded once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import struct
+import sys
+from pathlib import Path
+
+from streamfuse.kernels.build import BuildError, build, default_build_dir, fetch_executorch
+
+HERE = Path(__file__).resolve().parent
+WHEEL_PLATFORM = "macosx_14_0_arm64"
+PRODUCTS = ("libstreamfuse_core.dylib", "libstreamfuse_engine.dylib", "generate")
+_MACH_O, _ARM64 = 0xFEEDFACF, 0x0100000C
+
+
+def zig_program() -> Path:
+    """Zig, which its pip package brings."""
+    spec = importlib.util.find_spec("ziglang")
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        return Path(place) / "zig"
+    raise BuildError("Zig, whose C++ compiler knows macOS, is not installed: pip install ziglang")
+
+
+def build_apple(build_dir: Path | None = None, *, jobs: int | None = None) -> list[Path]:
+    """Compile into `build_dir` (build/apple by default) and return the products, which are arm64 Mach-O."""
+    build_dir = build_dir or default_build_dir().with_name("apple")
+    os.environ["STREAMFUSE_ZIG"] = str(zig_program())  # for kernels/apple/c++
+    version = importlib.metadata.version("executorch")
+    executorch = fetch_executorch(f"executorch=={version}", build_dir / f"executorch-{version}", WHEEL_PLATFORM)
+    targets = ("streamfuse_core", "streamfuse_engine", "generate")
+    build(build_dir, executorch=executorch, toolchain=HERE / "toolchain.cmake", targets=targets, jobs=jobs)
+    products = [build_dir / name for name in PRODUCTS]
+    for product in products:
+        with product.open("rb") as file:
+            if struct.unpack("<II", file.read(8)) != (_MACH_O, _ARM64):
+                raise BuildError(f"{product} is not a Mach-O file for arm64")
+    return products
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m streamfuse.kernels.apple.build", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/apple beside the sources")
+    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
+    options = parser.parse_args()
+    try:
+        print(f"built {', '.join(map(str, build_apple(options.build_dir, jobs=options.jobs)))}")
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
