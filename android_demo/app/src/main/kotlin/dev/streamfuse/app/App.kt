@@ -41,7 +41,8 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir)) 
     }
 }
 
-private class KeptPreferences(context: Context) : Preferences {
+/** Android's preferences. */
+class KeptPreferences(context: Context) : Preferences {
     private val kept = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
 
     override fun read(key: String): String? = kept.getString(key, null)

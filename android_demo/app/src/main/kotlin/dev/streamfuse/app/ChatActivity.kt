@@ -91,8 +91,17 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         Phase.LOADING -> getString(R.string.loading, state.bundle.orEmpty())
         Phase.LENT -> getString(R.string.lent)
         Phase.WRITING -> getString(if ((state.live?.tokens ?: 0) == 0) R.string.reading else R.string.writing)
-        Phase.READY -> if (state.turns.isEmpty()) getString(R.string.welcome) else null
+        Phase.READY -> getString(state.turns.lastOrNull()?.let(::endOf) ?: R.string.welcome)
         Phase.FAILED -> null
+    }
+
+    private fun endOf(turn: Turn): Int = when (turn.end) {
+        End.STOPPED -> R.string.end_stopped
+        End.LEFT -> R.string.end_left
+        End.FAILED -> R.string.end_failed
+        "length" -> R.string.end_length
+        "context" -> R.string.end_context
+        else -> R.string.end_complete
     }
 
     /** The views of turns that have not changed stay as they are. */
@@ -122,22 +131,12 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
             if (asked) setBackgroundResource(R.drawable.question)
             show(turn.runs)
         }
-        row.findViewById<TextView>(R.id.end)!!.show(
-            when (turn.end) {
-                End.STOPPED -> getString(R.string.end_stopped)
-                End.LEFT -> getString(R.string.end_left)
-                End.FAILED -> getString(R.string.end_failed)
-                "length" -> getString(R.string.end_length)
-                "context" -> getString(R.string.end_context)
-                else -> null
-            },
-        )
     }
 
     private fun showLegend() {
         val runs = mutableListOf(Run(getString(R.string.legend), Source.MODEL))
         for (mark in Mark.entries) {
-            runs += Run(" ", Source.MODEL)
+            runs += Run("  ", Source.MODEL)
             runs += Run(getString(mark.word), mark.source)
         }
         view<AnswerView>(R.id.legend).show(runs)

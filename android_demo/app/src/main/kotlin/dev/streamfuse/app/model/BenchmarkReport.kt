@@ -47,7 +47,8 @@ fun report(measured: Measurement, device: List<String>, words: ReportWords): Str
         appendLine()
         if (plain > 0) appendLine(String.format(Locale.ROOT, "%s: %.2f", words.speedup, speculative / plain))
         appendLine(if (measured.equal) words.equal else words.different)
-        measured.speculative.firstNotNullOfOrNull { it.statistics.fallbackReason }?.let { appendLine("${words.fallback}: $it") }
+        measured.speculative.firstNotNullOfOrNull { it.statistics.fallbackReason }
+            ?.let { appendLine(wrapped("${words.fallback}: $it")) }
     }
 }
 
@@ -59,5 +60,12 @@ private fun table(rows: List<List<String>>): String {
         }.joinToString("  ").trimEnd()
     }
 }
+
+/** Lines no longer than those of the table. */
+private fun wrapped(text: String): String = text.split(' ').reduce { lines, word ->
+    if (lines.substringAfterLast('\n').length + word.length < LINE_LENGTH) "$lines $word" else "$lines\n$word"
+}
+
+private const val LINE_LENGTH = 40
 
 private fun List<Statistics>.medianOf(value: (Statistics) -> Double): Double = map(value).sorted()[size / 2]

@@ -9,6 +9,8 @@ import java.nio.file.Files
 import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
 import kotlin.coroutines.coroutineContext
+import kotlin.io.path.ExperimentalPathApi
+import kotlin.io.path.deleteRecursively
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
@@ -33,7 +35,7 @@ class BundleFolder(
 ) {
     init {
         // What a process left that ended in the middle.
-        folder.listFiles { file -> file.name.startsWith(UNFINISHED) }?.forEach { it.deleteRecursively() }
+        folder.listFiles { file -> file.name.startsWith(UNFINISHED) }?.forEach { it.deleteTree() }
     }
 
     fun list(): List<Installed> = folder.listFiles { file -> file.isDirectory && !file.name.startsWith(".") }.orEmpty()
@@ -45,7 +47,7 @@ class BundleFolder(
     suspend fun delete(name: String) = withContext(dispatcher) {
         val doomed = File(folder, "$UNFINISHED-$name")
         // Renamed first: a bundle is there, or it is not.
-        if (!path(name).renameTo(doomed) || !doomed.deleteRecursively()) {
+        if (!path(name).renameTo(doomed) || !doomed.deleteTree()) {
             throw AppException(words(R.string.error_delete, name))
         }
     }
@@ -74,7 +76,7 @@ class BundleFolder(
             Files.move(root.toPath(), path(name).toPath(), StandardCopyOption.ATOMIC_MOVE)
             name
         } finally {
-            unfinished.deleteRecursively()
+            unfinished.deleteTree()
         }
     }
 
@@ -95,6 +97,10 @@ class BundleFolder(
         const val MANIFEST = "manifest.json"
     }
 }
+
+/** Deletes what is in a folder, and links as links: what they lead to is not ours. False where something is left. */
+@OptIn(ExperimentalPathApi::class)
+private fun File.deleteTree(): Boolean = runCatching { toPath().deleteRecursively() }.isSuccess
 
 /** Files of strangers into [target], within [limits] and nowhere else. */
 private class Copy(

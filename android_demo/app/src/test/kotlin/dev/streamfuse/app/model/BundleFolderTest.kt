@@ -6,6 +6,7 @@ import java.io.ByteArrayInputStream
 import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.InputStream
+import java.nio.file.Files
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
 import kotlinx.coroutines.CancellationException
@@ -112,6 +113,18 @@ class BundleFolderTest {
         assertTrue(runCatching { import.await() }.exceptionOrNull() is CancellationException)
         while (import.isActive || root.listFiles()!!.isNotEmpty()) Thread.sleep(10)
         assertNothingLeft()
+    }
+
+    @Test fun `a link in a bundle is deleted, what it leads to is not`() = runBlocking {
+        val precious = File(temporary.newFolder("elsewhere"), "precious").apply { writeText("still here") }
+        root.mkdirs()
+        Files.createSymbolicLink(File(root, "linked").toPath(), precious.parentFile!!.toPath())
+        import("demo.zip", zip(manifest))
+        Files.createSymbolicLink(File(bundles.path("demo"), "inner").toPath(), precious.parentFile!!.toPath())
+        bundles.delete("demo")
+        bundles.delete("linked")
+        assertEquals(emptyList<Installed>(), bundles.list())
+        assertEquals("still here", precious.readText())
     }
 
     @Test fun `what an ended process left is swept, and a deleted bundle is gone`() = runBlocking {

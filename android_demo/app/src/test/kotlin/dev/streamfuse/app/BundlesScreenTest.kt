@@ -1,0 +1,146 @@
+package dev.streamfuse.app
+
+import android.app.Activity
+import android.app.AlertDialog
+import android.content.Intent
+import android.net.Uri
+import android.provider.DocumentsContract
+import android.widget.RadioButton
+import dev.streamfuse.app.model.Phase
+import java.io.File
+import java.util.zip.Deflater
+import java.util.zip.ZipEntry
+import java.util.zip.ZipOutputStream
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertTrue
+import org.junit.Before
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+import org.robolectric.Robolectric
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.shadows.ShadowAlertDialog
+
+/** Bundles come in through the system's picker, are checked by the library, and only then are there. */
+@Config(qualifiers = Device.PHONE)
+class BundlesScreenTest : Device() {
+    @get:Rule val temporary = TemporaryFolder()
+
+    @Before fun offerDocuments() {
+        FakeDocuments.root = temporary.root
+        Robolectric.setupContentProvider(FakeDocuments::class.java, FakeDocuments.AUTHORITY)
+    }
+
+    private val bundles get() = File(app.filesDir, "bundles").list().orEmpty().toList()
+
+    private fun openBundles(): BundlesActivity = open(BundlesActivity::class.java).get()
+
+    /** As if the person had chosen [uri] in the picker that the button opens. */
+    private fun BundlesActivity.pick(button: Int, action: String, uri: Uri) {
+        press(button)
+        val asked = shadowOf(this).nextStartedActivityForResult.intent
+        assertEquals(action, asked.action)
+        shadowOf(this).receiveResult(asked, Activity.RESULT_OK, Intent().setData(uri))
+    }
+
+    private fun BundlesActivity.pickZip(name: String) =
+        pick(R.id.import_zip, Intent.ACTION_OPEN_DOCUMENT, DocumentsContract.buildDocumentUri(FakeDocuments.AUTHORITY, name))
+
+    private fun BundlesActivity.pickFolder(name: String) =
+        pick(R.id.import_folder, Intent.ACTION_OPEN_DOCUMENT_TREE, DocumentsContract.buildTreeDocumentUri(FakeDocuments.AUTHORITY, name))
+
+    private fun BundlesActivity.message(): String {
+        until { shown(R.id.message) && !shown(R.id.importing) }
+        return text(R.id.message).text.toString()
+    }
+
+    private fun zip(name: String, fill: (ZipOutputStream) -> Unit) =
+        ZipOutputStream(temporary.newFile(name).outputStream()).use { it.apply { setLevel(Deflater.NO_COMPRESSION) }.let(fill) }
+
+    private fun ZipOutputStream.add(name: String, file: File) {
+        putNextEntry(ZipEntry(name))
+        file.inputStream().use { it.copyTo(this) }
+    }
+
+    /** A folder with the files of the demo bundle, but [changed]. */
+    private fun folder(name: String, changed: (File) -> Unit): File = temporary.newFolder(name).also { folder ->
+        built("demo").listFiles()!!.forEach { it.copyTo(File(folder, it.name)) }
+        changed(folder)
+    }
+
+    @Test fun `a zip of a bundle is imported and used at once`() {
+        zip("my demo.zip") { zip -> built("demo").listFiles()!!.forEach { zip.add("demo/${it.name}", it) } }
+        val screen = openBundles()
+        assertTrue(screen.shown(R.id.none))
+        screen.pickZip("my demo.zip")
+        assertEquals("my demo is checked and in use.", screen.message())
+        assertEquals(listOf("my demo"), bundles)
+        assertFalse(screen.shown(R.id.none))
+        assertTrue((screen.findViewById(R.id.use) as RadioButton).isChecked)
+        assertEquals(Phase.READY, app.parts.chat.state.value.phase)
+        assertEquals("my demo", app.parts.chat.state.value.bundle)
+    }
+
+    @Test fun `a folder is imported, its progress is shown, and cancel leaves nothing`() {
+        folder("demo") {}
+        val screen = openBundles()
+        FakeDocuments.slow = true
+        screen.pickFolder("demo")
+        until { screen.shown(R.id.importing) && screen.text(R.id.progress_text).text.matches(Regex("Copying: .* of 1[0-9]{2} MB")) }
+        picture(screen, "import-light")
+        screen.press(R.id.cancel)
+        assertEquals("The import was cancelled; nothing was kept.", screen.message())
+        FakeDocuments.slow = false
+        until { bundles.isEmpty() }
+        screen.pickFolder("demo")
+        assertEquals("demo is checked and in use.", screen.message())
+        assertEquals(listOf("demo"), bundles)
+    }
+
+    @Test fun `a zip that leads out of the folder is refused`() {
+        zip("evil.zip") { zip ->
+            zip.add("manifest.json", File(built("demo"), "manifest.json"))
+            zip.add("../../evil", File(built("demo"), "manifest.json"))
+        }
+        val screen = openBundles()
+        screen.pickZip("evil.zip")
+        assertTrue(screen.message(), screen.message().contains("../../evil"))
+        assertEquals(emptyList<String>(), bundles)
+        assertTrue(app.dataDir.walk().none { it.name == "evil" })
+    }
+
+    @Test fun `a damaged bundle is refused with the library's sentence, and the one in use stays`() {
+        install("demo")
+        folder("damaged") { folder -> File(folder, "tokenizer.json").run { writeText(readText().replaceFirst("a", "b")) } }
+        val screen = openBundles()
+        screen.pickFolder("damaged")
+        assertTrue(screen.message(), screen.message().contains("tokenizer.json"))
+        assertEquals(listOf("demo"), bundles)
+        assertEquals("demo", app.parts.settings.bundle)
+    }
+
+    @Test fun `a person chooses another bundle, and deletes the first after a question`() {
+        install("demo")
+        install("sql", use = false)
+        val screen = openBundles()
+        picture(screen, "bundles-light")
+        until { app.parts.chat.state.value.phase == Phase.READY }
+        (screen.all().first { it.contentDescription?.startsWith("Use sql") == true }).performClick()
+        until { app.parts.chat.state.value.bundle == "sql" && app.parts.chat.state.value.phase == Phase.READY }
+        until { screen.all().any { it.contentDescription?.startsWith("sql") == true } }
+        screen.all().first { it.contentDescription == "Delete demo" }.performClick()
+        val question = ShadowAlertDialog.getLatestAlertDialog()!!
+        assertEquals("Delete the bundle demo from this device?", shadowOf(question).message)
+        question.getButton(AlertDialog.BUTTON_POSITIVE).performClick()
+        assertEquals("demo is deleted.", screen.message())
+        assertEquals(listOf("sql"), bundles)
+    }
+
+    @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night`() {
+        install("demo")
+        install("e2e", use = false)
+        picture(openBundles(), "bundles-dark")
+    }
+}

@@ -1,0 +1,185 @@
+package dev.streamfuse.app
+
+import android.content.res.Configuration
+import android.view.View
+import dev.streamfuse.GenerationConfig
+import dev.streamfuse.StreamFuse
+import dev.streamfuse.app.model.Field
+import dev.streamfuse.app.model.Phase
+import dev.streamfuse.app.model.Speculation
+import kotlinx.coroutines.runBlocking
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotEquals
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.robolectric.RuntimeEnvironment
+import org.robolectric.android.controller.ActivityController
+import org.robolectric.annotation.Config
+
+/** The chat screen over a real bundle. */
+@Config(qualifiers = Device.PHONE)
+class ChatScreenTest : Device() {
+    private val phase get() = app.parts.chat.state.value.phase
+    private val tokens get() = app.parts.chat.state.value.live?.tokens ?: 0
+
+    private fun openChat(): ActivityController<ChatActivity> = open(ChatActivity::class.java).also { ready() }
+
+    private fun ready() = until {
+        check(phase != Phase.FAILED) { app.parts.chat.state.value.error.toString() }
+        phase == Phase.READY
+    }
+
+    private fun ChatActivity.ask(words: String) {
+        type(R.id.input, words)
+        press(R.id.send)
+    }
+
+    private fun ChatActivity.answerTo(words: String): String {
+        ask(words)
+        ready()
+        idle()
+        return conversation().last().second
+    }
+
+    /** What the library itself answers, turn after turn: each with its most tokens. */
+    private fun library(config: GenerationConfig, vararg turns: Pair<String, Int>): List<String> =
+        StreamFuse.load(built("demo")).use { model ->
+            model.chat().use { chat ->
+                turns.map { (words, most) -> runBlocking { chat.generate(words, config.copy(maxNewTokens = most)) } }
+            }
+        }
+
+    @Test fun `a person asks, waits and reads what the library writes, with its statistics`() {
+        install("demo")
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "24")
+        val screen = openChat().get()
+        val answer = screen.answerTo("What is the capital of France?")
+        assertEquals(library(GenerationConfig(), "What is the capital of France?" to 24), listOf(answer))
+        assertEquals(listOf("You", "Model"), screen.conversation().map { it.first })
+        assertEquals("", screen.text(R.id.input).text.toString())
+        val line = screen.text(R.id.statistics).text.toString()
+        assertTrue(line, line.contains(Regex("First token [0-9.]+ s · [0-9.]+ tokens/s · [0-9.]+ tokens per pass")))
+        assertTrue(line, line.contains(Regex("[0-9]+ of [0-9]+ drafted tokens accepted")))
+    }
+
+    @Test fun `stop ends the answer in the middle, and the conversation goes on`() {
+        install("demo")
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "400")
+        val screen = openChat().get()
+        screen.ask("Tell me a long story about a dragon.")
+        until { tokens >= 5 }
+        assertEquals("Stop", screen.findViewById<View>(R.id.send)!!.contentDescription)
+        screen.press(R.id.send)
+        ready()
+        idle()
+        assertTrue(tokens < 400)
+        assertEquals("Stopped.", screen.text(R.id.note).text.toString())
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        assertTrue(screen.answerTo("Go on.").isNotEmpty())
+        assertEquals(4, screen.conversation().size)
+    }
+
+    @Test fun `an answer goes on while the phone is turned, and every word arrives`() {
+        install("demo")
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "60")
+        val controller = openChat()
+        controller.get().type(R.id.input, "half a question")
+        controller.get().ask("Tell me a long story about a dragon.")
+        controller.get().type(R.id.input, "typed meanwhile")
+        until { tokens >= 5 }
+        RuntimeEnvironment.setQualifiers("+land")
+        controller.configurationChange()
+        val turned = controller.get()
+        assertEquals(Configuration.ORIENTATION_LANDSCAPE, turned.resources.configuration.orientation)
+        assertEquals("typed meanwhile", turned.text(R.id.input).text.toString())
+        ready()
+        idle()
+        val expected = library(GenerationConfig(), "Tell me a long story about a dragon." to 60)
+        assertEquals(expected, listOf(turned.conversation().last().second))
+    }
+
+    @Test fun `a process that is killed in the middle of a greedy answer changes no later token`() = killed(GenerationConfig())
+
+    @Test fun `nor of a sampled one`() = killed(GenerationConfig(temperature = 0.9, topK = 40, seed = 7))
+
+    private fun killed(config: GenerationConfig) {
+        install("demo")
+        app.parts.settings.run {
+            set(Field.MAX_NEW_TOKENS, "400")
+            config.temperature?.let { set(Field.TEMPERATURE, it.toString()) }
+            config.topK?.let { set(Field.TOP_K, it.toString()) }
+            config.seed?.let { set(Field.SEED, it.toString()) }
+        }
+        val controller = openChat()
+        controller.get().ask("Tell me a long story about a dragon.")
+        until { tokens >= 12 }
+        val again = endProcess(controller, ChatActivity::class.java).get()
+        ready()
+        idle()
+        val half = again.conversation().last().second
+        assertTrue(half.isNotEmpty())
+        assertEquals("Stopped when you left the app.", again.text(R.id.note).text.toString())
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "30")
+        val answer = again.answerTo("Please go on with it.")
+        val expected = library(config, "Tell me a long story about a dragon." to delivered, "Please go on with it." to 30)
+        assertEquals(expected, listOf(half, answer))
+    }
+
+    /** Tokens of the answer that [endProcess] cut off, as the old process counted them. */
+    private val delivered: Int get() = endedParts.last().chat.state.value.live!!.tokens
+
+    @Test fun `settings take effect - sampled differs from greedy, and plain passes write the same text`() {
+        install("demo")
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "24")
+        val screen = openChat().get()
+        val greedy = screen.answerTo("Tell me about the sea.")
+        fun again(change: () -> Unit): String {
+            change()
+            app.parts.chat.newChat()
+            until { screen.conversation().isEmpty() }
+            return screen.answerTo("Tell me about the sea.")
+        }
+        val sampled = again {
+            app.parts.settings.set(Field.TEMPERATURE, "1.2")
+            app.parts.settings.set(Field.SEED, "3")
+        }
+        assertNotEquals(greedy, sampled)
+        assertEquals(sampled, again { app.parts.settings.set(Speculation.OFF) })
+        assertTrue(screen.text(R.id.statistics).text.contains("Plain passes: "))
+        assertEquals(greedy, again { app.parts.settings.set(Field.TEMPERATURE, "") })
+    }
+
+    @Test fun `what cannot be asked is said in a sentence and stays in the field`() {
+        install("demo")
+        val screen = openChat().get()
+        val endless = "word ".repeat(20_000)
+        screen.ask(endless)
+        until { screen.shown(R.id.error) }
+        assertTrue(screen.text(R.id.error).text.toString(), screen.text(R.id.error).text.contains("context"))
+        assertEquals(endless.trim(), screen.text(R.id.input).text.toString())
+        assertEquals(emptyList<Any>(), screen.conversation())
+    }
+
+    @Test fun `without a bundle the way to one is shown`() {
+        val screen = open(ChatActivity::class.java).get()
+        until { screen.shown(R.id.choose_bundle) }
+        assertFalse(screen.findViewById<View>(R.id.send)!!.isEnabled)
+        screen.press(R.id.choose_bundle)
+        assertEquals(BundlesActivity::class.java.name, startedFrom(screen))
+    }
+
+    @Test fun `a new chat forgets the old one, and so does the next process`() {
+        install("demo")
+        app.parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        val controller = openChat()
+        val first = controller.get().answerTo("Hello")
+        controller.get().run { onOptionsItemSelected(menuItem(R.id.new_chat)) }
+        until { controller.get().conversation().isEmpty() }
+        assertEquals(first, controller.get().answerTo("Hello"))
+        val again = endProcess(controller, ChatActivity::class.java).get()
+        ready()
+        idle()
+        assertEquals(2, again.conversation().size)
+    }
+}

@@ -1,0 +1,142 @@
+package dev.streamfuse.app
+
+import android.app.Activity
+import android.graphics.Bitmap
+import android.graphics.Canvas
+import android.os.Bundle
+import android.os.Looper
+import android.view.MenuItem
+import android.view.View
+import android.view.ViewGroup
+import android.widget.EditText
+import android.widget.TextView
+import dev.streamfuse.app.model.SettingsStore
+import java.io.File
+import java.nio.file.Files
+import java.time.Duration
+import kotlinx.coroutines.runBlocking
+import org.junit.After
+import org.junit.runner.RunWith
+import org.robolectric.Robolectric
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.RuntimeEnvironment
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.android.controller.ActivityController
+import org.robolectric.fakes.RoboMenuItem
+
+/**
+ * The whole app with the real library, on Robolectric's Android, used as a person uses it: by what is on the screen.
+ *
+ *     make android        # builds the native library, then runs these
+ */
+@RunWith(RobolectricTestRunner::class)
+abstract class Device {
+    protected val app: App get() = RuntimeEnvironment.getApplication() as App
+
+    /** What processes had that the test has ended. */
+    protected val endedParts = mutableListOf<Parts>()
+    private val controllers = mutableListOf<ActivityController<*>>()
+
+    @After fun turnOff() {
+        for (controller in controllers) runCatching { controller.close() }
+        idle()
+        runBlocking { (endedParts + app.parts).forEach { it.close() } }
+    }
+
+    /**
+     * A bundle of the repository's build folder in the app's own; [use]: it is the chosen one. The folder is the app's, so
+     * that nothing the app does to it reaches the repository; the files are shared only where they cannot be changed.
+     */
+    protected fun install(bundle: String, use: Boolean = true) {
+        val folder = File(app.filesDir, "bundles/$bundle").apply { mkdirs() }
+        for (file in built(bundle).listFiles()!!) {
+            val here = File(folder, file.name)
+            // Hard links, where the file system has them: deleting one leaves the other.
+            runCatching { Files.createLink(here.toPath(), file.toPath()) }.onFailure { file.copyTo(here) }
+        }
+        if (use) SettingsStore(KeptPreferences(app)).bundle = bundle // before there are parts: they load it at once
+    }
+
+    protected fun <A : Activity> open(screen: Class<A>): ActivityController<A> =
+        Robolectric.buildActivity(screen).setup().also { controllers += it }
+
+    /** As after the process had ended: nothing is left but files and what the screen had saved. */
+    protected fun <A : Activity> endProcess(controller: ActivityController<A>, screen: Class<A>): ActivityController<A> {
+        val state = Bundle()
+        controller.saveInstanceState(state).pause().stop()
+        until { File(app.filesDir, "chat/chat.json").isFile }
+        runBlocking { app.parts.chat.leave().join() } // the one that stop began is done before it
+        endedParts += app.parts
+        app.parts = Parts(app)
+        return Robolectric.buildActivity(screen).setup(state).also { controllers += it }
+    }
+
+    /** Lets the main thread work until something is so. */
+    protected fun until(seconds: Int = 60, so: () -> Boolean) {
+        val end = System.nanoTime() + seconds * 1_000_000_000L
+        while (true) {
+            idle()
+            if (so()) return
+            check(System.nanoTime() < end) { "nothing came of it in $seconds s; the screen: ${screenText()}" }
+            Thread.sleep(5)
+        }
+    }
+
+    protected fun idle() = shadowOf(Looper.getMainLooper()).idleFor(Duration.ofMillis(20))
+
+    private fun screenText(): String = controllers.lastOrNull()?.get()?.let { screen ->
+        screen.all().filterIsInstance<TextView>().filter { it.isShown }.joinToString(" | ") { it.text }
+    }.orEmpty()
+
+    /** A picture of the screen in build/android/screenshots. */
+    protected fun picture(screen: Activity, name: String): File {
+        shadowOf(Looper.getMainLooper()).idleFor(Duration.ofSeconds(1)) // buttons that change have changed
+        val view = screen.window.decorView
+        val bitmap = Bitmap.createBitmap(view.width, view.height, Bitmap.Config.ARGB_8888)!!
+        view.draw(Canvas(bitmap))
+        val file = File(root, "build/android/screenshots/$name.png")
+        file.parentFile!!.mkdirs()
+        file.outputStream().use { bitmap.compress(Bitmap.CompressFormat.PNG, 100, it) }
+        return file
+    }
+
+    /** The screen that this one has opened. */
+    protected fun startedFrom(screen: Activity): String? = shadowOf(screen).nextStartedActivity?.component?.className
+
+    protected fun menuItem(id: Int): MenuItem = RoboMenuItem(id)
+
+    protected fun built(bundle: String) = File(root, "build/$bundle")
+
+    companion object {
+        val root: File = File(System.getProperty("streamfuse.root")!!).canonicalFile
+
+        /** A phone of middling size; without `night` it is day. */
+        const val PHONE = "w392dp-h800dp-notnight-xhdpi"
+        const val PHONE_NIGHT = "w392dp-h800dp-night-xhdpi"
+    }
+}
+
+fun Activity.text(id: Int): TextView = findViewById<TextView>(id)!!
+
+fun Activity.shown(id: Int): Boolean = findViewById<View>(id)!!.isShown
+
+fun Activity.press(id: Int) {
+    val view = findViewById<View>(id)!!
+    check(view.isShown && view.isEnabled) { "${resources.getResourceEntryName(id)} cannot be pressed" }
+    view.performClick()
+}
+
+fun Activity.type(id: Int, words: String) = findViewById<EditText>(id)!!.setText(words)
+
+/** All views of the screen. */
+fun Activity.all(): List<View> = window.decorView.all()
+
+fun View.all(): List<View> =
+    listOf(this) + if (this is ViewGroup) (0 until childCount).flatMap { getChildAt(it).all() } else emptyList()
+
+/** What is written in the conversation, a pair of speaker and text per message. */
+fun Activity.conversation(): List<Pair<String, String>> = findViewById<ViewGroup>(R.id.turns)!!.let { turns ->
+    (0 until turns.childCount).map { turns.getChildAt(it) }.map { turn ->
+        turn.findViewById<TextView>(R.id.role)!!.text.toString() to turn.findViewById<TextView>(R.id.text)!!.text.toString()
+    }
+}
