@@ -59,8 +59,9 @@ class AnswerView(context: Context, attributes: AttributeSet?) : TextView(context
 
     private fun underline(canvas: Canvas, start: Int, end: Int) {
         for (row in layout.getLineForOffset(start)..layout.getLineForOffset(end)) {
-            val from = maxOf(start, layout.getLineStart(row))
             val to = minOf(end, layout.getLineVisibleEnd(row))
+            var from = maxOf(start, layout.getLineStart(row))
+            while (from < to && text[from].isWhitespace()) from++ // a space before a word is part of the token
             if (from >= to) continue
             val y = layout.getLineBaseline(row) + 3 * density
             val right = if (to == layout.getLineVisibleEnd(row)) layout.getLineMax(row) else layout.getPrimaryHorizontal(to)

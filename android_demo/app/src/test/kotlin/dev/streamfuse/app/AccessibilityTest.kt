@@ -36,8 +36,10 @@ class AccessibilityTest : Device() {
 
     private fun screens(): List<Activity> = listOf(chat()) + others.map { open(it).get() }
 
-    private fun View.called(): String =
-        (contentDescription ?: (this as? EditText)?.hint ?: (this as? TextView)?.text)?.toString().orEmpty()
+    private fun View.called(): String {
+        val label = rootView.all().filterIsInstance<TextView>().firstOrNull { it.labelFor == id && id != View.NO_ID }?.text
+        return (contentDescription ?: label ?: (this as? EditText)?.hint ?: (this as? TextView)?.text)?.toString().orEmpty()
+    }
 
     @Test fun `every control has a name and is large enough to touch`() {
         for (screen in screens()) {

@@ -91,8 +91,8 @@ class BundlesScreenTest : Device() {
         until { screen.shown(R.id.importing) && screen.text(R.id.progress_text).text.matches(Regex("Copying: .* of 1[0-9]{2} MB")) }
         picture(screen, "import-light")
         screen.press(R.id.cancel)
-        assertEquals("The import was cancelled; nothing was kept.", screen.message())
         FakeDocuments.slow = false
+        assertEquals("The import was cancelled; nothing was kept.", screen.message())
         until { bundles.isEmpty() }
         screen.pickFolder("demo")
         assertEquals("demo is checked and in use.", screen.message())

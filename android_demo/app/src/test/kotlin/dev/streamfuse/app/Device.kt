@@ -76,7 +76,7 @@ abstract class Device {
         val end = System.nanoTime() + seconds * 1_000_000_000L
         while (true) {
             idle()
-            if (so()) return
+            if (so()) return idle() // the screen shows it, too
             check(System.nanoTime() < end) { "nothing came of it in $seconds s; the screen: ${screenText()}" }
             Thread.sleep(5)
         }
@@ -90,8 +90,9 @@ abstract class Device {
 
     /** A picture of the screen in build/android/screenshots. */
     protected fun picture(screen: Activity, name: String): File {
-        shadowOf(Looper.getMainLooper()).idleFor(Duration.ofSeconds(1)) // buttons that change have changed
+        idle()
         val view = screen.window.decorView
+        view.jumpDrawablesToCurrentState() // not in the middle of a button's animation
         val bitmap = Bitmap.createBitmap(view.width, view.height, Bitmap.Config.ARGB_8888)!!
         view.draw(Canvas(bitmap))
         val file = File(root, "build/android/screenshots/$name.png")
