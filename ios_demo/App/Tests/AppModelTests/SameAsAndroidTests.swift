@@ -27,9 +27,8 @@ final class SameAsAndroidTests: XCTestCase {
 
   func testWords() throws {
     let android = try resource("values/strings")
-    // Android unpacks zips, and names its menu, its version and its threads itself; the
-    // legend and the note of a complete answer are worded for these screens.
-    let own: Set<Word> = [.legend, .endComplete, .more, .noneInstalled, .reportSystem, .reportBundle]
+    // Android unpacks zips, and names its menu, its version and its threads itself.
+    let own: Set<Word> = [.more, .noneInstalled, .reportSystem, .reportBundle]
     for word in Word.allCases where !own.contains(word) {
       XCTAssertEqual(word.rawValue, android[name("\(word)")], "\(word)")
     }
