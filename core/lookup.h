@@ -38,7 +38,6 @@ class LookUp {
 
   std::array<std::vector<int32_t>, kLengths> places_;  // hash tables: where what followed a run of tokens stands
   int64_t followed_ = 0;
-  const int64_t* text_ = nullptr;
   // How often chains come true, per length of the match, which grows by one with each token that does.
   std::array<double, kLengths> hits_{0.6, 1.2, 1.8}, trials_{3.0, 3.0, 3.0};
   std::vector<int64_t> chain_;  // of the last join

@@ -7,6 +7,8 @@
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 #include "lane_kernels.h"
@@ -37,7 +39,13 @@ bool allowed(const char* name) {
   return wish == nullptr || *wish == 0 || std::strcmp(wish, name) == 0;
 }
 
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+// Older versions of Clang do not know the name in __builtin_cpu_supports.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#elif defined(__aarch64__)
 struct ArmFeatures {
 #if defined(__linux__)
   bool dot_product = (getauxval(AT_HWCAP) & 1ul << 20) != 0;      // HWCAP_ASIMDDP
@@ -61,8 +69,7 @@ struct ArmFeatures {
 const LaneKernels& select() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vnni");
