@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import streamfuse
@@ -26,9 +27,10 @@ def opened(folder: str) -> Model:
     return streamfuse.open(folder)
 
 
-def turn(stream: Any) -> dict[str, Any]:
-    """What a generation or an answer gives, to its end."""
+def turn(ask: Callable[[], Any]) -> dict[str, Any]:
+    """What a generation or an answer gives, to its end; `seconds` count from the question on."""
     started = time.perf_counter()
+    stream = ask()
     pieces = list(stream)
     seconds = time.perf_counter() - started
     result = stream.result if hasattr(stream, "result") else stream
@@ -44,7 +46,7 @@ def turn(stream: Any) -> dict[str, Any]:
 def chat_turns(chat: Chat, asked: dict[str, Any]) -> dict[str, Any]:
     if asked.get("restore"):
         chat.restore(asked["restore"])
-    turns = [turn(chat.stream(prompt, **asked["config"])) for prompt in asked["turns"]]
+    turns = [turn(partial(chat.stream, prompt, **asked["config"])) for prompt in asked["turns"]]
     if asked.get("save"):
         chat.save(asked["save"])
     return {"turns": turns, "messages": chat.messages}
@@ -58,7 +60,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         with model.chat(asked.get("system")) as chat:
             return chat_turns(chat, asked)
     session, config = model.session(), model.config(**asked["config"])
-    turns = [turn(session.generate(model.encode(prompt, raw=True), config)) for prompt in asked["turns"]]
+    turns = [turn(partial(session.generate, model.encode(prompt, raw=True), config)) for prompt in asked["turns"]]
     session.close()
     return {"turns": turns, "messages": []}
 

@@ -19,8 +19,8 @@ import kotlinx.serialization.Serializable
  * @property stop the text ends before any of these.
  * @property stopTokenIds tokens that end the text, beside the model's own.
  * @property ignoreEos the model's end-of-sequence tokens are tokens like others.
- * @property enableSpeculativeDecoding false: one token per pass, the baseline. The text is the same. Null or true: drafts
- *   are used where the bundle has them, and [Statistics.fallbackReason] says why where they are not.
+ * @property enableSpeculativeDecoding false: one token per pass, the baseline. The text is the same. Null or true:
+ *   drafts are used where the bundle has them, and [Statistics.fallbackReason] says why where they are not.
  * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen pass by pass, by the cost measured on
  *   this device.
  */

@@ -63,8 +63,8 @@ public class Model internal constructor(
     public val loadMs: Double = (System.nanoTime() - started) / 1e6
 
     /**
-     * A conversation with a cache of its own, so that only new words are read. Its memory is asked for here: call it off
-     * the main thread.
+     * A conversation with a cache of its own, so that only new words are read. Its memory is asked for here: call it
+     * off the main thread.
      *
      * @param system instructions that stay through [Session.reset].
      * @param history earlier turns, for example of another bundle's chat.
@@ -78,8 +78,10 @@ public class Model internal constructor(
         history: List<Message> = emptyList(),
         config: GenerationConfig = GenerationConfig(),
     ): Chat {
-        if (!canChat)
-            throw StreamFuseException(ErrorCode.BAD_ARGUMENT, "$folder has no chat template; use completion() for plain text")
+        if (!canChat) {
+            val sentence = "$folder has no chat template; use completion() for plain text"
+            throw StreamFuseException(ErrorCode.BAD_ARGUMENT, sentence)
+        }
         return open(Chat.jsonOf(system, history)) { Chat(this, it, config.over(defaults), system) }
     }
 

@@ -7,8 +7,8 @@ import java.nio.ByteOrder
 private const val STEP_BYTES = 24
 
 /**
- * The memory through which one handle speaks with its native half: options go in, handles and steps come out. The places
- * are those of `Step` and `Options` in streamfuse_jni.cpp.
+ * The memory through which one handle speaks with its native half: options go in, handles and steps come out. The
+ * places are those of `Step` and `Options` in streamfuse_jni.cpp.
  */
 internal class Reply {
     val buffer: ByteBuffer = ByteBuffer.allocateDirect(1024).order(ByteOrder.nativeOrder())

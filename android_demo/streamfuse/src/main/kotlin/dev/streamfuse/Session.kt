@@ -40,11 +40,11 @@ public sealed class Session(
     /**
      * Asks; the answer comes in pieces while it is written. Each collection of the flow asks anew.
      *
-     * The work runs on [Options.dispatcher], whatever the collector runs on. The next token is computed when the collector
-     * has dealt with the last, so that leaving is exact; add `.buffer()` to let the model run ahead.
+     * The work runs on [Options.dispatcher], whatever the collector runs on. The next token is computed when the
+     * collector has dealt with the last, so that leaving is exact; add `.buffer()` to let the model run ahead.
      *
-     * The flow fails with [IllegalStateException] where another answer is being written or the session is closed, and with
-     * [StreamFuseException] where the request is refused or the engine fails. A refused request changes nothing.
+     * The flow fails with [IllegalStateException] where another answer is being written or the session is closed, and
+     * with [StreamFuseException] where the request is refused or the engine fails. A refused request changes nothing.
      *
      * @param config what differs from the session's defaults.
      */
@@ -85,7 +85,7 @@ public sealed class Session(
         return whole.toString()
     }
 
-    /** Ends the answer that is being written at its next token. It returns at once; nothing happens where none is written. */
+    /** Ends the answer that is being written at its next token; returns at once. Nothing happens where none is written. */
     public fun stop(): Unit = sequence.stop()
 
     /** Forgets all tokens, and all turns but the system message. */

@@ -21,14 +21,15 @@ import kotlinx.serialization.json.Json
  * @property draftTokensProposed drafted tokens, accepted or not.
  * @property draftTokensAccepted drafted tokens that were delivered.
  * @property acceptanceRate accepted / proposed.
- * @property acceptancePerDepth per depth of the draft, the share of passes that delivered a drafted token of that depth.
+ * @property acceptancePerDepth per depth of the draft, the share of passes that delivered a drafted token of that
+ *   depth.
  * @property meanAcceptedTokens tokens per pass; plain decoding has 1.
  * @property timeMs milliseconds per part of the loop: prefill, draft, verify, accept, commit, sample.
  * @property widths passes per method.
  * @property speculative whether drafts were to be used.
  * @property fallbackReason why they were not, or why passes were plain; null where there is nothing to say.
- * @property finishReason `stop` (a stop token or stop string), `length` ([GenerationConfig.maxNewTokens]), `context` (the
- *   context is full) or `stopped` (ended early, from outside or by an error).
+ * @property finishReason `stop` (a stop token or stop string), `length` ([GenerationConfig.maxNewTokens]), `context`
+ *   (the context is full) or `stopped` (ended early, from outside or by an error).
  * @property acceptancePerRank per rank of a candidate among its siblings, how often it was right.
  * @property fallbackReasons plain passes in the place of drafting, per reason.
  * @property costMs what a full pass of each method was expected to take when the answer began.

@@ -9,12 +9,12 @@ import kotlinx.coroutines.withContext
  * How a model is loaded and run.
  *
  * @property threads of the engine; null lets it choose (on phones: the big cores).
- * @property cacheDir a folder where the measured costs of passes are kept, for example Android's `context.cacheDir`. Null:
- *   each chat measures anew before its first drafted answer, about 100 ms.
- * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that was
- *   checked when it was installed.
- * @property dispatcher where answers are generated. A pass keeps its thread busy, so the default is not the few threads of
- *   [Dispatchers.Default].
+ * @property cacheDir a folder where the measured costs of passes are kept, for example Android's `context.cacheDir`.
+ *   Null: each chat measures anew before its first drafted answer, about 100 ms.
+ * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that
+ *   was checked when it was installed.
+ * @property dispatcher where answers are generated. A pass keeps its thread busy, so the default is not the few threads
+ *   of [Dispatchers.Default].
  */
 public data class Options(
     val threads: Int? = null,

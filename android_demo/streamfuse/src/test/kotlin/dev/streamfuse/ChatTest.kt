@@ -72,15 +72,16 @@ class ChatTest {
             chat.restore(saved)
             val own = chat.answer(next.single(), fixed)
             assertEquals(expected.turns.single().tokens, own.tokens)
-            assertEquals(Statistics.of(expected.turns.single().statistics.toString()).untimed(), own.statistics.untimed())
+            val theirs = Statistics.of(expected.turns.single().statistics.toString())
+            assertEquals(theirs.untimed(), own.statistics.untimed())
             assertEquals(expected.messages, chat.messages)
             chat.save(saved)
         }
         val third = listOf("Are you sure?")
-        val theirs = Python.ask(Python.Request(bundle, third, fixed, restore = saved.path)).turns.single()
+        val last = Python.ask(Python.Request(bundle, third, fixed, restore = saved.path)).turns.single()
         Models.demo.chat().use { chat ->
             chat.restore(saved)
-            assertEquals(theirs.tokens, chat.answer(third.single(), fixed).tokens)
+            assertEquals(last.tokens, chat.answer(third.single(), fixed).tokens)
         }
     }
 
@@ -185,7 +186,8 @@ class ChatTest {
             StreamFuse.load(Repository.bundle("demo"), options).use { model ->
                 model.chat().use { chat ->
                     chat.answer("Hello", GenerationConfig(maxNewTokens = 2))
-                    assertEquals(setOf("decode", "verify_4", "verify_8", "verify_16", "streams"), chat.statistics!!.costMs.keys)
+                    val methods = setOf("decode", "verify_4", "verify_8", "verify_16", "streams")
+                    assertEquals(methods, chat.statistics!!.costMs.keys)
                 }
             }
             val kept = folder.list()!!.single()

@@ -45,7 +45,8 @@ class DamagedBundleTest {
 
     @Test
     fun `a number of threads that the engine does not take`() {
-        val error = failureOf<StreamFuseException> { StreamFuse.load(good, Options(threads = 1000, checkHashes = false)) }
+        val options = Options(threads = 1000, checkHashes = false)
+        val error = failureOf<StreamFuseException> { StreamFuse.load(good, options) }
         assertTrue("num_threads" in error.message!!, error.message)
     }
 

@@ -63,7 +63,8 @@ class EarlyEndTest {
                 withTimeout(5000) { while (chat.messages.isEmpty()) delay(1) }
                 job.cancelAndJoin()
                 assertEquals(emptyList<Message>(), chat.messages, "a question without an answer is forgotten")
-                assertTrue(chat.statistics!!.prefilledTokens < 900, "${chat.statistics!!.prefilledTokens} tokens were read")
+                val read = chat.statistics!!.prefilledTokens
+                assertTrue(read < 900, "$read tokens were read")
                 assertEquals(whole.tokens, chat.answer(question, fixed).tokens)
             }
         }
@@ -81,8 +82,8 @@ class EarlyEndTest {
                 assertEquals(whole.tokens.take(n), heard.mapNotNull { it.token })
                 assertEquals(if (n == 16) "length" else "stopped", chat.statistics!!.finishReason)
                 assertEquals(textOf(heard), chat.messages.last().content)
-                val next = chat.answer("Go on.", fixed).statistics
-                assertTrue(next.prefilledTokens < 20, "${next.prefilledTokens} tokens were read, and not the new turn alone")
+                val read = chat.answer("Go on.", fixed).statistics.prefilledTokens
+                assertTrue(read < 20, "$read tokens were read, and not the new turn alone")
             }
         }
     }
@@ -179,8 +180,8 @@ class EarlyEndTest {
         chat.close()
         chat.stop()
         val uses = listOf<suspend () -> Unit>(
-            { chat.generate("Hello") }, { chat.send("Hello").collect() }, { chat.reset() }, { chat.save(File("nowhere")) },
-            { chat.restore(File("nowhere")) },
+            { chat.generate("Hello") }, { chat.send("Hello").collect() }, { chat.reset() },
+            { chat.save(File("nowhere")) }, { chat.restore(File("nowhere")) },
         )
         for (use in uses) {
             val error = failureOf<IllegalStateException> { use() }

@@ -14,7 +14,8 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
     }
 
     suspend fun options(chat: Chat) {
-        val answer = chat.generate("Name three primes.", GenerationConfig(maxNewTokens = 40, temperature = 0.7, seed = 1))
+        val warm = GenerationConfig(maxNewTokens = 40, temperature = 0.7, seed = 1)
+        val answer = chat.generate("Name three primes.", warm)
         val plain = chat.generate("And three more?", GenerationConfig(enableSpeculativeDecoding = false))
         println(chat.fallbackReason) // off by request
         check(answer != plain)

@@ -9,10 +9,11 @@ class ReadmeTest {
     @Test
     fun `every line of Kotlin in README is compiled with the tests`() {
         val sources = File(Repository.root, "android_demo/streamfuse")
-        val compiled = File(sources, "src/test/kotlin/dev/streamfuse/ReadmeSample.kt").readLines().map { it.trim() }.toSet()
+        val sample = File(sources, "src/test/kotlin/dev/streamfuse/ReadmeSample.kt")
+        val compiled = sample.readLines().map { it.trim() }.toSet()
         for (page in listOf(File(sources, "README.md"), File(Repository.root, "docs/android.md"))) {
             val samples = Regex("```kotlin\n(.*?)```", RegexOption.DOT_MATCHES_ALL).findAll(page.readText())
-            val lines = samples.flatMap { it.groupValues[1].lines() }.map { it.trim() }.filter { it.isNotEmpty() }.toList()
+            val lines = samples.flatMap { it.groupValues[1].lines() }.map { it.trim() }.toList().filter { it.isNotEmpty() }
             check(lines.isNotEmpty()) { "$page has no sample" }
             assertEquals(emptyList<String>(), lines.filter { it !in compiled }, page.path)
         }
