@@ -13,7 +13,7 @@ class ReadmeTest {
         val compiled = sample.readLines().map { it.trim() }.toSet()
         for (page in listOf(File(sources, "README.md"), File(Repository.root, "docs/android.md"))) {
             val samples = Regex("```kotlin\n(.*?)```", RegexOption.DOT_MATCHES_ALL).findAll(page.readText())
-            val lines = samples.flatMap { it.groupValues[1].lines() }.map { it.trim() }.toList().filter { it.isNotEmpty() }
+            val lines = samples.flatMap { it.groupValues[1].trim().lines() }.map { it.trim() }.toList()
             check(lines.isNotEmpty()) { "$page has no sample" }
             assertEquals(emptyList<String>(), lines.filter { it !in compiled }, page.path)
         }
