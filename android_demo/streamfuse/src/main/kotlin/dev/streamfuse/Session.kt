@@ -85,7 +85,7 @@ public sealed class Session(
         return whole.toString()
     }
 
-    /** Ends the answer that is being written at its next token; returns at once. Nothing happens where there is none. */
+    /** Ends the answer that is being written at its next token; returns at once. Does nothing where there is none. */
     public fun stop(): Unit = sequence.stop()
 
     /** Forgets all tokens, and all turns but the system message. */
