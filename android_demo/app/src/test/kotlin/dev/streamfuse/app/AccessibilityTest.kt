@@ -28,7 +28,7 @@ class AccessibilityTest : Device() {
         val screen = open(ChatActivity::class.java).get()
         until { app.parts.chat.state.value.phase == Phase.READY }
         screen.type(R.id.input, "Count from one to twenty in words, then do it again.")
-        screen.press(R.id.send)
+        screen.pressSoon(R.id.send)
         until { app.parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         idle()
         return screen
@@ -72,7 +72,7 @@ class AccessibilityTest : Device() {
             }
         })
         screen.type(R.id.input, "Hello")
-        screen.press(R.id.send)
+        screen.pressSoon(R.id.send)
         until { app.parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         idle()
         assertTrue(said.toString(), said.size in 1..3 && !said.last().endsWith("…"))

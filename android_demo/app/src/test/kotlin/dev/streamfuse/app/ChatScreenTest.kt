@@ -32,7 +32,7 @@ class ChatScreenTest : Device() {
 
     private fun ChatActivity.ask(words: String) {
         type(R.id.input, words)
-        press(R.id.send)
+        pressSoon(R.id.send)
     }
 
     private fun ChatActivity.answerTo(words: String): String {
@@ -178,8 +178,6 @@ class ChatScreenTest : Device() {
         until { controller.get().conversation().isEmpty() }
         assertEquals(first, controller.get().answerTo("Hello"))
         val again = endProcess(controller, ChatActivity::class.java).get()
-        ready()
-        idle()
-        assertEquals(2, again.conversation().size)
+        until { again.conversation().size == 2 }
     }
 }

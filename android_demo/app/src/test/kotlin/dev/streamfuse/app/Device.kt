@@ -76,10 +76,22 @@ abstract class Device {
         val end = System.nanoTime() + seconds * 1_000_000_000L
         while (true) {
             idle()
-            if (so()) return idle() // the screen shows it, too
+            if (so()) return settle()
             check(System.nanoTime() < end) { "nothing came of it in $seconds s; the screen: ${screenText()}" }
             Thread.sleep(5)
         }
+    }
+
+    /** What a model says from another thread reaches the screen a moment later. */
+    private fun settle() = repeat(20) {
+        Thread.sleep(5)
+        idle()
+    }
+
+    /** Presses what can be pressed soon. */
+    protected fun Activity.pressSoon(id: Int) {
+        until { findViewById<View>(id)!!.run { isShown && isEnabled } }
+        press(id)
     }
 
     protected fun idle() = shadowOf(Looper.getMainLooper()).idleFor(Duration.ofMillis(20))
