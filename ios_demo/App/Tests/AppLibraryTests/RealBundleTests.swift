@@ -51,7 +51,7 @@ final class RealBundleTests: XCTestCase {
     try parts.settings.set(.maxNewTokens, "24")
     let first = try await ask(parts.chat, words[0])
     XCTAssertEqual(first.text, wanted[0])
-    XCTAssertTrue(first.runs.contains { $0.source != .model }, "drafts are used and shown")
+    XCTAssertEqual(first.runs.map(\.text).joined(), wanted[0], "by whom each part came, drafted or not")
     await parts.leave().value
 
     let again = start()
