@@ -587,7 +587,7 @@ def test_statistics_do_not_follow_the_locale() -> None:
 STANDARD = {
     *("algorithm", "array", "atomic", "bit", "chrono", "cmath", "cstddef", "cstdint", "cstdio", "cstring", "ctime"),
     *("fstream", "functional", "initializer_list", "iomanip", "iterator", "limits", "locale", "memory", "new"),
-    *("numeric", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "vector"),
+    *("numeric", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "string_view", "vector"),
 }
 
 

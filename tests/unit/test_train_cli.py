@@ -138,7 +138,7 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
     assert "num_streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
-    assert "epochs must be positive" in refused("train", *data, *out, "--epochs", 0)
+    assert "epochs must be a positive number" in refused("train", *data, *out, "--epochs", 0)
     assert "num_msa_layers does not go with it" in refused(
         "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-msa-layers", 2
     )
