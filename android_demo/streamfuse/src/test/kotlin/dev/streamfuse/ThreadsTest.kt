@@ -5,6 +5,7 @@ import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.atomic.AtomicBoolean
 import kotlin.concurrent.thread
+import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.collect
@@ -42,7 +43,10 @@ class ThreadsTest {
         for (n in 0..8) {
             val chat = Models.demo.chat()
             val heard = mutableListOf<Piece>()
-            val writing = launch(Dispatchers.Default) { chat.send("Tell me a story.", fixed).collect { heard += it } }
+            // Asked before anybody closes, so that at 0 the close meets an answer without a token.
+            val writing = launch(Dispatchers.Default, CoroutineStart.UNDISPATCHED) {
+                chat.send("Tell me a story.", fixed).collect { heard += it }
+            }
             while (heard.size < n) delay(1)
             val closing = List(2) { launch(Dispatchers.IO) { chat.close() } }
             (closing + writing).joinAll()
