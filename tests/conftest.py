@@ -20,7 +20,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # fakes.py, oracle.py, make_traces.py
+HELPERS = str(Path(__file__).parent)  # fakes.py, oracle.py, make_traces.py
+sys.path.append(HELPERS)
+# For the processes that tests start too, also where PYTHONSAFEPATH is set (Makefile).
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
 
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
 

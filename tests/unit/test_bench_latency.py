@@ -138,6 +138,7 @@ def test_deferred_streams_are_a_method_and_part_of_what_verifying_costs(bundle: 
         for width in ("verify_4", "verify_8"):
             manifest["methods"][width]["stream_nodes"] = 0
         manifest["methods"]["streams"] = {**manifest["methods"]["decode"], "keep": None}
+        manifest["parity"]["streams"] = manifest["parity"]["decode"]
         manifest["speculation"]["schedule"] = "deferred"
 
     edit_manifest(bundle, defer)
