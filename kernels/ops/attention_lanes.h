@@ -12,13 +12,12 @@ namespace STREAMFUSE_ISA {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kKeyBlock = 4, kValueBlock = 4;
+constexpr int kQueryBlock = 4, kKeyBlock = 4, kValueBlock = 4;
 #elif defined(__AVX2__)
-constexpr int kKeyBlock = 2, kValueBlock = 1;
+constexpr int kQueryBlock = 3, kKeyBlock = 2, kValueBlock = 2;
 #else
-constexpr int kKeyBlock = 1, kValueBlock = 1;
+constexpr int kQueryBlock = 4, kKeyBlock = 1, kValueBlock = 1;
 #endif
-constexpr int kQueryBlock = 4;
 constexpr int64_t kValueChunk =
     64;  // positions that all rows of a block take while their values are in the first cache
 constexpr int64_t kKeysAhead =
@@ -74,6 +73,16 @@ SF_INLINE void score_block(const float* query, int64_t padded, int64_t dim, cons
     for (int q = 0; q < Queries; ++q) memcpy(scores + q * line, sums + 4 * q, 4 * sizeof(float));
     return;
   }
+#elif defined(__AVX2__)
+  if (Keys == 2) {
+    float sums[8];
+    __m256 all[8] = {};
+    for (int q = 0; q < Queries; ++q)
+      for (int t = 0; t < 2; ++t) all[2 * q + t] = _mm256_add_ps(acc[t][q].part[0], acc[t][q].part[1]);
+    _mm256_storeu_ps(sums, _mm256_mul_ps(fold_8(all), _mm256_set1_ps(scale)));
+    for (int q = 0; q < Queries; ++q) scores[q * line] = sums[q], scores[q * line + 1] = sums[4 + q];
+    return;
+  }
 #endif
   for (int q = 0; q < Queries; ++q)
     for (int t = 0; t < Keys; ++t) scores[q * line + t] = sum(acc[t][q]) * scale;
@@ -82,9 +91,10 @@ SF_INLINE void score_block(const float* query, int64_t padded, int64_t dim, cons
 template <int Keys>
 SF_INLINE void score_keys(const float* query, int64_t queries, int64_t padded, int64_t dim, const float* const* keys,
                           float scale, float* scores, int64_t line) {
-  for (; queries >= 4; queries -= 4, query += 4 * padded, scores += 4 * line)
-    score_block<4, Keys>(query, padded, dim, keys, scale, scores, line);
-  if (queries == 3) score_block<3, Keys>(query, padded, dim, keys, scale, scores, line);
+  constexpr int n = kQueryBlock;
+  for (; queries >= n; queries -= n, query += n * padded, scores += n * line)
+    score_block<n, Keys>(query, padded, dim, keys, scale, scores, line);
+  if (n > 3 && queries == 3) score_block<3, Keys>(query, padded, dim, keys, scale, scores, line);
   if (queries == 2) score_block<2, Keys>(query, padded, dim, keys, scale, scores, line);
   if (queries == 1) score_block<1, Keys>(query, padded, dim, keys, scale, scores, line);
 }
@@ -161,9 +171,10 @@ SF_INLINE void mix_heads(const Sequence& values, int64_t begin, int64_t end, con
 
 void mix(const Sequence& values, int64_t begin, int64_t end, int64_t heads, const float* weights, int64_t line,
          float* sums, int64_t padded, int64_t dim) {
-  for (; heads >= 4; heads -= 4, weights += 4 * line, sums += 4 * padded)
-    mix_heads<4>(values, begin, end, weights, line, sums, padded, dim);
-  if (heads == 3) mix_heads<3>(values, begin, end, weights, line, sums, padded, dim);
+  constexpr int n = kQueryBlock;
+  for (; heads >= n; heads -= n, weights += n * line, sums += n * padded)
+    mix_heads<n>(values, begin, end, weights, line, sums, padded, dim);
+  if (n > 3 && heads == 3) mix_heads<3>(values, begin, end, weights, line, sums, padded, dim);
   if (heads == 2) mix_heads<2>(values, begin, end, weights, line, sums, padded, dim);
   if (heads == 1) mix_heads<1>(values, begin, end, weights, line, sums, padded, dim);
 }

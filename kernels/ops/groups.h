@@ -41,45 +41,6 @@ struct Group {
   }
 };
 
-#elif defined(__AVX2__)
-
-// Products of a byte below 16 and an int8 are at most 15 * 127; 16 of them fit an int16. Larger bytes are taken in
-// halves.
-template <bool Q8>
-struct Group {
-  __m256i v[8];
-
-  SF_INLINE_MEMBER void load(const uint8_t* w, int part) {
-    const __m256i low = _mm256_set1_epi8(15);
-    for (int i = 0; i < 4; ++i) {
-      const __m256i bytes = _mm256_loadu_si256((const __m256i*)(w + 64 * i + 32 * part));
-      v[i] = Q8 ? bytes : _mm256_and_si256(bytes, low);
-      v[4 + i] = Q8 ? _mm256_loadu_si256((const __m256i*)(w + 256 + 64 * i + 32 * part))
-                    : _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low);
-    }
-  }
-  SF_INLINE_MEMBER Native dots(const int8_t* q, int32_t start) const {
-    const __m256i ones = _mm256_set1_epi16(1), nibble = _mm256_set1_epi8(15);
-    __m256i sum = _mm256_setzero_si256(), high = sum;
-    for (int i = 0; i < 8; ++i) {
-      const __m256i quad = _mm256_set1_epi32(quad_at(q + 4 * i));
-      if (Q8) {
-        const __m256i upper = _mm256_and_si256(_mm256_srli_epi16(v[i], 4), nibble);
-        high = _mm256_add_epi16(high, _mm256_maddubs_epi16(upper, quad));
-        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(v[i], nibble), quad));
-      } else {
-        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(v[i], quad));
-      }
-    }
-    __m256i total = _mm256_madd_epi16(sum, ones);
-    if (Q8) {
-      total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(high, ones), 4));
-      total = _mm256_add_epi32(total, _mm256_set1_epi32(start));
-    }
-    return _mm256_cvtepi32_ps(total);
-  }
-};
-
 #elif defined(__aarch64__)
 
 template <bool Q8>

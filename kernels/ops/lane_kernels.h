@@ -34,8 +34,8 @@ inline int64_t attention_scratch(int64_t queries, int64_t head_dim, int64_t leng
   return queries * ((head_dim + 15) / 16 * 16 + attention_line(length) + 1);
 }
 
-// The best set for this CPU, or the one that the environment variable STREAMFUSE_ISA names (avx512, avx2, neon_i8mm,
-// neon_dot, neon, portable) where this CPU has it; used by tests.
+// The best set for this CPU, or the one that the environment variable STREAMFUSE_ISA names (avx512, avx_vnni, avx2,
+// neon_i8mm, neon_dot, neon, portable) where this CPU has it; used by tests.
 const LaneKernels& lane_kernels();
 
 }  // namespace streamfuse

@@ -21,6 +21,9 @@ namespace streamfuse {
   }
 #if defined(__x86_64__)
 SF_DECLARE(avx512)
+#if defined(STREAMFUSE_AVX_VNNI)
+SF_DECLARE(avx_vnni)
+#endif
 SF_DECLARE(avx2)
 SF_DECLARE(portable)
 #elif defined(__aarch64__)
@@ -33,10 +36,11 @@ SF_DECLARE(portable)
 
 namespace {
 
-// Does STREAMFUSE_ISA name this set, or none?
-bool allowed(const char* name) {
+// Does STREAMFUSE_ISA name one of these, or nothing? The first is a set, the others those that it stands in for.
+template <typename... Names>
+bool allowed(Names... names) {
   const char* wish = std::getenv("STREAMFUSE_ISA");
-  return wish == nullptr || *wish == 0 || std::strcmp(wish, name) == 0;
+  return wish == nullptr || *wish == 0 || ((std::strcmp(wish, names) == 0) || ...);
 }
 
 #if defined(__x86_64__)
@@ -45,6 +49,12 @@ bool has_f16c() {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+#if defined(STREAMFUSE_AVX_VNNI)
+bool has_avx_vnni() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 4) != 0;
+}
+#endif
 #elif defined(__aarch64__)
 struct ArmFeatures {
 #if defined(__linux__)
@@ -74,12 +84,15 @@ const LaneKernels& select() {
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vnni");
   if (has_avx512 && has_avx2 && allowed("avx512")) return avx512::kTable;
-  if (has_avx2 && (allowed("avx2") || allowed("avx512"))) return avx2::kTable;
+#if defined(STREAMFUSE_AVX_VNNI)
+  if (has_avx2 && has_avx_vnni() && allowed("avx_vnni", "avx512")) return avx_vnni::kTable;
+#endif
+  if (has_avx2 && allowed("avx2", "avx_vnni", "avx512")) return avx2::kTable;
   return portable::kTable;
 #elif defined(__aarch64__)
   const ArmFeatures cpu;
   if (cpu.matrix_product && cpu.dot_product && allowed("neon_i8mm")) return neon_i8mm::kTable;
-  if (cpu.dot_product && (allowed("neon_dot") || allowed("neon_i8mm"))) return neon_dot::kTable;
+  if (cpu.dot_product && allowed("neon_dot", "neon_i8mm")) return neon_dot::kTable;
   return neon::kTable;
 #else
   return portable::kTable;

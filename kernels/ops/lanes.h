@@ -214,6 +214,11 @@ SF_INLINE int32_t sum_of_integers(NativeInt a) {
   return _mm512_reduce_add_epi32((__m512i)a);
 #elif defined(__aarch64__)
   return vaddvq_s32(a);
+#elif defined(__AVX2__)
+  const __m256i all = (__m256i)a;
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 #else
   int32_t sum = 0;
   for (int l = 0; l < kNativeBytes / 4; ++l) sum += a[l];
@@ -302,9 +307,32 @@ SF_INLINE __m512 in_order(__m512 folded) {
   return _mm512_permutexvar_ps(places, folded);
 }
 #endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Folds each of 8 accumulators, whose halves are added up already, to one value, in the order of `sum`: lane i is that
+// of a[2 i], lane 4 + i that of a[2 i + 1].
+SF_INLINE __m256 fold_8(const __m256* a) {
+  __m256 by4[4], by2[2];
+  for (int i = 0; i < 4; ++i) {
+    const __m256 x = a[2 * i], y = a[2 * i + 1];
+    by4[i] = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const __m256d x = _mm256_castps_pd(by4[2 * i]), y = _mm256_castps_pd(by4[2 * i + 1]);
+    by2[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+  }
+  return _mm256_add_ps(_mm256_shuffle_ps(by2[0], by2[1], 0x88), _mm256_shuffle_ps(by2[0], by2[1], 0xdd));
+}
+#endif
 // A maximum does not depend on the order.
 #if defined(__AVX512F__)
 SF_INLINE float largest(Lanes a) { return _mm512_reduce_max_ps(a.part[0]); }
+#elif defined(__AVX2__)
+SF_INLINE float largest(Lanes a) {
+  const __m256 eight = _mm256_max_ps(a.part[0], a.part[1]);
+  __m128 v = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+  return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
+}
 #else
 SF_FOLD(largest, SF_GREATER)
 #endif

@@ -24,7 +24,7 @@ from streamfuse.kernels.packing import pack_q8_0
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-INSTRUCTION_SETS = ["avx512", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
+INSTRUCTION_SETS = ["avx512", "avx_vnni", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
 
 
 @functools.cache

@@ -26,7 +26,7 @@ HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, CAPACITY = 96, 3, 1, 32, 160, 1000, 
 STREAM_VOCAB, TOP_K, ROWS, RANK, EPS = 200, 7, 6, 5, 1e-5
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-INSTRUCTION_SETS = ["avx512", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
+INSTRUCTION_SETS = ["avx512", "avx_vnni", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
 
 
 def q4_1(outputs: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:

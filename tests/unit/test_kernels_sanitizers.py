@@ -23,7 +23,7 @@ if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"),
 
 pytestmark = pytest.mark.slow
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-INSTRUCTION_SETS = ["avx512", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
+INSTRUCTION_SETS = ["avx512", "avx_vnni", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
 TOO_EARLY = "ThreadSanitizer: unexpected memory mapping"  # of older compilers on kernels that spread addresses widely
 
 
