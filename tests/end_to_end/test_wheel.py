@@ -107,10 +107,24 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [tiny_bundle(folder / backend, backend=backend, **one_width) for backend in ("kernels", "xnnpack")]
 
 
-@pytest.mark.parametrize("built_against", ["the installed executorch", "another one"])
-@pytest.mark.parametrize("order", ["engine", "engine bindings", "bindings engine"])
+@pytest.mark.parametrize(
+    ("order", "built_against"),
+    [
+        ("engine", "the installed executorch"),
+        ("bindings engine", "the installed executorch"),
+        ("engine bindings", "another one"),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in [
+                ("engine bindings", "the installed executorch"),
+                ("engine", "another one"),
+                ("bindings engine", "another one"),
+            ]
+        ),
+    ],
+)
 def test_engine_and_python_bindings_share_one_copy_of_executorch(
-    place: Path, bundles: list[Path], built_against: str, order: str
+    place: Path, bundles: list[Path], order: str, built_against: str
 ) -> None:
     equal = built_against == "the installed executorch"
     own = place / "streamfuse" / "kernels" / "lib"

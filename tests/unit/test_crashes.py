@@ -29,7 +29,7 @@ from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.pull import check_folder
 
 MANY = pytest.param(50, marks=[pytest.mark.full, pytest.mark.timeout(3600)])
-KILLS = pytest.mark.parametrize("kills", [3, MANY])
+KILLS = pytest.mark.parametrize("kills", [2, MANY])
 EXPORT = ["--max-context-len", 128, "--prefill-len", 8, "--widths", "4,12", "--prune-keep", 6, "--default-width", 12,
           "--top-k", 5, "--overwrite"]  # fmt: skip
 TRAIN = ["--num-streams", 2, "--num-msa-layers", 2, "--adapter-rank", 2, "--parent-rank", 4, "--stream-vocab-size", 30,

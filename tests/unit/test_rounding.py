@@ -55,6 +55,7 @@ def test_a_core_for_a_processor_with_fma_gives_the_same_bits(compiler: str, tmp_
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not has_fma() or "clang++" not in COMPILERS, reason="no fused multiply-add, or no clang++")
 def test_a_core_that_clang_was_told_to_fuse_opens_no_model(tmp_path: Path) -> None:
     environment = environment_of("clang++", tmp_path, "-ffp-contract=fast")
