@@ -92,7 +92,7 @@ apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.kernels.apple.build
 
 # Without cargo there is no core/bundle, so no bundle is opened: only the modules and tests that need none.
-ios: $(if $(CARGO),build/ios/coreml/.made $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
+ios: $(if $(CARGO),build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
 	$(if $(CARGO),$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl,\
 		@echo "note: no cargo, so the Swift tests that open bundles are left out" >&2)
 	$(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
@@ -107,6 +107,10 @@ build/ios/coreml/.made: tests/record_coreml.py tests/coreml_bundles.py $(EXPORT_
 		runtime/backends/coreml*.py runtime/*.py) $(ENGINE_STAMP) | $(VENV)/.dev
 	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests $(BIN)/python tests/record_coreml.py $(@D)
 	@touch $@
+
+# A bundle with a signature, for the Swift reader.
+build/ios/signed/manifest.sig: tests/signed_samples.py tests/bundle_samples.py $(wildcard src/streamfuse/bundle/*.py) | $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python tests/signed_samples.py $(@D)
 
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py

@@ -24,16 +24,18 @@ def export(
     model: str | PathLike[str] = DEFAULT_MODEL,
     adapter: str | PathLike[str] = DEFAULT,
     progress: Callable[[str], None] | None = None,
+    sign_key: str | PathLike[str] | None = None,
     **plan: Any,
 ) -> Report:
     """Write a bundle, atomically: `streamfuse.export(output_dir, model=..., adapter=..., **plan)` -> Report.
 
     `plan` are options by the names of ExportPlan (export/plan.py), an enum also by its word. `progress` hears of each
-    step.
+    step. `sign_key` is the file of a private key (`streamfuse keys`) that signs the bundle.
 
     Raises:
         MissingPart: a package is not installed; names the line that installs it.
         TypeError: an option that a plan does not have.
+        KeyProblem: the file holds no such key.
         FileNotFoundError, PlanError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each;
             nothing is left behind.
     """
@@ -44,15 +46,17 @@ def export(
     from pathlib import Path
 
     from streamfuse.adapters import find
+    from streamfuse.bundle.signature import read_private_key
     from streamfuse.model.pull import resolve_model
 
     from .plan import ExportPlan, options_of
 
+    key = None if sign_key is None else read_private_key(Path(sign_key))
     checked = ExportPlan(Path(model), find(str(adapter)), Path(output_dir), **options_of(plan))
     made = replace(checked, model=resolve_model(str(model)))  # may be a download, so the last thing before the work
     from .bundle import export_bundle
 
-    return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": str(adapter)})
+    return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": str(adapter)}, key)
 
 
 class _Package(ModuleType):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
 from .preview import Preview, check_fit
 from .target import Progress, make_target
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _STAGES = ("load", "reference", "quantize", "lower", "parity", "write")
 _SELFTEST_TEXT = (
@@ -67,17 +70,21 @@ class Report:
 
 
 def export_bundle(
-    plan: ExportPlan, progress: Progress = lambda _: None, said: Mapping[str, str] | None = None
+    plan: ExportPlan,
+    progress: Progress = lambda _: None,
+    said: Mapping[str, str] | None = None,
+    sign_key: Ed25519PrivateKey | None = None,
 ) -> Report:
     """Write the bundle of `plan`, atomically.
 
     Args:
         said: what the user said in the place of paths, for the report: `model`, `adapter`.
+        sign_key: signs the bundle; None: it is not signed.
 
     Raises:
         PlanError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each; nothing is left behind.
     """
-    with torch.inference_mode(), BundleWriter(plan.output_dir, overwrite=plan.overwrite) as writer:
+    with torch.inference_mode(), BundleWriter(plan.output_dir, plan.overwrite, sign_key) as writer:
         return _Export(plan, writer, progress, said or {}).run()
 
 

@@ -145,6 +145,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "name with a drive": (_list_file("C:/outside.pte"), ["files", "C:/outside.pte"]),
     "name empty": (_list_file(""), ["files"]),
     "manifest lists itself": (_list_file("manifest.json"), ["files", "itself"]),
+    "manifest lists its signature": (_list_file("manifest.sig"), ["files", "cannot list its signature"]),
     "link leaves the folder": (_leave_by_link, ["model.pte", "leaves the bundle"]),
     "link leads nowhere": (_hang_a_link, ["model.pte", "no such file"]),
     "link to itself": (_loop_a_link, ["model.pte", "files: cannot be read"]),

@@ -33,6 +33,7 @@ def library() -> ctypes.CDLL:
     ids, count = POINTER(c_void_p), POINTER(c_int64)
     signatures: dict[str, list[Any]] = {
         "sf_bundle_open": [c_char_p, c_int32, place],
+        "sf_bundle_open_signed": [c_char_p, c_char_p, place],
         "sf_bundle_spec": [c_void_p, POINTER(_Spec)],
         "sf_bundle_tensors": [c_void_p, POINTER(POINTER(_Tensor)), POINTER(c_int32)],
         "sf_bundle_defaults": [c_void_p, POINTER(_Options)],
@@ -64,9 +65,12 @@ def library() -> ctypes.CDLL:
 class LibraryBundle:
     """sf_bundle; LibraryFailure where it does not open."""
 
-    def __init__(self, folder: Path, check_hashes: bool = True) -> None:
+    def __init__(self, folder: Path, check_hashes: bool = True, public_key: str | None = None) -> None:
         self.handle = c_void_p()
-        code = library().sf_bundle_open(bytes(folder), check_hashes, byref(self.handle))
+        if public_key is None:
+            code = library().sf_bundle_open(bytes(folder), check_hashes, byref(self.handle))
+        else:
+            code = library().sf_bundle_open_signed(bytes(folder), public_key.encode(), byref(self.handle))
         if code != OK:
             sentence = library().sf_bundle_error(self.handle).decode()
             self.close()

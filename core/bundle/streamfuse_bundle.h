@@ -19,8 +19,8 @@
  *
  * Rules, as in core/streamfuse.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code; the sentence of the last
- *     failure stays on the handle; a bundle's is that of opening it. sf_bundle_open and sf_new_text give a handle also
- * where they fail, unless memory is out; it must be freed like any other.
+ *     failure stays on the handle; a bundle's is that of opening it. sf_bundle_open* and sf_new_text give a handle
+ *     also where they fail, unless memory is out; it must be freed like any other.
  *   - A bundle never changes: any threads may use it. A text is used by one thread at a time. Texts keep their bundle
  *     alive.
  *   - Text is UTF-8 with its length in bytes and may hold zero bytes; lists of text are JSON. What is handed out
@@ -42,6 +42,11 @@ typedef struct sf_text sf_text;
 /* Reads and checks a bundle folder: the manifest, names, sizes, the drafting tables, tokenizer and chat template; with
  * check_hashes 1 also the SHA-256 of every file. SF_BAD_FILE (or SF_BAD_TABLES) names file and field in one line. */
 SF_EXPORT int sf_bundle_open(const char* folder, int32_t check_hashes, sf_bundle** out);
+
+/* The same for a bundle that was signed: its manifest.sig must sign its manifest.json with this key, and all hashes are
+ * checked. public_key: the line that `streamfuse keys` writes, 64 hexadecimal digits, closed by a zero byte.
+ * SF_BAD_ARGUMENT where it is no key; SF_BAD_FILE where the signature is missing, damaged or of another key. */
+SF_EXPORT int sf_bundle_open_signed(const char* folder, const char* public_key, sf_bundle** out);
 SF_EXPORT void sf_bundle_close(sf_bundle*);
 SF_EXPORT const char* sf_bundle_error(const sf_bundle*); /* never NULL */
 

@@ -94,7 +94,12 @@ class Model:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | Bundle, *, threads: int | None = None, plan_cache: bool = True
+        self,
+        path: str | os.PathLike[str] | Bundle,
+        *,
+        threads: int | None = None,
+        plan_cache: bool = True,
+        public_key: str | None = None,
     ) -> None:
         """Open a bundle folder.
 
@@ -102,16 +107,19 @@ class Model:
             path: a folder that `streamfuse export` wrote.
             threads: of the engine; None lets it choose.
             plan_cache: remember what passes cost on this device; False measures it anew, about 100 ms.
+            public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
+                Bundle it has no say: `open_bundle` takes it.
 
         Raises:
-            BundleError: the bundle is damaged, foreign or newer; names file and field.
+            BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
+            KeyProblem: `public_key` is no key.
             TextError: the tokenizer or the chat template cannot be used.
             BackendError: the graphs cannot be loaded here.
             MissingPart: a package is not installed; names the line that installs it.
         """
         from streamfuse.engines import need_engine
 
-        self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path))
+        self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
         need_engine(self.bundle)
         model = self.manifest.model
         self.text = TextIO(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)

@@ -33,6 +33,7 @@ PARTS = {
     "export": Part("exporting", _EXPORT, "export"),
     "export-coreml": Part("exporting for Core ML", (*_EXPORT, "coremltools"), "export,coreml"),
     "export-onnx": Part("exporting to ONNX", (*_EXPORT, "onnx", "onnx_ir", "onnxruntime"), "export,onnx"),
+    "sign": Part("a signature", ("cryptography",), "sign"),
     "run-coreml": Part("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
     "run-onnx": Part("running an ONNX bundle", ("onnxruntime",), "onnx"),
     "invent": Part("inventing prompts", _MODEL, "export"),

@@ -22,6 +22,7 @@ from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, e
 from streamfuse import engines
 from streamfuse.api import Result, config_of
 from streamfuse.bundle import BundleError, open_bundle
+from streamfuse.bundle.signature import public_line, write_keys
 from streamfuse.cli.options import Wishes
 from streamfuse.parts import MissingPart
 from streamfuse.runtime.config import PromptError
@@ -435,16 +436,19 @@ def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pyt
 
     plans: list[ExportPlan] = []
 
-    def export_bundle(plan: ExportPlan, progress: Any, said: dict[str, str]) -> str:
+    def export_bundle(plan: ExportPlan, progress: Any, said: dict[str, str], sign_key: Any) -> str:
         plans.append(plan)
+        assert public_line(sign_key) == line
         assert said == {"model": str(tmp_path), "adapter": "e2e-lossless"}
         return "report"
 
+    line = write_keys(tmp_path / "a.key", tmp_path / "a.pub")
     monkeypatch.setattr(exporter, "export_bundle", export_bundle)
     monkeypatch.setattr("streamfuse.model.pull.resolve_model", Path)
     found = streamfuse.export(
-        tmp_path / "new", model=tmp_path, adapter="e2e-lossless", quantize="8da8w", schedule="fused", widths=[4, 8]
-    )
+        tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="8da8w",
+        schedule="fused", widths=[4, 8],
+    )  # fmt: skip
     assert found == "report"
     (plan,) = plans
     assert (plan.model, plan.adapter.stem, plan.output_dir) == (tmp_path, "e2e-lossless", tmp_path / "new")

@@ -39,6 +39,15 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
     code, handle = opened_with(None)
     assert (code, lib.sf_bundle_error(handle)) == (BAD_ARGUMENT, b"the folder is a null pointer")
     lib.sf_bundle_close(handle)
+    assert lib.sf_bundle_open_signed(bytes(bundle), b"", None) == BAD_ARGUMENT
+    for folder, key, sentence in (
+        (None, b"", b"the folder is a null pointer"),
+        (bytes(bundle), None, b"the public key is a null pointer"),
+        (bytes(bundle), b"\xff" * 64, b"the public key must be 64 hexadecimal digits"),
+    ):
+        assert lib.sf_bundle_open_signed(folder, key, byref(handle)) == BAD_ARGUMENT
+        assert lib.sf_bundle_error(handle).startswith(sentence)
+        lib.sf_bundle_close(handle)
     assert lib.sf_bundle_error(None)
     assert lib.sf_text_error(None)
     assert lib.sf_bundle_can_chat(None) == 0

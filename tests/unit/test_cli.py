@@ -68,7 +68,7 @@ def test_version_is_the_package_version() -> None:
     assert streamfuse_command("--version") == (0, f"streamfuse {streamfuse.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [[], ["pull"], ["inspect"], ["run"], ["chat"]])
+@pytest.mark.parametrize("command", [[], ["pull"], ["keys"], ["sign"], ["inspect"], ["run"], ["chat"]])
 def test_help_teaches_by_example(command: list[str]) -> None:
     code, stdout, _ = streamfuse_command(*command, "--help")
     assert code == 0

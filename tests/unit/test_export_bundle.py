@@ -26,6 +26,7 @@ from export_samples import (
     verify_rows,
     write_checkpoint,
 )
+from signed_samples import PUBLIC, rfc_key
 from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.export import executorch, facts, selftest
 from streamfuse.export.bundle import Report, count_steps, export_bundle
@@ -79,8 +80,8 @@ def exported(
 ) -> Exported:
     plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param, **KINDS[request.param])
     words: list[str] = []
-    report = export_bundle(plan, words.append)
-    return Exported(request.param, plan, report, open_bundle(plan.output_dir), words)
+    report = export_bundle(plan, words.append, sign_key=rfc_key())
+    return Exported(request.param, plan, report, open_bundle(plan.output_dir, public_key=PUBLIC), words)
 
 
 def methods_of(exported: Exported) -> list[str]:

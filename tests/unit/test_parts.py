@@ -30,7 +30,8 @@ else:
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("torch", "executorch", "transformers", "accelerate", "datasets", "coremltools", "onnx", "onnxruntime", "gguf",
-          "huggingface_hub", "safetensors", "yaml", "filelock", "matplotlib", "rouge_score", "llama_cpp")  # fmt: skip
+          "huggingface_hub", "safetensors", "yaml", "filelock", "matplotlib", "rouge_score", "llama_cpp",
+          "cryptography")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"  # None: not to be imported
 
 
@@ -70,6 +71,8 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
         ("export -o new --config plan.yaml", "yaml", "exporting needs pyyaml: pip install 'streamfuse[export]'"),
         ("export -o new --target onnx", "onnx", "exporting to ONNX needs onnx: pip install 'streamfuse[export,onnx]'"),
         ("export -o new --backend coreml", "coremltools", "pip install 'streamfuse[export,coreml]'"),
+        ("keys new", "cryptography", "a signature needs cryptography: pip install 'streamfuse[sign]'"),
+        ("export -o new --sign-key file", "cryptography", "pip install 'streamfuse[sign]'"),
         ("invent new", "torch", "inventing prompts needs torch: pip install 'streamfuse[export]'"),
         ("distill prompts new", "torch", "distilling needs torch: pip install 'streamfuse[export]'"),
         ("train --data answers -o new", "accelerate", "training needs accelerate: pip install 'streamfuse[train]'"),

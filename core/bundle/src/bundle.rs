@@ -10,6 +10,7 @@ use crate::chat::{Message, Writer};
 use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
 use crate::manifest::{self, Manifest};
+use crate::signature::{self, PublicKey};
 use crate::tables::{self, Tensor};
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
@@ -31,9 +32,13 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    pub fn open(path: &Path, hash: bool) -> Result<Bundle> {
+    /// A key wants a signature, and hashes, without which a signature of the manifest says nothing of the other files.
+    pub fn open(path: &Path, hash: bool, key: Option<&PublicKey>) -> Result<Bundle> {
         let folder = Folder::open(path)?;
         let text = folder.read_manifest(MOST_MANIFEST_BYTES)?;
+        if let Some(key) = key {
+            check_signature(&folder, &text, key)?; // before anything in the manifest is believed
+        }
         let at_manifest = |reason: String| bad_file(format!("{}: {reason}", folder.file(manifest::NAME).display()));
         let text = String::from_utf8(text).map_err(|error| at_manifest(format!("not valid JSON ({error})")))?;
         let manifest = Manifest::parse(&text).map_err(at_manifest)?;
@@ -48,7 +53,7 @@ impl Bundle {
                 "files.{TOKENIZER}.bytes: {tokenizer_bytes} bytes is too large for a tokenizer"
             )));
         }
-        manifest.files.iter().try_for_each(|facts| folder.check(facts, hash))?;
+        manifest.files.iter().try_for_each(|facts| folder.check(facts, hash || key.is_some()))?;
 
         let path = folder.file(TOKENIZER);
         let tokenizer = Tokenizer::new(&folder.read(&path, tokenizer_bytes)?, &path)?;
@@ -105,6 +110,18 @@ impl Writer for Bundle {
     fn has(&self, id: u32) -> bool {
         self.tokenizer.has(id)
     }
+}
+
+fn check_signature(folder: &Folder, manifest: &[u8], key: &PublicKey) -> Result<()> {
+    let signature = folder.read_signature()?;
+    if key.signed(manifest, &signature) {
+        return Ok(());
+    }
+    Err(bad_file(format!(
+        "{}: does not sign this {} with the given public key; the bundle was changed, or another key signed it",
+        folder.file(signature::NAME).display(),
+        manifest::NAME
+    )))
 }
 
 /// Files without which a bundle of this target cannot run.

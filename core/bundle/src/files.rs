@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{bad_file, of_system, Failure, Result};
 use crate::manifest::{self, FileFacts};
+use crate::signature;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
@@ -46,28 +47,48 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// The manifest's text. It is not listed anywhere, so its size is bounded here.
+    /// The manifest's text.
     pub fn read_manifest(&self, most_bytes: u64) -> Result<Vec<u8>> {
         let path = self.file(manifest::NAME);
+        let bytes =
+            self.find_unlisted(&path, &format!("missing; {} is not a streamfuse bundle", self.path.display()))?;
+        if bytes > most_bytes {
+            return Err(bad_file(format!("{}: {bytes} bytes is too large for a manifest", path.display())));
+        }
+        self.read(&path, bytes)
+    }
+
+    pub fn read_signature(&self) -> Result<Vec<u8>> {
+        let path = self.file(signature::NAME);
+        let bytes = self.find_unlisted(&path, "missing; the bundle is not signed (`streamfuse sign` signs one)")?;
+        if bytes != signature::BYTES {
+            let expected = signature::BYTES;
+            return Err(bad_file(format!(
+                "{}: {expected} bytes expected, {bytes} found; damaged or cut short",
+                path.display()
+            )));
+        }
+        self.read(&path, bytes)
+    }
+
+    /// The size of a file that no manifest lists, so that its reader bounds it.
+    fn find_unlisted(&self, path: &Path, missing: &str) -> Result<u64> {
         let shown = path.display();
-        match fs::symlink_metadata(&path) {
+        match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(bad_file(format!("{shown}: missing; {} is not a streamfuse bundle", self.path.display())))
+                return Err(bad_file(format!("{shown}: {missing}")))
             }
-            Err(error) => return Err(unreadable(&path, &error)),
+            Err(error) => return Err(unreadable(path, &error)),
             Ok(_) => (),
         }
-        if self.leaves(&path) {
+        if self.leaves(path) {
             return Err(bad_file(format!("{shown}: a link that leaves the bundle")));
         }
-        let facts = fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
+        let facts = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
         if !facts.is_file() {
             return Err(bad_file(format!("{shown}: cannot be read (not a regular file)")));
         }
-        if facts.len() > most_bytes {
-            return Err(bad_file(format!("{shown}: {} bytes is too large for a manifest", facts.len())));
-        }
-        self.read(&path, facts.len())
+        Ok(facts.len())
     }
 
     /// Name, size and, where wanted, hash of a file that the manifest lists.

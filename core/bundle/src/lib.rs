@@ -13,6 +13,7 @@ mod files;
 mod json;
 mod manifest;
 mod schema;
+mod signature;
 mod stream;
 mod tables;
 mod template;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::json::{quoted, Json};
 use crate::schema::{manifest_schema, problems};
+use crate::signature;
 
 pub const NAME: &str = "manifest.json";
 
@@ -220,7 +221,8 @@ fn check_file_name(name: &str) -> Result<(), String> {
     let plain = name.split('/').all(|part| !["", ".", ".."].contains(&part))
         && !name.chars().any(|c| "\\:*?\"<>|".contains(c) || c < ' ');
     require(plain, || format!("files: {} is not a plain relative path inside the bundle", quoted(name)))?;
-    require(name != NAME, || format!("files: {NAME} cannot list itself"))
+    require(name != NAME, || format!("files: {NAME} cannot list itself"))?;
+    require(name != signature::NAME, || format!("files: {NAME} cannot list its signature, {name}"))
 }
 
 fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from streamfuse.runtime.strict_json import load_strict
 
 from .errors import BundleError
+from .signature import SIGNATURE_NAME
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
@@ -171,7 +172,9 @@ class Manifest(_Strict):
     quantization: Quantization
     sampling_defaults: SamplingDefaults
     parity: dict[str, Parity]
-    files: dict[str, FileFacts] = Field(description="every file but the manifest; relative paths with /")
+    files: dict[str, FileFacts] = Field(
+        description="every file but the manifest and its signature; relative paths with /"
+    )
 
     @property
     def verify_methods(self) -> dict[str, Method]:
@@ -239,7 +242,7 @@ def check_file_name(name: str) -> None:
     """Refuse names that could leave the folder or mean different files on different systems.
 
     Raises:
-        ValueError: absolute, with `..`, a backslash or a colon, not in plain form, or the manifest itself.
+        ValueError: absolute, with `..`, a backslash or a colon, not in plain form; the manifest or its signature.
     """
     plain = PurePosixPath(name)
     bad = (
@@ -251,6 +254,7 @@ def check_file_name(name: str) -> None:
     )
     _require(not bad, f"files: {name!r} is not a plain relative path inside the bundle")
     _require(name != MANIFEST_NAME, f"files: {MANIFEST_NAME} cannot list itself")
+    _require(name != SIGNATURE_NAME, f"files: {MANIFEST_NAME} cannot list its signature, {name}")
 
 
 def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .errors import BundleError
 from .manifest import MANIFEST_NAME, PREFILL, STREAMS, Manifest, parse_manifest
+from .signature import SIGNATURE_BYTES, SIGNATURE_NAME, is_signed, parse_public_key
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import ModelSpec
@@ -76,12 +77,19 @@ class Bundle:
         )
 
 
-def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
+def open_bundle(path: Path | str, verify: bool = True, public_key: str | None = None) -> Bundle:
     """Read and check a bundle. `verify=False` skips the hashes of the files, never their names and sizes.
+
+    Args:
+        public_key: the line that `streamfuse keys` wrote. The manifest must be signed with it, and hashes are checked
+            whatever `verify` says.
 
     Raises:
         BundleError: with one line that names the file and the field.
+        KeyProblem: `public_key` is no key.
+        MissingPart: `public_key` needs the package cryptography, which is not installed.
     """
+    key = None if public_key is None else parse_public_key(public_key)
     folder = Path(path)
     if not os.path.lexists(folder) and (aside := set_aside(folder)).is_dir():
         folder = aside  # a writer was killed before the new one had the name
@@ -89,7 +97,10 @@ def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
         raise BundleError(f"{folder}: no such folder")
     if not folder.is_dir():
         raise BundleError(f"{folder}: not a folder; a bundle is a folder with {MANIFEST_NAME}")
-    manifest = parse_manifest(_read_manifest(folder), str(folder / MANIFEST_NAME))
+    text = _read_manifest(folder)
+    if key is not None:
+        _check_signature(folder, text, key)  # before anything in the manifest is believed
+    manifest = parse_manifest(text, str(folder / MANIFEST_NAME))
     graphs = {
         "executorch": [PTE_FILE],
         "coreml": [f"{MLPACKAGE}/Manifest.json"],
@@ -105,7 +116,7 @@ def open_bundle(path: Path | str, verify: bool = True) -> Bundle:
     if size > _MAX_TOKENIZER_BYTES:
         where = f"{folder / MANIFEST_NAME}: files.{TOKENIZER_FILE}.bytes"
         raise BundleError(f"{where}: {size} bytes is too large for a tokenizer")
-    _check_files(folder, manifest, verify)
+    _check_files(folder, manifest, verify or key is not None)
     return Bundle(folder, manifest)
 
 
@@ -125,17 +136,44 @@ def file_sha256(path: Path) -> str:
 
 def _read_manifest(folder: Path) -> bytes:
     path = folder / MANIFEST_NAME
+    size = _find_unlisted(folder, path, f"missing; {folder} is not a streamfuse bundle")
+    if size > _MAX_MANIFEST_BYTES:
+        raise BundleError(f"{path}: {size} bytes is too large for a manifest")
+    return _read(path, size)
+
+
+def _check_signature(folder: Path, manifest: bytes, key: bytes) -> None:
+    path = folder / SIGNATURE_NAME
+    size = _find_unlisted(folder, path, "missing; the bundle is not signed (`streamfuse sign` signs one)")
+    if size != SIGNATURE_BYTES:
+        raise BundleError(f"{path}: {SIGNATURE_BYTES} bytes expected, {size} found; damaged or cut short")
+    if not is_signed(manifest, _read(path, size), key):
+        raise BundleError(
+            f"{path}: does not sign this {MANIFEST_NAME} with the given public key; the bundle was changed, or another"
+            " key signed it"
+        )
+
+
+def _find_unlisted(folder: Path, path: Path, missing: str) -> int:
+    """The size of a file that no manifest lists, so that its reader bounds it."""
     if not os.path.lexists(path):
-        raise BundleError(f"{path}: missing; {folder} is not a streamfuse bundle")
+        raise BundleError(f"{path}: {missing}")
     if _leaves(folder, path):
         raise BundleError(f"{path}: a link that leaves the bundle")
     try:
         facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):  # a pipe or a device would be read for ever
-            raise BundleError(f"{path}: cannot be read (not a regular file)")
-        if facts.st_size > _MAX_MANIFEST_BYTES:
-            raise BundleError(f"{path}: {facts.st_size} bytes is too large for a manifest")
-        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(facts.st_mode):  # a pipe or a device would be read for ever
+        raise BundleError(f"{path}: cannot be read (not a regular file)")
+    return facts.st_size
+
+
+def _read(path: Path, size: int) -> bytes:
+    """The bytes of a file, no more than it had when it was looked at."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
     except OSError as error:
         raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
 

@@ -16,15 +16,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from streamfuse.durable import FULL, exchange, flush, flush_tree, reason
+from streamfuse.durable import FULL, exchange, flush, flush_tree, reason, replace_file
 
 from .errors import BundleError
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, manifest_json, parse_manifest
-from .reader import file_sha256, set_aside
+from .reader import file_sha256, open_bundle, set_aside
+from .signature import SIGNATURE_NAME, sign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 class BundleWriter:
@@ -42,9 +46,10 @@ class BundleWriter:
             wrong or was never written.
     """
 
-    def __init__(self, path: Path | str, overwrite: bool = False) -> None:
+    def __init__(self, path: Path | str, overwrite: bool = False, sign_key: Ed25519PrivateKey | None = None) -> None:
         self.path = Path(path)
         self._overwrite = overwrite
+        self._sign_key = sign_key
         self._folder: Path | None = None
         self._mine = -1  # the folder, open and locked for as long as this process lives
         self._manifest: Manifest | None = None
@@ -72,15 +77,16 @@ class BundleWriter:
         return self
 
     def write_manifest(self, **fields: Any) -> Manifest:
-        """Hash every file written so far and write `manifest.json`.
+        """Hash every file written so far and write `manifest.json`, with a signature where the writer has a key.
 
         Args:
             fields: the fields of `Manifest` but `format_version` and `files`, as its models or as plain dictionaries.
         """
+        signature = self.folder / SIGNATURE_NAME
         files = {
             path.relative_to(self.folder).as_posix(): {"sha256": file_sha256(path), "bytes": path.stat().st_size}
             for path in sorted(self.folder.rglob("*"))
-            if path.is_file() and path != self.folder / MANIFEST_NAME
+            if path.is_file() and path not in (self.folder / MANIFEST_NAME, signature)
         }
         data = {**fields, "format_version": FORMAT_VERSION, "files": files}
         where = self.path / MANIFEST_NAME
@@ -89,7 +95,11 @@ class BundleWriter:
         except (TypeError, ValueError) as error:
             raise BundleError(f"{where}: cannot be written as JSON ({error})") from None
         self._manifest = parse_manifest(text, str(where))
-        (self.folder / MANIFEST_NAME).write_text(manifest_json(self._manifest), encoding="utf-8")
+        written = manifest_json(self._manifest).encode()
+        (self.folder / MANIFEST_NAME).write_bytes(written)
+        signature.unlink(missing_ok=True)  # one that was copied along signs another manifest
+        if self._sign_key is not None:
+            signature.write_bytes(sign(written, self._sign_key))
         return self._manifest
 
     def __exit__(
@@ -156,6 +166,28 @@ class BundleWriter:
                 flush(self.path.parent)
                 shutil.rmtree(aside, ignore_errors=True)
             flush(self.path.parent)
+
+
+def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
+    """Check a bundle with its hashes and put a signature beside its manifest, in one step, for the one that is there.
+
+    Raises:
+        BundleError: the bundle cannot be opened, or not be written to.
+    """
+    folder = open_bundle(path, verify=False).folder
+    partial = folder / f".{SIGNATURE_NAME}.partial"
+    try:
+        with _locked(folder.parent):  # so that no writer puts another bundle in its place between these lines
+            open_bundle(folder)
+            signature = sign((folder / MANIFEST_NAME).read_bytes(), key)
+            partial.unlink(missing_ok=True)
+            with partial.open("xb") as file:
+                file.write(signature)
+            replace_file(partial, folder / SIGNATURE_NAME)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise BundleError(f"{folder / SIGNATURE_NAME}: cannot be written ({reason(error)})") from None
 
 
 @contextmanager

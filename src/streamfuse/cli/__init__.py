@@ -12,7 +12,7 @@ from streamfuse import __version__
 
 from .errors import OneLineErrors
 
-COMMANDS = ("pull", "invent", "distill", "train", "export", "inspect", "run", "chat", "bench")
+COMMANDS = ("pull", "invent", "distill", "train", "export", "keys", "sign", "inspect", "run", "chat", "bench")
 
 app = typer.Typer(
     name="streamfuse",

@@ -42,6 +42,7 @@ def chat(
     width: options.Width = options.AUTO,
     no_plan_cache: options.NoPlanCache = False,
     threads: options.Threads = None,
+    public_key: options.PublicKey = None,
 ) -> None:
     """Talk with the model; Ctrl-C ends an answer, not the program.
 
@@ -59,7 +60,7 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache)
+    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache, public_key=public_key)
     if not model.text.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
     config = options.Wishes(

@@ -12,10 +12,12 @@ from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.parts import need, need_export
 
-from . import export_plan
+from . import export_plan, options
 from .console import err, out, print_json, say
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from streamfuse.export.bundle import Report
     from streamfuse.export.plan import ExportPlan
     from streamfuse.export.preview import Preview
@@ -173,6 +175,15 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = "4",
+    sign_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Sign the bundle with this private key, NAME.key of `streamfuse keys`.",
+            show_default="none",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the bundle that is there.", rich_help_panel=_RUN)
     ] = False,
@@ -212,6 +223,7 @@ def export(
     streamfuse export -o build/mine --config mine.yaml --overwrite
     """
     need_export(target, backend)
+    key = None if sign_key is None else options.private_key("--sign-key", sign_key)
     from streamfuse.export.choices import BACKENDS, Quantize
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
@@ -260,7 +272,7 @@ def export(
         if dry_run:
             export_plan.show(plan, expected, json_)
             return
-        report = _run(plan, expected, {"model": model, "adapter": adapter})
+        report = _run(plan, expected, {"model": model, "adapter": adapter}, key)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if json_:
@@ -299,7 +311,7 @@ def _per_width(flag: str, value: str) -> int | dict[int, int]:
         raise typer.BadParameter(f"{flag} must be a number, or like 8:4,16:8, not {value}") from None
 
 
-def _run(plan: ExportPlan, expected: Preview, said: dict[str, str]) -> Report:
+def _run(plan: ExportPlan, expected: Preview, said: dict[str, str], sign_key: Ed25519PrivateKey | None) -> Report:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -308,4 +320,4 @@ def _run(plan: ExportPlan, expected: Preview, said: dict[str, str]) -> Report:
         from streamfuse.export.bundle import count_steps, export_bundle
 
         progress.update(task, total=count_steps(expected))
-        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words), said)
+        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words), said, sign_key)

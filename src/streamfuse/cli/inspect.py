@@ -11,7 +11,7 @@ from streamfuse.bundle import open_bundle
 from streamfuse.bundle.manifest import manifest_json
 
 from . import options, tables
-from .console import out
+from .console import out, say
 
 _REPORT = "export_report.json"
 
@@ -24,6 +24,7 @@ def inspect(
     bundle: options.BundleFolder,
     json_: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON and nothing else.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the sha256 of the files.")] = False,
+    public_key: options.PublicKey = None,
 ) -> None:
     """Check a bundle and print its model, methods with shapes, quantization, parity and files.
 
@@ -32,8 +33,14 @@ def inspect(
     streamfuse inspect build/demo
 
     streamfuse inspect build/demo --json | jq .speculation
+
+    streamfuse inspect build/demo --public-key release.pub
     """
-    opened = open_bundle(bundle, verify=not no_verify)
+    if no_verify and public_key is not None:
+        raise typer.BadParameter("--public-key checks all hashes, so --no-verify does not go with it")
+    opened = open_bundle(bundle, verify=not no_verify, public_key=public_key)
+    if public_key is not None:
+        say(f"signed with {public_key}")
     if json_:
         print(manifest_json(opened.manifest), end="")
         return

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfuse.bundle import Manifest
+from streamfuse.bundle import KeyProblem, Manifest
+from streamfuse.bundle.signature import read_private_key, read_public_key
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.train.templates import Template
 
 _BUNDLE_DEFAULT = "from the bundle"
 AUTO = "auto"
 
+
+def _public_key(file: str | None) -> str | None:
+    """The line in a key's file. BadParameter, exit code 2, where it has none."""
+    try:
+        return None if file is None else read_public_key(Path(file))
+    except KeyProblem as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
 BundleFolder = Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.")]
+PublicKey = Annotated[
+    str | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        callback=_public_key,
+        help="Refuse a bundle that is not signed with this key, NAME.pub of `streamfuse keys`.",
+        show_default="none",
+    ),
+]
 MaxNewTokens = Annotated[
     int | None, typer.Option(min=1, help="Tokens to generate at most.", show_default=_BUNDLE_DEFAULT)
 ]
@@ -67,6 +90,14 @@ DataTemplate = Annotated[
     ),
 ]
 DataSplit = Annotated[str, typer.Option(help="Of a folder or a data set.")]
+
+
+def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
+    """The key in a file. BadParameter, exit code 2, where it has none; MissingPart where nothing here reads keys."""
+    try:
+        return read_private_key(file)
+    except KeyProblem as problem:
+        raise typer.BadParameter(f"{flag} {problem}") from None
 
 
 def data_template(prompt: str | None, completion: str | None = None) -> Template | None:

@@ -45,6 +45,7 @@ def run(
     width: options.Width = options.AUTO,
     no_plan_cache: options.NoPlanCache = False,
     threads: options.Threads = None,
+    public_key: options.PublicKey = None,
     compare_: Annotated[
         bool, typer.Option("--compare", help="Run plainly and speculatively; compare texts and speed.")
     ] = False,
@@ -70,7 +71,7 @@ def run(
         raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
     if raw and system is not None:
         raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
-    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache)
+    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache, public_key=public_key)
     config = options.Wishes(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,

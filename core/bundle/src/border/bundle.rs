@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{free, guarded};
 use crate::bundle::Bundle;
 use crate::error::{bad_argument, Result, BAD_ARGUMENT, BROKEN, OK};
+use crate::signature::PublicKey;
 use crate::tables::{DType, Tensor};
 
 #[repr(C)]
@@ -89,6 +90,31 @@ pub unsafe extern "C" fn sf_bundle_open(
     check_hashes: i32,
     out: *mut *mut BundleHandle,
 ) -> c_int {
+    unsafe { open(folder, out, |path| Bundle::open(path, check_hashes != 0, None)) }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_open_signed(
+    folder: *const c_char,
+    public_key: *const c_char,
+    out: *mut *mut BundleHandle,
+) -> c_int {
+    unsafe {
+        open(folder, out, |path| {
+            if public_key.is_null() {
+                return Err(bad_argument("the public key is a null pointer"));
+            }
+            let key = PublicKey::parse(CStr::from_ptr(public_key).to_bytes())?;
+            Bundle::open(path, true, Some(&key))
+        })
+    }
+}
+
+unsafe fn open(
+    folder: *const c_char,
+    out: *mut *mut BundleHandle,
+    body: impl FnOnce(&Path) -> Result<Bundle>,
+) -> c_int {
     if out.is_null() {
         return BAD_ARGUMENT;
     }
@@ -98,7 +124,7 @@ pub unsafe extern "C" fn sf_bundle_open(
             return Err(bad_argument("the folder is a null pointer"));
         }
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(folder) }.to_bytes()));
-        handle.open = Some(OpenBundle::new(Bundle::open(path, check_hashes != 0)?)?);
+        handle.open = Some(OpenBundle::new(body(path)?)?);
         Ok(OK)
     });
     unsafe { *out = Box::into_raw(handle) };

@@ -22,6 +22,9 @@ public struct LoadOptions: Sendable {
   /// Whether to read the whole bundle and compare its SHA-256 sums. Turn it off only for a bundle that was checked when
   /// it was installed.
   public var checkHashes = true
+  /// The line that `streamfuse keys` wrote: 64 hexadecimal digits. A bundle that this key did not sign is refused, and
+  /// hashes are checked whatever `checkHashes` says. Nil: nobody asks who wrote the bundle.
+  public var publicKey: String?
 
   /// The defaults.
   public init() {}
@@ -34,7 +37,8 @@ public struct LoadOptions: Sendable {
 ///     let chat = model.chat(instructions: "You answer in one sentence.")
 ///     for try await piece in chat.stream(to: "Why is the sky blue?") { print(piece.text, terminator: "") }
 ///
-/// Throws `StreamFuseError` where the bundle cannot be used here; its sentence names file and field.
+/// Throws `StreamFuseError` where the bundle cannot be used here, or is not signed with the key of the options; its
+/// sentence names file and field.
 public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async throws -> Model {
   var options = LoadOptions()
   configure(&options)
@@ -49,7 +53,7 @@ public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { 
 /// Opens a bundle; blocks.
 private func open(_ folder: URL, _ options: LoadOptions) throws -> Model {
   let started = ContinuousClock.now
-  let bundle = try ModelBundle(folder: folder, checkHashes: options.checkHashes)
+  let bundle = try ModelBundle(folder: folder, checkHashes: options.checkHashes, publicKey: options.publicKey)
   let engine: any Engine =
     switch bundle.facts.target {
     case "executorch": try NativeEngine(graph: bundle.graph, spec: bundle.spec, threads: options.threads ?? 0)

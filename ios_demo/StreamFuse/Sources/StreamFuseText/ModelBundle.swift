@@ -20,14 +20,19 @@ public final class ModelBundle: @unchecked Sendable {  // sf_bundle may be used 
   /// Where the graphs are: `model.pte`, or the folder `model.mlpackage`.
   public let graph: URL
 
-  /// Opens and checks a bundle. This reads the whole folder where `checkHashes` is true, so it takes a moment.
+  /// Opens and checks a bundle. This reads the whole folder where `checkHashes` is true or there is a `publicKey`, so it
+  /// takes a moment.
   ///
-  /// Throws the code `badFile` or `badTables`, and one line that names file and field.
-  public init(folder: URL, checkHashes: Bool = true) throws {
+  /// `publicKey` is the line that `streamfuse keys` wrote; a bundle that this key did not sign is refused.
+  ///
+  /// Throws the code `badFile` or `badTables` (`badArgument` for a key that is none), and one line that names file and field.
+  public init(folder: URL, checkHashes: Bool = true, publicKey: String? = nil) throws {
     var made: OpaquePointer?
     do {
       try check(
-        folder.withUnsafeFileSystemRepresentation { sf_bundle_open($0, checkHashes ? 1 : 0, &made) },
+        folder.withUnsafeFileSystemRepresentation { path in
+          if let publicKey { sf_bundle_open_signed(path, publicKey, &made) } else { sf_bundle_open(path, checkHashes ? 1 : 0, &made) }
+        },
         sf_bundle_error(made))
       var spec = sf_spec()
       spec.size = MemoryLayout<sf_spec>.size

@@ -68,6 +68,33 @@ final class BundleTests: XCTestCase {
     try await refuses(folder.lastPathComponent) { try FileManager.default.removeItem(at: folder) }
   }
 
+  func testWithAKeyOnlyWhatItSignedIsOpened() throws {
+    let good = repository.appending(path: "build/ios/signed")
+    try XCTSkipUnless(FileManager.default.fileExists(atPath: good.path), "build/ios/signed is not there (make ios)")
+    let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"  // of RFC 8032, section 7.1
+    let folder = temporaryFolder()
+    try FileManager.default.copyItem(at: good, to: folder)
+    func refuses(_ part: String, _ code: StreamFuseError.Code = .badFile, key: String) {
+      XCTAssertThrowsError(try ModelBundle(folder: folder, checkHashes: false, publicKey: key)) {
+        let error = $0 as? StreamFuseError
+        XCTAssertEqual(error?.code, code)
+        XCTAssert(error?.message.contains(part) ?? false, error?.message ?? "")
+      }
+    }
+    _ = try ModelBundle(folder: folder, checkHashes: false, publicKey: key + "\n")
+    let other = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"  // of the same section
+    refuses("manifest.sig: does not sign", key: other)
+    refuses("64 hexadecimal digits", .badArgument, key: "")
+    let graph = folder.appending(path: "model.pte"), signature = folder.appending(path: "manifest.sig")
+    var changed = try Data(contentsOf: graph)
+    changed[0] ^= 1
+    try changed.write(to: graph)
+    _ = try ModelBundle(folder: folder, checkHashes: false)
+    refuses("model.pte: files.sha256", key: key)
+    try FileManager.default.removeItem(at: signature)
+    refuses("manifest.sig: missing", key: key)
+  }
+
   func testTheTenLinesOfThePageAreTheSampleThatWasCompiled() throws {
     let sample = URL(filePath: #filePath).deletingLastPathComponent().appending(path: "Sample.swift")
     let page = repository.appending(path: "docs/ios.md")

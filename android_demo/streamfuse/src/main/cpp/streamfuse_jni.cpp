@@ -105,8 +105,10 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-int open_model(Model& model, const std::string& folder, int threads, bool check_hashes) {
-  int code = sf_bundle_open(folder.c_str(), check_hashes ? 1 : 0, &model.bundle);
+// `key` is a null pointer where nobody asks for a signature.
+int open_model(Model& model, const std::string& folder, int threads, bool check_hashes, const char* key) {
+  int code = key == nullptr ? sf_bundle_open(folder.c_str(), check_hashes ? 1 : 0, &model.bundle)
+                            : sf_bundle_open_signed(folder.c_str(), key, &model.bundle);
   if (code != SF_OK) return failed(model.said, code, sf_bundle_error(model.bundle));
   const std::string graph = sf_bundle_graph(model.bundle);
   if (!ends_with(graph, ".pte")) {
@@ -163,11 +165,15 @@ void reply(JNIEnv* env, jobject buffer, Session& session, const sf_token& token)
 // ---- a model ----
 
 // Puts the handle into the reply's id, also where it fails; 0 where memory is out.
-NATIVE(jint, openModel)(JNIEnv* env, jclass, jbyteArray folder, jint threads, jboolean check_hashes, jobject buffer) {
+NATIVE(jint, openModel)(JNIEnv* env, jclass, jbyteArray folder, jint threads, jboolean check_hashes, jbyteArray key,
+                        jobject buffer) {
   Model* model = new (std::nothrow) Model;
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(model);
   if (model == nullptr) return SF_OUT_OF_MEMORY;
-  return guarded(model->said, [&] { return open_model(*model, text_of(env, folder), threads, check_hashes); });
+  return guarded(model->said, [&] {
+    const std::string line = key == nullptr ? "" : text_of(env, key);
+    return open_model(*model, text_of(env, folder), threads, check_hashes, key == nullptr ? nullptr : line.c_str());
+  });
 }
 
 NATIVE(void, closeModel)(JNIEnv*, jclass, jlong handle) {

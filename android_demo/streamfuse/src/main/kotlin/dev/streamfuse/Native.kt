@@ -17,7 +17,14 @@ internal object Native {
         if (file == null) System.loadLibrary("streamfuse_jni") else System.load(file)
     }
 
-    @JvmStatic external fun openModel(folder: ByteArray, threads: Int, checkHashes: Boolean, reply: ByteBuffer): Int
+    @JvmStatic external fun openModel(
+        folder: ByteArray,
+        threads: Int,
+        checkHashes: Boolean,
+        publicKey: ByteArray?,
+        reply: ByteBuffer,
+    ): Int
+
     @JvmStatic external fun closeModel(model: Long)
     @JvmStatic external fun modelError(model: Long): ByteArray?
     @JvmStatic external fun manifest(model: Long): ByteArray?

@@ -13,6 +13,8 @@ import kotlinx.coroutines.withContext
  *   Null: each chat measures anew before its first drafted answer, about 100 ms.
  * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that
  *   was checked when it was installed.
+ * @property publicKey the line that `streamfuse keys` wrote: 64 hexadecimal digits. A bundle that this key did not sign
+ *   is refused, and hashes are checked whatever [checkHashes] says. Null: nobody asks who wrote the bundle.
  * @property dispatcher where answers are generated. A pass keeps its thread busy, so the default is not the few threads
  *   of [Dispatchers.Default].
  */
@@ -20,6 +22,7 @@ public data class Options(
     val threads: Int? = null,
     val cacheDir: File? = null,
     val checkHashes: Boolean = true,
+    val publicKey: String? = null,
     val dispatcher: CoroutineDispatcher = Dispatchers.IO,
 )
 
@@ -29,14 +32,16 @@ public object StreamFuse {
      * Opens and checks the bundle in [folder], and loads its graphs. It takes from a tenth of a second to some seconds:
      * call it off the main thread, or use [loadInBackground].
      *
-     * @throws StreamFuseException where the bundle cannot be used here; its sentence names file and field.
+     * @throws StreamFuseException where the bundle cannot be used here, or is not signed with the key of [options]; its
+     *   sentence names file and field.
      */
     @JvmStatic
     @JvmOverloads
     public fun load(folder: File, options: Options = Options()): Model {
         val started = System.nanoTime()
         val reply = Reply()
-        val code = Native.openModel(folder.bytes(), options.threads ?: 0, options.checkHashes, reply.buffer)
+        val key = options.publicKey?.encodeToByteArray()
+        val code = Native.openModel(folder.bytes(), options.threads ?: 0, options.checkHashes, key, reply.buffer)
         val handle = reply.handle
         if (handle == 0L) throw failure(code, "")
         try {

@@ -2,6 +2,9 @@ package dev.streamfuse
 
 import java.io.File
 import java.nio.file.Files
+import java.security.KeyPair
+import java.security.KeyPairGenerator
+import java.security.Signature
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -50,6 +53,34 @@ class DamagedBundleTest {
         assertTrue("num_threads" in error.message!!, error.message)
     }
 
+    @Test
+    fun `with a key, only what it signed is loaded`() {
+        val (ours, other) = List(2) { KeyPairGenerator.getInstance("Ed25519").generateKeyPair() }
+        val options = Options(checkHashes = false, publicKey = ours.line)
+        val bundle = changed(without = "manifest.sig")
+        refused(bundle, ErrorCode.BAD_FILE, "manifest.sig: missing", options)
+        sign(bundle, ours)
+        StreamFuse.load(bundle, options).close()
+        refused(bundle, ErrorCode.BAD_FILE, "manifest.sig: does not sign", options.copy(publicKey = other.line))
+        refused(bundle, ErrorCode.BAD_ARGUMENT, "64 hexadecimal digits", options.copy(publicKey = "ours"))
+        refused(sign(changed("tokenizer.json" to { it.replaceFirst("the", "teh") }), ours), ErrorCode.BAD_FILE,
+            "tokenizer.json: files.sha256", options)
+    }
+
+    /** As `streamfuse sign` does it, by the JVM's own ed25519. */
+    private fun sign(bundle: File, key: KeyPair): File {
+        val signer = Signature.getInstance("Ed25519").apply { initSign(key.private) }
+        signer.update("streamfuse bundle manifest v1\n".encodeToByteArray())
+        signer.update(File(bundle, "manifest.json").readBytes())
+        val file = File(bundle, "manifest.sig")
+        file.delete() // it may be a link
+        file.writeBytes(signer.sign())
+        return bundle
+    }
+
+    /** The 32 bytes at the end of the JVM's form of a public key, as `streamfuse keys` writes them. */
+    private val KeyPair.line get() = public.encoded.takeLast(32).joinToString("") { "%02x".format(it) }
+
     private fun manifest(from: String, to: String): File = changed("manifest.json" to { text ->
         check(from in text) { "the manifest has no $from" }
         text.replaceFirst(from, to)
@@ -67,8 +98,8 @@ class DamagedBundleTest {
         return folder
     }
 
-    private fun refused(bundle: File, code: ErrorCode, named: String) {
-        val error = failureOf<StreamFuseException> { StreamFuse.load(bundle).close() }
+    private fun refused(bundle: File, code: ErrorCode, named: String, options: Options = Options()) {
+        val error = failureOf<StreamFuseException> { StreamFuse.load(bundle, options).close() }
         val sentence = error.message!!
         assertTrue(named in sentence, sentence)
         assertFalse('\n' in sentence, sentence)

@@ -1,0 +1,46 @@
+//! Who wrote a bundle: an ed25519 signature over its manifest, as src/streamfuse/bundle/signature.py makes it.
+
+use ed25519_dalek::{Signature, VerifyingKey};
+
+use crate::error::{bad_argument, Failure, Result};
+
+pub const NAME: &str = "manifest.sig";
+pub const BYTES: u64 = 64;
+
+/// Stands before the manifest in what is signed, so that such a signature is one of nothing else.
+const PURPOSE: &[u8] = b"streamfuse bundle manifest v1\n";
+
+pub struct PublicKey(VerifyingKey);
+
+impl PublicKey {
+    /// Reads the line that `streamfuse keys` writes: 64 hexadecimal digits.
+    pub fn parse(text: &[u8]) -> Result<PublicKey> {
+        let bytes = bytes_of_hex(text.trim_ascii()).ok_or_else(|| {
+            bad_argument("the public key must be 64 hexadecimal digits, the line that `streamfuse keys` writes")
+        })?;
+        // A point has one name here, and a key of small order would sign nearly everything.
+        let unfit = || -> Failure {
+            bad_argument("the public key is no point of ed25519, or a weak one; make a pair with `streamfuse keys`")
+        };
+        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| unfit())?;
+        if key.is_weak() || key.to_edwards().compress().as_bytes() != &bytes {
+            return Err(unfit());
+        }
+        Ok(PublicKey(key))
+    }
+
+    pub fn signed(&self, manifest: &[u8], signature: &[u8]) -> bool {
+        let message = [PURPOSE, manifest].concat();
+        Signature::from_slice(signature).is_ok_and(|signature| self.0.verify_strict(&message, &signature).is_ok())
+    }
+}
+
+fn bytes_of_hex(digits: &[u8]) -> Option<[u8; 32]> {
+    let digits: &[u8; 64] = digits.try_into().ok()?;
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        let value = |digit: u8| char::from(digit).to_digit(16);
+        *byte = (value(pair[0])? * 16 + value(pair[1])?) as u8;
+    }
+    Some(bytes)
+}
