@@ -175,7 +175,7 @@ def measure(
     progress: Progress = lambda line: None,
     clock: Clock = time.perf_counter,
 ) -> Latency:
-    """Measure every method of an empty `backend`.
+    """Measure every method of a `backend` that is empty, or holds a shorter context of an earlier measurement.
 
     Args:
         read_bandwidth: the machine's read bandwidth now, in GB/s.

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,21 @@ def engine_facts(backend: Backend) -> dict[str, Any]:
 def engine_threads(backend: Backend) -> int:
     """Threads in use; one per core where the engine does not say."""
     return int(engine_facts(backend).get("threads") or os.cpu_count() or 1)
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process now, with what it has of mapped files; None where the system does not say (Linux does)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes() -> int:
+    """Memory that a process could take now; all of the machine's where the system does not say what is free."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -62,8 +62,8 @@ class StreamsPass:
 
 
 def fill(backend: Backend, ids: IntArray) -> None:
-    """Commit the context `ids` [n] to an empty cache."""
-    for start in range(0, len(ids), backend.spec.prefill_rows):
+    """Commit the rest of the context `ids` [n] to a cache that holds its beginning, or nothing."""
+    for start in range(backend.length, len(ids), backend.spec.prefill_rows):
         chunk = ids[start : start + backend.spec.prefill_rows]
         positions = np.arange(start, start + len(chunk))
         backend.run(PREFILL, chunk, positions, np.tri(len(chunk), dtype=np.bool_))

@@ -105,7 +105,7 @@ class _Export:
         for name in _STAGES:
             with self._timed(name):
                 getattr(self, name)()
-        self.report.peak_memory_bytes = _peak_memory()
+        self.report.peak_memory_bytes = peak_memory(resource.getrusage(resource.RUSAGE_SELF))
         path = self.writer.folder / "export_report.json"
         path.write_text(dump_strict(vars(self.report), indent=2) + "\n", encoding="utf-8")
         self._write_manifest()
@@ -215,7 +215,6 @@ class _Export:
         )
 
 
-def _peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def peak_memory(usage: resource.struct_rusage) -> int:
+    """Largest resident size that the system counted, in bytes."""
+    return usage.ru_maxrss if sys.platform == "darwin" else usage.ru_maxrss * 1024

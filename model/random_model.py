@@ -1,6 +1,7 @@
 """A model of a given shape with random weights, to try exports on: `python -m streamfuse.model.random_model --help`.
 
-It says nothing sensible, but it weighs and costs what the real one does, and nobody has to ask for its licence.
+It says nothing sensible, but it weighs and costs what the real one does, and nobody has to ask for its licence. The
+same shape gives the same weights.
 """
 
 from __future__ import annotations
@@ -13,14 +14,27 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from .checkpoint import save_adapter
 from .config import ModelConfig, StreamConfig
-from .pull import DEFAULT_MODEL, resolve_model
+from .pull import resolve_model
 from .streams import StreamFused
 from .transformer import Transformer
 
+_SMOLLM_2: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 49152,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100000.0,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _LLAMA_3: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -35,12 +49,38 @@ _LLAMA_3: dict[str, Any] = {
 }
 _SCALING = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip  # noqa: E501
 SHAPES: dict[str, dict[str, Any]] = {
+    "smollm2-135m": {
+        **_SMOLLM_2,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "smollm2-360m": {
+        **_SMOLLM_2,
+        "hidden_size": 960,
+        "intermediate_size": 2560,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 15,
+        "num_key_value_heads": 5,
+    },
     "llama-3.2-1b": {
         **_LLAMA_3,
         "hidden_size": 2048,
         "intermediate_size": 8192,
         "num_hidden_layers": 16,
         "head_dim": 64,
+        "tie_word_embeddings": True,
+        "rope_scaling": {**_SCALING, "factor": 32.0},
+    },
+    "llama-3.2-3b": {
+        **_LLAMA_3,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "head_dim": 128,
         "tie_word_embeddings": True,
         "rope_scaling": {**_SCALING, "factor": 32.0},
     },
@@ -56,31 +96,51 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 ADAPTER = "streams.safetensors"
 _STREAM_VOCAB = 16384
+_GROUP, _LEVELS = 32, 16  # of Q4_1
+_LEVELS_DEVIATION = ((_LEVELS**2 - 1) / 12) ** 0.5  # of evenly drawn levels
+_BESIDE = 0.05  # of a level to the next
 
 
-def write_random_model(folder: Path, shape: dict[str, Any], tokenizer: Path, weights: bool = True) -> None:
+def write_random_model(
+    folder: Path, shape: dict[str, Any], tokenizer: Path | None = None, weights: bool = True
+) -> None:
     """config.json, tokenizer.json, an untrained adapter and, with `weights`, bfloat16 weights, a file per layer.
 
     Args:
         shape: a Hugging Face `config.json`.
-        tokenizer: a checkpoint folder whose tokenizer is copied; its ids must lie in the shape's vocabulary.
+        tokenizer: a checkpoint folder whose tokenizer is copied; its ids must lie in the shape's vocabulary. None: a
+            token per byte.
 
     Raises:
         CheckpointError: `shape` is none that streamfuse knows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(tokenizer / name, folder / name)
+    if tokenizer is None:
+        _byte_tokenizer().save(str(folder / "tokenizer.json"))
+    else:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(tokenizer / name, folder / name)
     config = ModelConfig.load(folder)
     with torch.device("meta"):
         base = Transformer(config)
     streams = StreamConfig(num_msa_layers=min(StreamConfig().num_msa_layers, config.num_layers // 2))
     count = min(_STREAM_VOCAB, config.vocab_size)
     vocab = torch.arange(count) * (config.vocab_size // count)
-    save_adapter(StreamFused(base, streams, vocab), folder / ADAPTER, {"steps": "0"})
-    if weights:
-        _write_weights(folder, base)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        save_adapter(StreamFused(base, streams, vocab), folder / ADAPTER, {"steps": "0"})
+        if weights:
+            _write_weights(folder, base)
+
+
+def _byte_tokenizer() -> Tokenizer:
+    """256 tokens, without any mark."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _write_weights(folder: Path, base: Transformer) -> None:
@@ -90,29 +150,42 @@ def _write_weights(folder: Path, base: Transformer) -> None:
         files.setdefault(owner, {})[name if name.startswith("lm_head.") else f"model.{name}"] = parameter
     places: dict[str, str] = {}
     for owner, parameters in files.items():
-        state = {name: _random(parameter) for name, parameter in parameters.items()}
+        state = {name: _random(name.removeprefix("model."), parameter) for name, parameter in parameters.items()}
         save_file(state, folder / f"model-{owner}.safetensors")
         places |= dict.fromkeys(state, f"model-{owner}.safetensors")
     index = json.dumps({"weight_map": places}, indent=2)
     (folder / "model.safetensors.index.json").write_text(index + "\n", encoding="utf-8")
 
 
-def _random(like: Tensor) -> Tensor:
-    """Norms of one; matrices that keep the size of what they multiply."""
+def _random(name: str, like: Tensor) -> Tensor:
+    """Norms of one; embeddings of size one, which outweigh what layers add; matrices that keep the size of their input.
+
+    Such a model has a likeliest token by far, and its weights stand near the sixteen levels of a Q4_1 group, so that it
+    outlives four bits as trained models do; with plain noise the export's floors would tell them apart. They stand
+    beside the levels, so that the exporter has to fit them as it does for trained ones.
+    """
     if like.ndim == 1:
         return torch.ones(like.shape, dtype=torch.bfloat16)
-    return torch.randn(like.shape, dtype=torch.bfloat16) * like.shape[1] ** -0.5
+    levels = torch.randint(0, _LEVELS, like.shape, dtype=torch.uint8)
+    if like.shape[1] % _GROUP == 0:
+        groups = levels.unflatten(1, (-1, _GROUP))
+        groups.scatter_(2, groups.argmin(2, keepdim=True), 0).scatter_(2, groups.argmax(2, keepdim=True), _LEVELS - 1)
+    size = 1.0 if name.startswith("embed") else like.shape[1] ** -0.5
+    step = size / _LEVELS_DEVIATION
+    weights = torch.randn(like.shape, dtype=torch.bfloat16).mul_(_BESIDE)
+    return weights.add_(levels).sub_((_LEVELS - 1) / 2).mul_(step)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m streamfuse.model.random_model", description=__doc__)
     parser.add_argument("folder", type=Path, help="where to write it")
     parser.add_argument("--shape", default="llama-3.2-1b", help=f"{', '.join(SHAPES)}, or a config.json")
-    parser.add_argument("--tokenizer", default=DEFAULT_MODEL, help="model whose tokenizer is copied")
+    parser.add_argument("--tokenizer", help="model whose tokenizer is copied; without it a token is a byte")
     parser.add_argument("--no-weights", action="store_true", help="enough for `streamfuse export --dry-run`")
     flags = parser.parse_args()
     shape = SHAPES.get(flags.shape) or json.loads(Path(flags.shape).read_text(encoding="utf-8"))
-    write_random_model(flags.folder, shape, resolve_model(flags.tokenizer), not flags.no_weights)
+    tokenizer = None if flags.tokenizer is None else resolve_model(flags.tokenizer)
+    write_random_model(flags.folder, shape, tokenizer, not flags.no_weights)
     print(f"streamfuse export --model {flags.folder} --adapter {flags.folder / ADAPTER} --dry-run -o bundle")
 
 

@@ -45,6 +45,7 @@ PARTS = {
     "bench-ablations": Part("bench ablations", (*_MODEL, "accelerate", "transformers", "matplotlib"), "train"),
     "bench-latency": Part("bench latency", ("torch", "executorch"), "export"),
     "bench-quantization": Part("bench quantization", _MODEL, "export"),
+    "bench-scale": Part("bench scale", _EXPORT, "export"),
     "rival": Part("making the weights for llama.cpp", _MODEL, "rivals"),
 }
 _OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash

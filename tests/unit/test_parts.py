@@ -82,6 +82,7 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
         ("bench latency bundle", "executorch", "bench latency needs executorch: pip install 'streamfuse[export]'"),
         ("bench latency bundle --report new", "matplotlib", "a report needs matplotlib"),
         ("bench quantization --data answers", "torch", "pip install 'streamfuse[export]'"),
+        ("bench scale", "executorch", "bench scale needs executorch: pip install 'streamfuse[export]'"),
         ("bench tasks bundle --data answers --report new", "matplotlib", "pip install 'streamfuse[bench]'"),
     ],
 )

@@ -6,7 +6,15 @@ from importlib import import_module
 
 import typer
 
-MEASURES = ("bench_ablations", "bench_acceptance", "bench_latency", "bench_parity", "bench_quantization", "bench_tasks")
+MEASURES = (
+    "bench_ablations",
+    "bench_acceptance",
+    "bench_latency",
+    "bench_parity",
+    "bench_quantization",
+    "bench_scale",
+    "bench_tasks",
+)
 
 
 def register(app: typer.Typer) -> None:
