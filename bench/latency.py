@@ -26,8 +26,10 @@ OUTSIDE = (COMMIT, LOOP)  # of a step, but not of its pass
 _PARTS = {
     "embedding_q8": EMBEDDING,
     "qkv": ATTENTION,
+    "biased_qkv": ATTENTION,
     "tree_attention": ATTENTION,
     "linear": ATTENTION,
+    "biased_linear": ATTENTION,
     "gated_mlp": MLP,
     "head": HEAD,
     "stream_top_k": TOP_K,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,11 @@ class Form:
         return packed
 
 
+def _with_bias(name: str, bias: Tensor | None) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    """A product's operator, and the argument that it has at its end where the projections have biases."""
+    return (getattr(_ops, name), ()) if bias is None else (getattr(_ops, f"biased_{name}"), (bias,))
+
+
 class _Adapter(nn.Module):
     """Low-rank adapters, float16, of projections that share an input: down [parts r, K], up [N / 16, r, 16]."""
 
@@ -107,9 +112,10 @@ class Embedding(nn.Module):
 
 
 class Opening(nn.Module):
-    """Norm, q, k and v in one product, head norms, rotary embedding."""
+    """Norm, q, k and v in one product, biases, head norms, rotary embedding."""
 
     weight: Tensor
+    bias: Tensor | None
 
     def __init__(self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -118,6 +124,8 @@ class Opening(nn.Module):
         self.norm, self.eps = block.input_layernorm.weight, block.input_layernorm.eps
         self.q_norm = a.q_norm.weight if a.qk_norm else None
         self.k_norm = a.k_norm.weight if a.qk_norm else None
+        biases: list[Tensor] = [layer.bias for layer in (a.q_proj, a.k_proj, a.v_proj) if layer.bias is not None]
+        self.register_buffer("bias", torch.cat(biases).detach() if biases else None)
         self.register_buffer("weight", pack(torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight])))
         self.take(adapters)
 
@@ -126,10 +134,10 @@ class Opening(nn.Module):
         self.adapter = _Adapter(adapters, "q_proj", "k_proj", "v_proj")
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
-        down, up = self.adapter.of(x.shape[0], first)
-        rotated: tuple[Tensor, Tensor, Tensor] = _ops.qkv(
+        operator, bias = _with_bias("qkv", self.bias)
+        rotated: tuple[Tensor, Tensor, Tensor] = operator(
             x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
-            down, up, first,
+            *self.adapter.of(x.shape[0], first), first, *bias,
         )  # fmt: skip
         return rotated
 
@@ -138,6 +146,7 @@ class Closing(nn.Module):
     """Output projection and gated MLP with their residual additions."""
 
     o_weight: Tensor
+    o_bias: Tensor | None
     gate_up: Tensor
     down_proj: Tensor
 
@@ -146,7 +155,9 @@ class Closing(nn.Module):
         mlp = block.mlp
         self.size, self.intermediate = mlp.down_proj.out_features, mlp.up_proj.out_features
         self.norm, self.eps = block.post_attention_layernorm.weight, block.post_attention_layernorm.eps
-        self.register_buffer("o_weight", pack(block.self_attn.o_proj.weight, "attention"))
+        o_proj = block.self_attn.o_proj
+        self.register_buffer("o_weight", pack(o_proj.weight, "attention"))
+        self.register_buffer("o_bias", None if o_proj.bias is None else o_proj.bias.detach())
         self.register_buffer("gate_up", pack(interleave_gate_up(mlp.gate_proj.weight, mlp.up_proj.weight), "mlp"))
         self.register_buffer("down_proj", pack(mlp.down_proj.weight, "mlp"))
         self.take(adapters)
@@ -161,7 +172,10 @@ class Closing(nn.Module):
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         rows = x.shape[0]
-        x = _ops.linear(attended, None, self.eps, self.o_weight, self.size, x, *self.o_adapter.of(rows, first), first)
+        operator, bias = _with_bias("linear", self.o_bias)
+        x = operator(
+            attended, None, self.eps, self.o_weight, self.size, x, *self.o_adapter.of(rows, first), first, *bias
+        )
         closed: Tensor = _ops.gated_mlp(
             x, self.norm, self.eps, self.gate_up, self.down_proj, self.intermediate,
             *self.gate_up_adapter.of(rows, first), *self.down_adapter.of(rows, first), first,

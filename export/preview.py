@@ -131,10 +131,6 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
         )
     _check_group_sizes(plan, config)
-    if plan.kernels and config.attention_bias:
-        raise PlanError(
-            "--backend kernels has no biases in its products, which this model needs; use --backend xnnpack"
-        )
     if plan.kernels and config.head_dim % 16:
         raise PlanError(
             f"--backend kernels needs heads of a multiple of 16, not {config.head_dim}; use --backend xnnpack"

@@ -89,7 +89,8 @@ class Int4Linear(nn.Module):
         weight = _ops.dequantize_per_channel_group(
             self.weight, self.scales, self.zeros, -8, 7, torch.int8, self.group_size, torch.float32
         )
-        return F.linear(_int8_rows(x), weight, self.bias) + F.linear(F.linear(x, self.group_sum), self.offsets)
+        # XNNPACK's form takes no bias beside rows that are quantized at run time, so the float32 product has it.
+        return F.linear(_int8_rows(x), weight) + F.linear(F.linear(x, self.group_sum), self.offsets, self.bias)
 
 
 class Int8Linear(nn.Module):

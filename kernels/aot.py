@@ -17,6 +17,11 @@ from streamfuse.kernels import reference, shapes
 
 NAMESPACE = "streamfuse"
 _ADAPTER = "Tensor? down, Tensor? up, int first_adapted_row"
+_LINEAR = f"Tensor x, Tensor? norm, float eps, Tensor weight, int out_features, Tensor? residual, {_ADAPTER}"
+_QKV = (
+    "Tensor x, Tensor norm, float eps, Tensor weight, Tensor cos, Tensor sin, int heads, int kv_heads, "
+    f"Tensor? q_norm, Tensor? k_norm, {_ADAPTER}"
+)
 
 # Operator -> its arguments and the names of its results in the `.out` form.
 SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -26,15 +31,10 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("out",),
     ),
     "embedding_q8": ("Tensor weight, Tensor ids", ("out",)),
-    "linear": (
-        f"Tensor x, Tensor? norm, float eps, Tensor weight, int out_features, Tensor? residual, {_ADAPTER}",
-        ("out",),
-    ),
-    "qkv": (
-        "Tensor x, Tensor norm, float eps, Tensor weight, Tensor cos, Tensor sin, int heads, int kv_heads, "
-        f"Tensor? q_norm, Tensor? k_norm, {_ADAPTER}",
-        ("out_query", "out_key", "out_value"),
-    ),
+    "linear": (_LINEAR, ("out",)),
+    "biased_linear": (f"{_LINEAR}, Tensor bias", ("out",)),
+    "qkv": (_QKV, ("out_query", "out_key", "out_value")),
+    "biased_qkv": (f"{_QKV}, Tensor bias", ("out_query", "out_key", "out_value")),
     "gated_mlp": (
         "Tensor x, Tensor norm, float eps, Tensor gate_up, Tensor down_proj, int intermediate, Tensor? gate_up_down, "
         "Tensor? gate_up_up, Tensor? down_down, Tensor? down_up, int first_adapted_row",

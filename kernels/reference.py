@@ -65,13 +65,15 @@ def linear(
     down: Tensor | None,
     up: Tensor | None,
     first_adapted_row: int,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """W . round(rms_norm(x)) + low-rank part of the rows from first_adapted_row on + residual: float32 [R, N].
+    """W . round(rms_norm(x)) + low-rank part of the rows from first_adapted_row on + bias + residual: float32 [R, N].
 
     x [R, K]; norm [K] or None (x as it is); weight packed [N, K]; residual [R, N]; float16 down [r, K]
-    and up [N / 16, r, 16].
+    and up [N / 16, r, 16]; bias float32 [N].
     """
     y = _joined(x, norm, eps, weight, [out_features], down, up, first_adapted_row)
+    y = y if bias is None else y + bias
     return y if residual is None else y + residual
 
 
@@ -89,18 +91,24 @@ def qkv(
     down: Tensor | None,
     up: Tensor | None,
     first_adapted_row: int,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x [R, h], cos and sin [R, D] -> rotated query [R, Hq, D], rotated key [R, Hkv, D], value [R, Hkv, D].
 
-    q_norm and k_norm [D] are norms per head before the rotation; adapters: float16 down [3 r, h], up [tiles, r, 16].
+    bias float32 [(Hq + 2 Hkv) D] is added to the product; q_norm and k_norm [D] norm each head before the rotation.
+    Adapters: float16 down [3 r, h], up [tiles, r, 16].
     """
     rows, dim = x.shape[0], cos.shape[1]
     widths = [heads * dim, kv_heads * dim, kv_heads * dim]
     joined = _joined(x, norm, eps, weight, widths, down, up, first_adapted_row)
+    joined = joined if bias is None else joined + bias
     q, k, v = joined.view(rows, -1, dim).split([heads, kv_heads, kv_heads], dim=1)
     q = q if q_norm is None else rms_norm(q, q_norm, eps)
     k = k if k_norm is None else rms_norm(k, k_norm, eps)
     return _rotated(q, cos, sin), _rotated(k, cos, sin), v.contiguous()
+
+
+biased_linear, biased_qkv = linear, qkv  # operators of their own, whose bias is always there
 
 
 def gated_mlp(

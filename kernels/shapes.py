@@ -49,9 +49,10 @@ def linear(
     down: Tensor | None,
     up: Tensor | None,
     first_adapted_row: int,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    check = _Checks("linear")
-    check.product(x, norm, weight, out_features, down, up, first_adapted_row)
+    check = _Checks("linear" if bias is None else "biased_linear")
+    check.product(x, norm, weight, out_features, down, up, first_adapted_row, bias=bias)
     shape = (x.shape[0], out_features)
     check(residual is None or _is(residual, torch.float32, *shape), f"residual must be float32 {list(shape)}")
     return x.new_empty(shape)
@@ -71,16 +72,20 @@ def qkv(
     down: Tensor | None,
     up: Tensor | None,
     first_adapted_row: int,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check = _Checks("qkv")
+    check = _Checks("qkv" if bias is None else "biased_qkv")
     check(cos.dim() == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0], "cos and sin must be [rows, D]")
     rows, dim = cos.shape
     check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
     check(heads >= 1 and kv_heads >= 1, "there must be heads")
-    check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row, parts=3)
+    check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row, parts=3, bias=bias)
     for head_norm in (q_norm, k_norm):
         check(head_norm is None or tuple(head_norm.shape) == (dim,), f"norms per head must be [{dim}]")
     return x.new_empty(rows, heads, dim), x.new_empty(rows, kv_heads, dim), x.new_empty(rows, kv_heads, dim)
+
+
+biased_linear, biased_qkv = linear, qkv
 
 
 def gated_mlp(
@@ -145,8 +150,9 @@ class _Checks:
         up: Tensor | None = None,
         first_adapted_row: int = 0,
         parts: int = 1,
+        bias: Tensor | None = None,
     ) -> None:
-        """What every product asks of its input, norm, packed weight and low-rank adapters."""
+        """What every product asks of its input, norm, packed weight, low-rank adapters and bias."""
         self(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, inputs]")
         inputs = x.shape[1]
         self(inputs % GROUP == 0, f"inputs must be a multiple of {GROUP}, not {inputs}")
@@ -168,3 +174,4 @@ class _Checks:
                 f"down must be float16 [{parts} r, {inputs}] and up float16 [{tiles}, r, {TILE}]",
             )
         self(first_adapted_row >= 0, "first_adapted_row must not be negative")
+        self(bias is None or _is(bias, torch.float32, out_features), f"bias must be float32 [{out_features}]")

@@ -10,8 +10,14 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+Frequencies = TypeVar("Frequencies", "Tensor", "npt.NDArray[np.float64]")
 _MOST = 2**31 - 1  # of any size
 _ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
 WIDENS = (
@@ -153,6 +159,20 @@ class _Fields:
         if value is None:
             raise CheckpointError(f"{self.source}: field {name!r} is missing")
         return value
+
+
+def scaled_frequencies(inverse: Frequencies, scaling: dict[str, Any]) -> Frequencies:
+    """Frequencies of rotary embedding, radians per position, after RoPE scaling; as in transformers,
+    modeling_rope_utils.py."""
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "linear":
+        return inverse / scaling["factor"]
+    if kind == "llama3":  # long wavelengths are divided by the factor, short ones kept, a ramp between
+        wavelength = 2 * math.pi / inverse
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        ramp = ((scaling["original_max_position_embeddings"] / wavelength - low) / (high - low)).clip(0, 1)
+        return inverse * (ramp + (1 - ramp) / scaling["factor"])
+    return inverse
 
 
 def read_object(path: Path) -> dict[str, Any]:

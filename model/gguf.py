@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .config import CheckpointError
+from .config import CheckpointError, scaled_frequencies
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,6 +49,9 @@ _SPLIT_PATTERNS = {
     "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
 }
 _CONTROL, _USER_DEFINED = 3, 4  # token types
+ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: what each frequency of rotary embedding is divided by
+# Of all models with llama3 scaling; a GGUF says the factors that come of it.
+_LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 class _Fields:
@@ -121,15 +124,16 @@ def _tokenizer_config(fields: _Fields, config: dict[str, Any]) -> dict[str, Any]
 
 
 def _weights(reader: Any, config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
-    """All tensors in float32 under their Hugging Face names."""
+    """All tensors in float32 under their Hugging Face names; factors of RoPE scaling go into `config`."""
     import gguf
 
     # llama.cpp permutes the rows of the llama architecture only; the others use the half-split rotary form as it is.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     tensors = {}
     for tensor in reader.tensors:
-        if tensor.name == "rope_freqs.weight":  # llama3 scaling, expressed by rope_scaling in config.json
-            raise CheckpointError(f"{path}: rope_freqs tensors are not supported; use the safetensors checkpoint")
+        if tensor.name == ROPE_FACTORS:
+            config["rope_scaling"] = _scaling_of(np.array(tensor.data, np.float64), config, path)
+            continue
         name = tensor_name(tensor.name, path)
         try:
             weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
@@ -181,6 +185,23 @@ def _rope_scaling(kind: str, factor: float | None, path: Path) -> dict[str, Any]
     if kind == "linear" and factor:
         return {"rope_type": "linear", "factor": float(f"{factor:.6g}")}
     raise CheckpointError(f"{path}: rope scaling {kind!r} is not supported (linear is)")
+
+
+def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """The RoPE scaling that gives these factors [head_dim / 2] on top of what the metadata say."""
+    said: dict[str, Any] | None = config["rope_scaling"]
+    half = config["head_dim"] // 2
+    inverse = config["rope_theta"] ** (-np.arange(half, dtype=np.float64) / half)
+    if factors.shape == (half,) and ((factors >= 1) & np.isfinite(factors)).all():
+        llama3 = {"rope_type": "llama3", "factor": float(f"{factors.max():.6g}"), **_LLAMA_3}
+        for scaling in (said, llama3):
+            expected = scaled_frequencies(inverse, said or {}) / scaled_frequencies(inverse, scaling or {})
+            if np.allclose(factors, expected, rtol=1e-4, atol=0):
+                return scaling
+    raise CheckpointError(
+        f"{path}: {ROPE_FACTORS} has factors that no supported RoPE scaling gives (llama3 over "
+        f"{_LLAMA_3['original_max_position_embeddings']} positions does); use the safetensors checkpoint"
+    )
 
 
 def tensor_name(name: str, path: Path) -> str:

@@ -7,15 +7,14 @@ take the weights and arrange them in their own way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .config import ModelConfig
+from .config import ModelConfig, scaled_frequencies
 
 # An adapter is called with the name of a projection and its input and returns what is added to the projection's output.
 Adapter = Callable[[str, Tensor], Tensor | None]
@@ -43,22 +42,11 @@ def rotary_table(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """cos and sin, float32 [length, head_dim], in the half-split layout (each value stands twice)."""
     half = config.head_dim // 2
     inverse = config.rope_theta ** (-torch.arange(0, half, dtype=torch.float64) / half)
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), _scaled(inverse, config.rope_scaling or {}))
+    angles = torch.outer(
+        torch.arange(length, dtype=torch.float64), scaled_frequencies(inverse, config.rope_scaling or {})
+    )
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos().float(), angles.sin().float()
-
-
-def _scaled(inverse: Tensor, scaling: dict[str, Any]) -> Tensor:
-    """Inverse frequencies after RoPE scaling; as in transformers, modeling_rope_utils.py."""
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "linear":
-        return inverse / scaling["factor"]
-    if kind == "llama3":  # long wavelengths are divided by the factor, short ones kept, a ramp between
-        wavelength = 2 * math.pi / inverse
-        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        ramp = ((scaling["original_max_position_embeddings"] / wavelength - low) / (high - low)).clamp(0, 1)
-        return inverse * (ramp + (1 - ramp) / scaling["factor"])
-    return inverse
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

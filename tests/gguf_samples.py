@@ -53,6 +53,7 @@ class Source:
         )
         self.skip: set[str] = set()  # fields to leave out
         self.fields: dict[str, Any] = {}  # strings and floats to add
+        self.tensors: dict[str, np.ndarray] = {}  # tensors to add
         self.pre = "smollm"
 
     def write(self, path: Path, kinds: dict[str, Any] | None = None) -> Path:
@@ -83,6 +84,8 @@ class Source:
             kind = (kinds or {}).get(name)
             if name not in self.skip:
                 writer.add_tensor(name, weight if kind is None else gguf.quants.quantize(weight, kind), raw_dtype=kind)
+        for name, values in self.tensors.items():
+            writer.add_tensor(name, values)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

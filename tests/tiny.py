@@ -56,6 +56,9 @@ def write_base(folder: Path, model: Transformer, **changes: Any) -> Path:
     """The model as a Hugging Face folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
-    state = {name: value.contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
-    save_file({f"model.{name}": value for name, value in state.items()}, folder / "model.safetensors")
+    state = {f"model.{name}": value.contiguous() for name, value in model.state_dict().items()}
+    head = state.pop("model.lm_head.weight")
+    if not model.config.tie_word_embeddings:
+        state["lm_head.weight"] = head
+    save_file(state, folder / "model.safetensors")
     return folder

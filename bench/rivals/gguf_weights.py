@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.bundle import Manifest
-from streamfuse.model.gguf import permute, tensor_name
+from streamfuse.model.gguf import ROPE_FACTORS, permute, tensor_name
 
 from .llama_cpp import RivalError
 
@@ -88,7 +88,7 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
     )
     for tensor in reader.tensors:
         data = tensor.data
-        if (name := tensor_name(tensor.name, source)) in changed:
+        if tensor.name != ROPE_FACTORS and (name := tensor_name(tensor.name, source)) in changed:
             part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
             num_heads = heads.get(part) if architecture == "llama" else None
             data = encode(changed[name], tensor.tensor_type.name, num_heads, f"{source}: tensor {tensor.name!r}")

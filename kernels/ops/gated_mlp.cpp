@@ -12,6 +12,7 @@ void gated_mlp(const GatedMlp& args) {
   Linear down = {{nullptr, nullptr, 0, rows, inner_size, args.down_adapter},
                  args.down_proj,
                  args.input.inputs,
+                 nullptr,
                  args.input.x,
                  args.out};
   const int64_t adapted = down.input.adapted_rows(), first = rows - adapted;

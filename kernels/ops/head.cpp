@@ -52,7 +52,7 @@ void head(const Head& args) {
 
 void stream_top_k(const StreamTopK& args) {
   const int64_t rows = args.input.rows, columns = args.columns;
-  Linear linear_args = {args.input, args.weight, columns, nullptr, nullptr};
+  Linear linear_args = {args.input, args.weight, columns, nullptr, nullptr, nullptr};
   Scratch scratch(linear_bytes(linear_args) + Scratch::size_of<float>(rows * columns));
   float* const logits = linear_args.out = scratch.take<float>(rows * columns);
   linear(linear_args, scratch);

@@ -28,7 +28,11 @@ struct LinearTiles {
         const float* from = acc + row * kTileRows;
         float* to = args.out + row * outputs + column;
         const float* residual = args.residual == nullptr ? nullptr : args.residual + row * outputs + column;
-        for (int64_t i = 0; i < count; ++i) to[i] = residual == nullptr ? from[i] : from[i] + residual[i];
+        const float* bias = args.bias == nullptr ? nullptr : args.bias + column;
+        for (int64_t i = 0; i < count; ++i) {
+          const float biased = bias == nullptr ? from[i] : from[i] + bias[i];
+          to[i] = residual == nullptr ? biased : biased + residual[i];
+        }
       }
     }
   }

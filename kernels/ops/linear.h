@@ -1,4 +1,5 @@
-// linear: y = W . round(rms_norm(x)) + up^T (down x') in adapted rows + residual, W packed in 4 or 8 bits.
+// linear and biased_linear: y = W . round(rms_norm(x)) + up^T (down x') in adapted rows + bias + residual, in this
+// order; W packed in 4 or 8 bits.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs], out and residual float32 [rows, outputs].
 // Row-invariant: a row's bits depend on that row alone, on no instruction set and on no number of threads.
@@ -12,6 +13,7 @@ struct Linear {
   ProductInput input;
   Packed weight;
   int64_t outputs;
+  const float* bias;      // [outputs], or null
   const float* residual;  // or null; may not be `out`
   float* out;
 };

@@ -28,11 +28,13 @@ void qkv(const Qkv& args) {
                               : 2,
                      acc + t * rows * kTileRows);
       float* const out = is_query ? args.query : is_key ? args.key : args.value;
+      const float* const bias = args.bias == nullptr ? nullptr : args.bias + head * dim;
       const float* const norm = is_query ? args.q_norm : is_key ? args.k_norm : nullptr;
       for (int64_t row = 0; row < rows; ++row) {
         float* const to = out + (row * among + index) * dim;
         for (int64_t t = 0; t < tiles; ++t)
           std::memcpy(to + t * kTileRows, acc + (t * rows + row) * kTileRows, kTileRows * sizeof(float));
+        for (int64_t i = 0; bias != nullptr && i < dim; ++i) to[i] += bias[i];
         if (norm != nullptr) kernels.norm(to, 1, norm, args.input.eps, dim, to);
         if (is_query || is_key) kernels.rotate(to, args.cos + row * dim, args.sin + row * dim, dim);
       }

@@ -1,4 +1,5 @@
-// qkv: one product for query, key and value, then norms per head and rotary embedding while a head is at hand.
+// qkv and biased_qkv: one product for query, key and value, then biases, norms per head and rotary embedding while a
+// head is at hand.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs], cos and sin [rows, head_dim], query
 // [rows, heads, head_dim], key and value [rows, kv_heads, head_dim]; head_dim a multiple of 16. Row-invariant.
@@ -13,6 +14,7 @@ struct Qkv {
   Packed weight;
   const float* cos;
   const float* sin;
+  const float* bias;    // [(heads + 2 kv_heads) * head_dim], or null
   const float* q_norm;  // [head_dim], or null
   const float* k_norm;
   int64_t heads;

@@ -68,6 +68,7 @@ void run_embedding_q8(const Arguments& a) {
   embedding_q8(weight, ids, RealRows::of(rows), a.write<float>(2, "out", {rows, groups * kGroupSize}));
 }
 
+template <bool kBiased>
 void run_linear(const Arguments& a) {
   Linear args;
   args.input = a.normed_input();
@@ -76,11 +77,13 @@ void run_linear(const Arguments& a) {
   args.weight = a.weight(3, "weight", args.outputs, inputs);
   args.residual = a.optional(5, "residual", {rows, args.outputs});
   args.input.adapter = a.adapter(6, 8, 1, args.outputs, inputs);
-  args.out = a.write<float>(9, "out", {rows, args.outputs});
+  args.bias = kBiased ? a.read<float>(9, "bias", {args.outputs}) : nullptr;
+  args.out = a.write<float>(9 + kBiased, "out", {rows, args.outputs});
   args.input.rows = RealRows::of(args.input.rows);
   linear(args);
 }
 
+template <bool kBiased>
 void run_qkv(const Arguments& a) {
   Qkv args;
   args.input = a.normed_input();
@@ -96,9 +99,10 @@ void run_qkv(const Arguments& a) {
   args.q_norm = a.optional(8, "q_norm", {dim});
   args.k_norm = a.optional(9, "k_norm", {dim});
   args.input.adapter = a.adapter(10, 12, 3, outputs, inputs);
-  args.query = a.write<float>(13, "out_query", {rows, args.heads, dim});
-  args.key = a.write<float>(14, "out_key", {rows, args.kv_heads, dim});
-  args.value = a.write<float>(15, "out_value", {rows, args.kv_heads, dim});
+  args.bias = kBiased ? a.read<float>(13, "bias", {outputs}) : nullptr;
+  args.query = a.write<float>(13 + kBiased, "out_query", {rows, args.heads, dim});
+  args.key = a.write<float>(14 + kBiased, "out_key", {rows, args.kv_heads, dim});
+  args.value = a.write<float>(15 + kBiased, "out_value", {rows, args.kv_heads, dim});
   args.input.rows = RealRows::of(args.input.rows);
   qkv(args);
 }
@@ -146,8 +150,10 @@ void run_stream_top_k(const Arguments& a) {
 constexpr Operator kOperators[] = {
     {"streamfuse::tree_attention.out", 9, run_tree_attention},
     {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
-    {"streamfuse::linear.out", 10, run_linear},
-    {"streamfuse::qkv.out", 16, run_qkv},
+    {"streamfuse::linear.out", 10, run_linear<false>},
+    {"streamfuse::biased_linear.out", 11, run_linear<true>},
+    {"streamfuse::qkv.out", 16, run_qkv<false>},
+    {"streamfuse::biased_qkv.out", 17, run_qkv<true>},
     {"streamfuse::gated_mlp.out", 12, run_gated_mlp},
     {"streamfuse::head.out", 8, run_head},
     {"streamfuse::stream_top_k.out", 8, run_stream_top_k},

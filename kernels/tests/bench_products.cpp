@@ -76,9 +76,14 @@ void bench_products() {
     const double ms = milliseconds_of([&] {
       for (const auto& layer : layers) {
         const ProductInput input = {x.data(), norm.data(), 1e-5f, rows, kHidden, {}};
-        qkv({input, layer->qkv.packed, rotary.data(), rotary.data(), nullptr, nullptr, kHeads, kKvHeads, kDim, q.data(),
-             k.data(), v.data()});
-        linear({{attended.data(), nullptr, 0, rows, kHeads * kDim, {}}, layer->o.packed, kHidden, x.data(), y.data()});
+        qkv({input, layer->qkv.packed, rotary.data(), rotary.data(), nullptr, nullptr, nullptr, kHeads, kKvHeads, kDim,
+             q.data(), k.data(), v.data()});
+        linear({{attended.data(), nullptr, 0, rows, kHeads * kDim, {}},
+                layer->o.packed,
+                kHidden,
+                nullptr,
+                x.data(),
+                y.data()});
         gated_mlp({input, layer->gate_up.packed, layer->down.packed, {}, kInner, y.data()});
       }
       head({{x.data(), norm.data(), 1e-5f, rows, kHidden, {}}, vocabulary.packed, kVocabulary, nullptr, best.data()});

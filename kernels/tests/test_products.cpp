@@ -127,10 +127,10 @@ void linear_equals_double_precision() {
   const Matrix w(outputs, inputs, any_of(0, 1));
   const Input input(rows, inputs);
   const Adapter adapter(inputs, outputs, 1, rank, any_of(0, rows));
-  const Floats residual = floats(rows * outputs);
-  const bool with_norm = any_of(0, 1), with_residual = any_of(0, 1);
+  const Floats residual = floats(rows * outputs), bias = floats(outputs, 5.0f);
+  const bool with_norm = any_of(0, 1), with_residual = any_of(0, 1), with_bias = any_of(0, 1);
   Floats out(rows * outputs);
-  linear({input.part(0, rows, with_norm, adapter.low_rank), w.packed, outputs,
+  linear({input.part(0, rows, with_norm, adapter.low_rank), w.packed, outputs, with_bias ? bias.data() : nullptr,
           with_residual ? residual.data() : nullptr, out.data()});
   bool good = true;
   for (int64_t r = 0; r < rows; ++r) {
@@ -145,7 +145,7 @@ void linear_equals_double_precision() {
       x = normed;
     }
     for (int64_t n = 0; n < outputs; ++n) {
-      double sum = with_residual ? residual[r * outputs + n] : 0.0;
+      double sum = (with_residual ? residual[r * outputs + n] : 0.0) + (with_bias ? bias[n] : 0.0);
       for (int64_t g = 0; g < inputs / 32; ++g) {
         float largest = 0;
         for (int64_t k = 0; k < 32; ++k) largest = std::max(largest, std::fabs(x[32 * g + k]));
@@ -168,17 +168,19 @@ void linear_equals_double_precision() {
 // What all operators give for rows [first, first + count) of one model's worth of memory.
 struct Model {
   int64_t rows, hidden = 544, heads = 4, kv_heads = 2, dim = 32, inner = 96, vocabulary = 203;
-  bool with_norms;
+  bool with_norms, with_biases;
   Matrix qkv_weight{(heads + 2 * kv_heads) * dim, hidden, false}, gate_up{2 * inner, hidden, false},
       down{hidden, inner, false}, o{hidden, hidden, false}, embedding{vocabulary, hidden, true};
   Input input;
   Floats cos, sin, q_norm = floats(dim), k_norm = floats(dim);
+  Floats qkv_bias = floats(qkv_weight.outputs, 5.0f), o_bias = floats(hidden, 5.0f);
   Adapter qkv_adapter, up_adapter, down_adapter;
   std::vector<int64_t> ids;
 
   explicit Model(int64_t rows)
       : rows(rows),
         with_norms(any_of(0, 1)),
+        with_biases(any_of(0, 1)),
         input(rows, hidden),
         cos(floats(rows * dim)),
         sin(floats(rows * dim)),
@@ -197,9 +199,10 @@ struct Model {
     std::vector<int64_t> best(count), top(count * k), columns(vocabulary);
     for (int64_t c = 0; c < vocabulary; ++c) columns[c] = 2 * c;
     qkv({input.part(first, count, true, qkv_adapter.low_rank), qkv_weight.packed, &cos[first * dim], &sin[first * dim],
-         with_norms ? q_norm.data() : nullptr, with_norms ? k_norm.data() : nullptr, heads, kv_heads, dim, q.data(),
-         key.data(), value.data()});
-    linear({input.part(first, count, false), o.packed, hidden, &input.x[first * hidden], y.data()});
+         with_biases ? qkv_bias.data() : nullptr, with_norms ? q_norm.data() : nullptr,
+         with_norms ? k_norm.data() : nullptr, heads, kv_heads, dim, q.data(), key.data(), value.data()});
+    linear({input.part(first, count, false), o.packed, hidden, with_biases ? o_bias.data() : nullptr,
+            &input.x[first * hidden], y.data()});
     LowRank second = down_adapter.low_rank;
     second.first_row = std::max<int64_t>(0, second.first_row - first);
     gated_mlp(
@@ -297,7 +300,7 @@ void the_mlp_is_its_parts() {
   const Model model(3);
   Floats both(model.rows * 2 * model.inner), gated(model.rows * model.inner), expected(model.rows * model.hidden),
       out(expected);
-  linear({model.input.part(0, 3, true), model.gate_up.packed, 2 * model.inner, nullptr, both.data()});
+  linear({model.input.part(0, 3, true), model.gate_up.packed, 2 * model.inner, nullptr, nullptr, both.data()});
   for (int64_t r = 0; r < 3; ++r)
     for (int64_t i = 0; i < model.inner; ++i) {
       const float* block = &both[r * 2 * model.inner + i / 16 * 32 + i % 16];
@@ -306,6 +309,7 @@ void the_mlp_is_its_parts() {
   linear({{gated.data(), nullptr, 0, 3, model.inner, {}},
           model.down.packed,
           model.hidden,
+          nullptr,
           model.input.x.data(),
           expected.data()});
   gated_mlp({model.input.part(0, 3, true), model.gate_up.packed, model.down.packed, {}, model.inner, out.data()});

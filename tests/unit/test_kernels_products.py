@@ -40,10 +40,11 @@ def q8_0(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
 
 
 class Layer(nn.Module):
-    """Every operator once, with adapters in the rows from `first` on and norms per head."""
+    """Every operator once, with adapters in the rows from `first` on and norms per head; with biases or without."""
 
-    def __init__(self) -> None:
+    def __init__(self, biased: bool) -> None:
         super().__init__()
+        self.biased = biased
         wide = (HEADS + 2 * KV_HEADS) * DIM
         buffers = {
             "embedding": packing.pack_q8_0(*q8_0(VOCAB, HIDDEN)),
@@ -60,6 +61,7 @@ class Layer(nn.Module):
             buffers[f"{name}_b"] = packing.tile_adapters(torch.randn(outputs, RANK) * 0.1)
         buffers |= {name: torch.rand(HIDDEN) + 0.5 for name in ("norm_1", "norm_2", "norm_3")}
         buffers |= {name: torch.rand(DIM) + 0.5 for name in ("q_norm", "k_norm")}
+        buffers |= {"qkv_bias": torch.randn(wide) * 3, "o_bias": torch.randn(HIDDEN) * 3}
         angle = torch.arange(CAPACITY)[:, None] * torch.rand(DIM // 2)
         buffers |= {"cos": torch.cat([angle.cos()] * 2, 1), "sin": torch.cat([angle.sin()] * 2, 1)}
         for name, buffer in buffers.items():
@@ -75,11 +77,14 @@ class Method(nn.Module):
         w, first = self.layer, self.first
         x = OPS.embedding_q8(w.embedding, ids)
         cos, sin = w.cos[positions], w.sin[positions]
-        q, k, v = OPS.qkv(
-            x, w.norm_1, EPS, w.qkv, cos, sin, HEADS, KV_HEADS, w.q_norm, w.k_norm, w.qkv_a, w.qkv_b, first
+        qkv, linear, biases = OPS.qkv, OPS.linear, ([], [])
+        if w.biased:
+            qkv, linear, biases = OPS.biased_qkv, OPS.biased_linear, ([w.qkv_bias], [w.o_bias])
+        q, k, v = qkv(
+            x, w.norm_1, EPS, w.qkv, cos, sin, HEADS, KV_HEADS, w.q_norm, w.k_norm, w.qkv_a, w.qkv_b, first, *biases[0]
         )
         mixed = OPS.tree_attention(q, k, v, *caches, length, ancestors, DIM**-0.5)
-        x = OPS.linear(mixed, None, EPS, w.o, HIDDEN, x, w.o_a, w.o_b, first)
+        x = linear(mixed, None, EPS, w.o, HIDDEN, x, w.o_a, w.o_b, first, *biases[1])
         x = OPS.gated_mlp(
             x, w.norm_2, EPS, w.gate_up, w.down, INNER, w.gate_up_a, w.gate_up_b, w.down_a, w.down_b, first
         )
@@ -99,13 +104,13 @@ def inputs_of(rows: int) -> tuple[Tensor, ...]:
     return (ids, torch.arange(rows), visible, length, torch.tensor([True]), *caches)
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Method]]:
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "biased"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Method]]:
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
     from executorch.exir.passes import MemoryPlanningPass
 
     torch.manual_seed(5)
-    layer = Layer()
+    layer = Layer(request.param)
     methods = {"prefill": Method(layer, 1, 1), "decode": Method(layer, 1, 1), "verify_6": Method(layer, ROWS, 3)}
     exported = {name: torch.export.export(m, inputs_of(m.rows), strict=False) for name, m in methods.items()}
     edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
@@ -224,6 +229,8 @@ def test_shapes_that_do_not_fit_are_named_at_export() -> None:
     x, norm = torch.zeros(2, 64, device="meta"), torch.zeros(64, device="meta")
     with pytest.raises(ValueError, match="linear: weight must be packed"):
         OPS.linear(x, norm, EPS, weight.to("meta"), 64, None, None, None, 0)
+    with pytest.raises(ValueError, match=r"biased_linear: bias must be float32 \[32\]"):
+        OPS.biased_linear(x, norm, EPS, weight.to("meta"), 32, None, None, None, 0, torch.zeros(16, device="meta"))
     with pytest.raises(ValueError, match="down and up come together"):
         OPS.linear(
             x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, dtype=torch.float16, device="meta"), None, 0

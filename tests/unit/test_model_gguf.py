@@ -97,6 +97,56 @@ def test_linear_rope_scaling_is_carried_over(tmp_path: Path) -> None:
     assert load_base(tmp_path / "hf").config.rope_scaling == {"rope_type": "linear", "factor": 4.0}
 
 
+LLAMA_3_2 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def llama_3_factors(theta: float, head_dim: int, factor: float) -> np.ndarray:
+    """As convert_hf_to_gguf.py of llama.cpp computes them, in float32."""
+    factors = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * np.pi * theta ** (i / head_dim)
+        smooth = (8192 / wavelength - 1) / (4 - 1)
+        factors.append(1 if wavelength < 8192 / 4 else factor if wavelength > 8192 else
+                       1 / ((1 - smooth) / factor + smooth))  # fmt: skip
+    return np.array(factors, np.float32)
+
+
+def test_the_factors_of_llama_3_are_a_rope_scaling(tmp_path: Path) -> None:
+    source = Source(rope_theta=500000.0, rope_scaling=LLAMA_3_2, num_attention_heads=2, num_key_value_heads=1)
+    factors = llama_3_factors(500000.0, 32, 32.0)
+    assert len(set(factors)) > 2, "no frequency is on the ramp"
+    source.tensors["rope_freqs.weight"] = factors
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = load_base(tmp_path / "hf")
+    assert found.config.rope_scaling == LLAMA_3_2
+    ids = torch.arange(20)[None]
+    assert torch.equal(found(ids), source.model(ids))
+
+
+def test_factors_that_change_nothing_are_no_scaling(tmp_path: Path) -> None:
+    source = Source()
+    source.tensors["rope_freqs.weight"] = np.ones(8, np.float32)
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert load_base(tmp_path / "hf").config.rope_scaling is None
+
+
+@pytest.mark.parametrize("factors", [[1, 1, 1, 1, 1, 2, 4, 8], [1, 1, 1, 1], [0] * 8, [np.nan] * 8, [np.inf] * 8])
+def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None:
+    source = Source()
+    source.tensors["rope_freqs.weight"] = np.array(factors, np.float32)
+    with pytest.raises(
+        CheckpointError, match=r"m\.gguf: rope_freqs\.weight has factors that no supported RoPE scaling"
+    ):
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
 @pytest.mark.parametrize(
     ("skip", "fields", "words"),
     [

@@ -9,7 +9,17 @@ use crate::signature;
 pub const NAME: &str = "manifest.json";
 
 /// Custom operators that an engine of this version carries; the list of manifest.py.
-const OPERATORS: [&str; 7] = ["tree_attention", "embedding_q8", "linear", "qkv", "gated_mlp", "head", "stream_top_k"];
+const OPERATORS: [&str; 9] = [
+    "tree_attention",
+    "embedding_q8",
+    "linear",
+    "biased_linear",
+    "qkv",
+    "biased_qkv",
+    "gated_mlp",
+    "head",
+    "stream_top_k",
+];
 
 #[derive(Debug)]
 pub struct Method {

@@ -23,7 +23,17 @@ MANIFEST_NAME = "manifest.json"
 # Custom operators that an engine of this version carries.
 OPERATORS = tuple(
     f"streamfuse::{name}.out"
-    for name in ("tree_attention", "embedding_q8", "linear", "qkv", "gated_mlp", "head", "stream_top_k")
+    for name in (
+        "tree_attention",
+        "embedding_q8",
+        "linear",
+        "biased_linear",
+        "qkv",
+        "biased_qkv",
+        "gated_mlp",
+        "head",
+        "stream_top_k",
+    )
 )
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
