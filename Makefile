@@ -10,6 +10,7 @@
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
+#   make fuzz     coverage-guided fuzzing of engine and core, FUZZ_SECONDS=300 each (needs clang++ with libFuzzer)
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -47,7 +48,7 @@ BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/s
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
 	src/streamfuse/bundle/*.py)
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios sanitize wheel native-mobile no-mobile
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile no-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -115,6 +116,10 @@ build/ios/signed/manifest.sig: tests/signed_samples.py tests/bundle_samples.py $
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py
 
+FUZZ_SECONDS ?= 300
+fuzz: $(VENV)/.dev
+	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
 # What an older build left in build/lib* would be packed too.
 wheel: $(VENV)/.demo
 	rm -rf build/lib*
@@ -139,7 +144,7 @@ schema: $(VENV)/.demo
 
 # Generated files only; the environment, the pulled models and build/train (hours of work) stay.
 clean:
-	rm -rf $(BUNDLE) build/native build/mobile build/arm build/apple build/ios build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(BUNDLE) build/native build/mobile build/arm build/apple build/ios build/fuzz build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 
+import arm_cycles
 from streamfuse.runtime.backend import DECODE, PREFILL, BoolArray, FloatArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.core import CoreModel, CoreSession
@@ -55,6 +56,7 @@ DEVICES = {
     "deferred CPU": Device(2.5, (2.75, 3.2, 5.6), streams=0.7),
     "expensive streams": Device(3.4, (4.6, 6.9, 12.5), streams=1.35),
     "expensive and noisy": Device(3.4, (4.6, 6.9, 12.5), noise=0.3, streams=1.35),
+    **{f"{name}, estimated": Device(*phone.costs) for name, phone in arm_cycles.PHONES.items()},
 }
 
 

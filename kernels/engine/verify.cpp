@@ -171,7 +171,8 @@ class Plan {
     const Vector<uint8_t> order = tensor.list<uint8_t>(field::kTensorOrder);
     need(tensor.has(field::kTensorSizes) && tensor.has(field::kTensorOrder), "its shape is missing");
     need(sizes.size() == order.size() && sizes.size() <= kMostDimensions, "its shape and order have different lengths");
-    int64_t bytes = bytes_of_type(tensor.number<int8_t>(field::kTensorType));
+    const int64_t item = bytes_of_type(tensor.number<int8_t>(field::kTensorType));
+    int64_t bytes = item;
     uint32_t seen = 0;
     for (uint32_t d = 0; d < sizes.size(); ++d) {
       need(sizes[d] >= 0, number("dimension", d) + " is negative");
@@ -189,6 +190,7 @@ class Plan {
           uint64_t{place->number<uint32_t>(field::kPlaceHigh)} << 32 | place->number<uint32_t>(field::kPlaceLow);
       const uint64_t room = static_cast<uint64_t>(buffers_[buffer]);
       need(begin <= room && static_cast<uint64_t>(bytes) <= room - begin, "it leaves its planned buffer");
+      need(begin % static_cast<uint64_t>(item) == 0, "it does not lie at a multiple of its items' size");
     }
   }
 

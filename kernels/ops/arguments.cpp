@@ -23,7 +23,8 @@ void Arguments::check(size_t i, const char* name, ScalarType dtype, std::initial
     const auto order = t.dim_order();
     for (size_t d = 0; d < order.size(); ++d)
       if (order[d] != d || t.size(d) != shape.begin()[d]) return false;
-    return t.numel() == 0 || t.const_data_ptr() != nullptr;
+    const void* data = t.const_data_ptr();
+    return t.numel() == 0 || (data != nullptr && reinterpret_cast<uintptr_t>(data) % t.element_size() == 0);
   };
   if (!fits())
     throw Refused{std::string(name) + " must be dense " + executorch::runtime::toString(dtype) + " " + text_of(shape)};

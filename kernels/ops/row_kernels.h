@@ -28,7 +28,7 @@ SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row
 #endif
   to.scale[at] = scale;
   to.share[at] = scale * (float)sum;
-  to.start[at] = -128 * sum;
+  to.start[at] = (int32_t)(-128u * (uint32_t)sum);  // what is not a number has any sum
 }
 
 #if defined(__AVX512F__)

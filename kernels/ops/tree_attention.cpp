@@ -21,7 +21,8 @@ struct VisibleRows {
   std::vector<int32_t> list;
   std::vector<int64_t> starts;
 
-  void fill(const bool* visible, int64_t rows, int64_t stride) {
+  void fill(const bool* flags, int64_t rows, int64_t stride) {
+    const auto* const visible = reinterpret_cast<const uint8_t*>(flags);  // a damaged program's are no bools
     list.clear();
     starts.assign(1, 0);
     for (int64_t i = 0; i < rows; ++i) {

@@ -99,6 +99,11 @@ def _leave_the_plan(plan: Any) -> None:
     next(tensor for tensor in tensors(plan) if tensor.allocation_info).allocation_info.memory_offset_high = 1
 
 
+def _lie_at_an_odd_place(plan: Any) -> None:
+    one = next(tensor for tensor in tensors(plan) if tensor.allocation_info and tensor.scalar_type.name == "FLOAT")
+    one.allocation_info.memory_offset_low += 2
+
+
 def _no_such_buffer(plan: Any) -> None:
     next(tensor for tensor in tensors(plan) if tensor.allocation_info).allocation_info.memory_id = 9
 
@@ -118,6 +123,7 @@ DAMAGE: dict[Callable[[Any], None], str] = {
     _endless_size: "it is too large",
     _order_twice: "its order of dimensions is none",
     _leave_the_plan: "it leaves its planned buffer",
+    _lie_at_an_odd_place: "it does not lie at a multiple of its items' size",
     _no_such_buffer: "there is no planned buffer 9",
     _endless_plan: "planned buffer 1 has no sound size",
 }

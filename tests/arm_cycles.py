@@ -1,0 +1,95 @@
+"""What passes of the default model may take on ARM processors: an estimate, because nothing here ran on one.
+
+    python tests/arm_cycles.py                # the table of docs/engine.md
+
+Model. A product of one group of a tile (32 inputs, 16 outputs) needs `fixed` instructions for its weights and `per_row`
+for each row, of which some use a vector pipe. A core takes as many cycles as the busier of its dispatch and its vector
+pipes; cores share a pass in proportion to their speed; a pass takes as long as the busier of arithmetic and memory. On
+top of the arithmetic stands a fifth for attention, norms, rounding and SiLU (as on x86, docs/engine.md), and
+HANDOVER_MS for the places where threads wait for each other.
+
+Counts: `fixed` and `per_row` are those of qemu's counting plugin in docs/engine.md (products of 1,536 x 576 at 4 and 8
+rows); those on vector pipes are read off the loops in kernels/ops/groups.h. Assumptions, none measured: no cache miss
+that prefetching does not hide, every vector instruction on any vector pipe with a throughput of one per cycle, clocks
+that do not fall, a share of the memory's peak that CPU cores reach. Widths and pipes are those that ARM's optimization
+guides and published reverse engineering of Apple's cores give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GROUP_TILES = (106_168_320 + 28_311_552) / 512  # of the layers and the head: weights / (32 inputs * 16 outputs)
+WEIGHT_BYTES = 96.6e6
+STREAMS_SHARE = 0.27  # of the weights, that a `streams` pass reads once more
+STREAMS_ROWS = 4
+OTHER_WORK = 1.2
+HANDOVER_MS = 0.15  # 120 operators, about a microsecond each
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Instructions of a product of one group of a tile."""
+
+    fixed: float
+    per_row: float
+    fixed_vector: float
+    per_row_vector: float
+
+
+# sdot: 32 products, 4 conversions, 4 products of scales, 8 fused steps. smmla: 16 for a row of a pair, 8 to part them.
+LOOPS = {"neon_dot": Loop(131, 65, 40, 48), "neon_i8mm": Loop(140, 61, 72, 40)}
+
+
+@dataclass(frozen=True)
+class Core:
+    ghz: float
+    width: int  # instructions dispatched per cycle
+    pipes: int  # vector pipes of 128 bits
+
+    def ms(self, loop: Loop, rows: int) -> float:
+        """Of all products of a pass with so many rows on this core alone."""
+        instructions = loop.fixed + loop.per_row * rows
+        vector = loop.fixed_vector + loop.per_row_vector * rows
+        return GROUP_TILES * max(instructions / self.width, vector / self.pipes) / self.ghz / 1e6
+
+
+@dataclass(frozen=True)
+class Phone:
+    cores: Sequence[Core]
+    gb_per_second: float  # that the cores together get of the memory
+    loop: str
+
+    def pass_ms(self, rows: int, share: float = 1.0) -> float:
+        speed = sum(1 / core.ms(LOOPS[self.loop], rows) for core in self.cores)
+        return max(share * OTHER_WORK / speed, share * WEIGHT_BYTES / self.gb_per_second / 1e6) + share * HANDOVER_MS
+
+    @property
+    def streams_ms(self) -> float:
+        return self.pass_ms(STREAMS_ROWS, STREAMS_SHARE)
+
+    @property
+    def costs(self) -> tuple[float, tuple[float, float, float], float, float]:
+        """Milliseconds of decode, verify_4, verify_8 and verify_16; no noise; of streams: plan_simulation.Device."""
+        return self.pass_ms(1), (self.pass_ms(4), self.pass_ms(8), self.pass_ms(16)), 0.0, self.streams_ms
+
+
+X4, A720, APPLE = Core(3.3, 10, 4), Core(3.0, 5, 2), Core(3.8, 9, 4)
+PHONES = {
+    "Cortex-X4 and three A720": Phone((X4, A720, A720, A720), 50.0, "neon_i8mm"),
+    "three A720": Phone((A720, A720, A720), 35.0, "neon_i8mm"),
+    "two Apple cores (A17)": Phone((APPLE, APPLE), 40.0, "neon_i8mm"),
+}
+
+
+def main() -> None:
+    print(f"{'ms':26}   decode  verify_4  verify_8  verify_16  streams  8 and streams, decodes")
+    for name, phone in PHONES.items():
+        decode, four, eight, sixteen = (phone.pass_ms(rows) for rows in (1, 4, 8, 16))
+        ratio = (eight + phone.streams_ms) / decode
+        print(f"{name:26} {decode:8.2f} {four:9.2f} {eight:9.2f} {sixteen:10.2f} {phone.streams_ms:8.2f}  {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()
