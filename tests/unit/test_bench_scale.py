@@ -80,6 +80,7 @@ def bench(work: Path, run: Pretended, said: list[str] | None = None, **changes: 
     return Scale(work, settings, [].append if said is None else said.append, run=run, **changes)
 
 
+@pytest.mark.full
 def test_a_tiny_shape_through_the_command_twice(tmp_path: Path) -> None:
     """Exported once, measured twice; gone at the end."""
     flags = ["bench", "scale", "--shapes", "tiny", "--contexts", "70,4", "--repetitions", "2", "--threads", "1"]
