@@ -38,8 +38,9 @@ class Loop:
     per_row_vector: float
 
 
-# sdot: 32 products, 4 conversions, 4 products of scales, 8 fused steps. smmla: 16 for a row of a pair, 8 to part them.
-LOOPS = {"neon_dot": Loop(131, 65, 40, 48), "neon_i8mm": Loop(140, 61, 72, 40)}
+# neon_i8mm. On vector pipes, per row: 16 smmla, 8 to part a pair's rows, 4 conversions, 4 products of scales, 8 fused
+# steps.
+LOOP = Loop(140, 61, 72, 40)
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ class Core:
     width: int  # instructions dispatched per cycle
     pipes: int  # vector pipes of 128 bits
 
-    def ms(self, loop: Loop, rows: int) -> float:
-        """Of all products of a pass with so many rows on this core alone."""
-        instructions = loop.fixed + loop.per_row * rows
-        vector = loop.fixed_vector + loop.per_row_vector * rows
+    def ms(self, rows: int) -> float:
+        """Milliseconds of all products of a pass with so many rows on this core alone."""
+        instructions = LOOP.fixed + LOOP.per_row * rows
+        vector = LOOP.fixed_vector + LOOP.per_row_vector * rows
         return GROUP_TILES * max(instructions / self.width, vector / self.pipes) / self.ghz / 1e6
 
 
@@ -59,10 +60,9 @@ class Core:
 class Phone:
     cores: Sequence[Core]
     gb_per_second: float  # that the cores together get of the memory
-    loop: str
 
     def pass_ms(self, rows: int, share: float = 1.0) -> float:
-        speed = sum(1 / core.ms(LOOPS[self.loop], rows) for core in self.cores)
+        speed = sum(1 / core.ms(rows) for core in self.cores)
         return max(share * OTHER_WORK / speed, share * WEIGHT_BYTES / self.gb_per_second / 1e6) + share * HANDOVER_MS
 
     @property
@@ -77,9 +77,9 @@ class Phone:
 
 X4, A720, APPLE = Core(3.3, 10, 4), Core(3.0, 5, 2), Core(3.8, 9, 4)
 PHONES = {
-    "Cortex-X4 and three A720": Phone((X4, A720, A720, A720), 50.0, "neon_i8mm"),
-    "three A720": Phone((A720, A720, A720), 35.0, "neon_i8mm"),
-    "two Apple cores (A17)": Phone((APPLE, APPLE), 40.0, "neon_i8mm"),
+    "Cortex-X4 and three A720": Phone((X4, A720, A720, A720), 50.0),
+    "three A720": Phone((A720, A720, A720), 35.0),
+    "two Apple cores (A17)": Phone((APPLE, APPLE), 40.0),
 }
 
 

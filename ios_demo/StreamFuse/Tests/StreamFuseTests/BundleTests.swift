@@ -19,7 +19,7 @@ final class BundleTests: XCTestCase {
 
   func testMeasuredCostsAreKeptAndPrepareMeasuresThem() async throws {
     let folder = temporaryFolder()
-    let model = try await StreamFuse.load(from: repository.appending(path: "build/e2e")) {
+    let model = try await StreamFuse.load(from: made("build/e2e")) {
       $0.costFolder = folder
       $0.checkHashes = false
     }
@@ -32,8 +32,7 @@ final class BundleTests: XCTestCase {
   }
 
   func testADamagedBundleIsRefusedWithASentence() async throws {
-    let good = repository.appending(path: "build/demo")
-    try XCTSkipUnless(FileManager.default.fileExists(atPath: good.path), "build/demo is not there (make demo)")
+    let good = try made("build/demo")
     let folder = temporaryFolder()
     try FileManager.default.copyItem(at: good.resolvingSymlinksInPath(), to: folder)
     func refuses(_ part: String, checkHashes: Bool = false, _ damage: () throws -> Void) async throws {
@@ -69,8 +68,7 @@ final class BundleTests: XCTestCase {
   }
 
   func testWithAKeyOnlyWhatItSignedIsOpened() throws {
-    let good = repository.appending(path: "build/ios/signed")
-    try XCTSkipUnless(FileManager.default.fileExists(atPath: good.path), "build/ios/signed is not there (make ios)")
+    let good = try made("build/ios/signed")
     let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"  // of RFC 8032, section 7.1
     let folder = temporaryFolder()
     try FileManager.default.copyItem(at: good, to: folder)

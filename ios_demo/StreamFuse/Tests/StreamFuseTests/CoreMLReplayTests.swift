@@ -17,8 +17,7 @@ final class CoreMLReplayTests: XCTestCase {
   }
 
   private func replay(_ kind: String) async throws {
-    let folder = repository.appending(path: "build/ios/coreml/\(kind)")
-    try XCTSkipUnless(FileManager.default.fileExists(atPath: folder.path), "make ios writes \(folder.path)")
+    let folder = try made("build/ios/coreml/\(kind)")
     let record = try JSONDecoder().decode(Record.self, from: Data(contentsOf: folder.appending(path: "calls.json")))
     let data = try Data(contentsOf: folder.appending(path: "data.bin"))
     let bundle = try ModelBundle(folder: folder.appending(path: "bundle"))

@@ -44,11 +44,23 @@ struct Answered {
   var sources = [Source]()
 }
 
+/// A file or folder of build/ that `make ios` makes before it runs the tests. Throws where it is missing: a test that
+/// cannot prove anything fails.
+func made(_ path: String) throws -> URL {
+  let url = repository.appending(path: path)
+  guard FileManager.default.fileExists(atPath: url.path) else {
+    throw Missing(description: "\(path) is missing: run make ios")
+  }
+  return url
+}
+
+struct Missing: Error, CustomStringConvertible {
+  let description: String
+}
+
 /// All requests with Python's answers, which `make ios` writes before the tests.
 func requests() throws -> [(Request, Reply)] {
   let asked = try lines(Request.self, "ios_demo/StreamFuse/Tests/requests.jsonl")
-  let answers = repository.appending(path: "build/ios/answers.jsonl")
-  try XCTSkipUnless(FileManager.default.fileExists(atPath: answers.path), "make ios writes \(answers.path)")
   let said = try lines(Reply.self, "build/ios/answers.jsonl")
   XCTAssertEqual(asked.count, said.count)
   return Array(zip(asked, said))
@@ -94,9 +106,7 @@ private actor Models {
 
   func model(_ folder: String) async throws -> Model {
     if let model = known[folder] { return model }
-    let url = repository.appending(path: folder)
-    try XCTSkipUnless(FileManager.default.fileExists(atPath: url.path), "\(folder) is not there (make bundles)")
-    let model = try await StreamFuse.load(from: url) {
+    let model = try await StreamFuse.load(from: made(folder)) {
       $0.threads = 1
       $0.costFolder = nil
     }
@@ -107,6 +117,6 @@ private actor Models {
 
 /// The objects of a file with one per line.
 private func lines<T: Decodable>(_ type: T.Type, _ path: String) throws -> [T] {
-  let text = try String(contentsOf: repository.appending(path: path), encoding: .utf8)
+  let text = try String(contentsOf: made(path), encoding: .utf8)
   return try text.split(separator: "\n").map { try JSONDecoder().decode(type, from: Data($0.utf8)) }
 }
