@@ -40,7 +40,8 @@ class Usage:
 def run_module(*words: str, line: Callable[[str], None]) -> Usage:
     """Run `python -m WORDS` to its end; `line` gets each line of its standard output as it comes.
 
-    A Ctrl-C here is passed on, and the child's end awaited.
+    A Ctrl-C here is passed on, and the child's end awaited: the module must listen to SIGINT also where its parent was
+    started to ignore it.
 
     Raises:
         ChildKilled, ChildError: it did not end well.

@@ -7,6 +7,7 @@ the memory it counts is that of running a bundle from Python.
 from __future__ import annotations
 
 import argparse
+import signal
 import time
 from typing import Any
 
@@ -25,6 +26,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, required=True)
     parser.add_argument("--threads", type=int)
     flags = parser.parse_args()
+    # Python does not listen where it was started to ignore Ctrl-C, as a shell's background jobs are; the bench asks so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     started = time.perf_counter()
     with Model(flags.bundle, threads=flags.threads, plan_cache=False) as model:
         session = model.session(text=False)

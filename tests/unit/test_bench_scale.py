@@ -243,10 +243,11 @@ def test_ctrl_c_reaches_the_child(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     mark = tmp_path / "cleaned"
+    setup = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"try: print(1, flush=True); time.sleep(60)\nfinally: open({str(mark)!r}, 'w').close()"
     started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        run_module("timeit", "-n1", "-r1", "-s", "import time", code, line=interrupt)
+        run_module("timeit", "-n1", "-r1", "-s", setup, code, line=interrupt)
     assert time.perf_counter() - started < 20
     assert mark.exists()
 
