@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from streamfuse.export.pruning import Survivors
-from streamfuse.model.parts import ParentTerm
+from streamfuse.model.low_rank import ParentTerm
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer, attend
 from streamfuse.runtime.reference.draft import DraftTables

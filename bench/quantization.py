@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from streamfuse.export.grid import to_q4_1, to_q8_0
 from streamfuse.export.schemes import GRIDS, PARTS, parse_scheme
-from streamfuse.model.parts import PROJECTIONS, projection
+from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused
 from streamfuse.train.evaluate import draft_tables, proposals, replay_proposals
 from streamfuse.train.formats import Example

@@ -33,13 +33,13 @@ def export(
     step. `sign_key` is the file of a private key (`streamfuse keys`) that signs the bundle.
 
     Raises:
-        MissingPart: a package is not installed; names the line that installs it.
+        MissingExtra: a package is not installed; names the line that installs it.
         TypeError: an option that a plan does not have.
         KeyProblem: the file holds no such key.
         FileNotFoundError, PlanError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each;
             nothing is left behind.
     """
-    from streamfuse.parts import need_export
+    from streamfuse.extras import need_export
 
     need_export(str(plan.get("target", "")), str(plan.get("backend", "")))
     from dataclasses import replace

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from streamfuse.model.parts import PROJECTIONS, projection
+from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend

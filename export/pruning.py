@@ -17,7 +17,7 @@ _DEPTH_COST = 1e-3  # makes a path score fall strictly, so that equal edges neve
 class Survivors(nn.Module):
     """The pruner's choice: `keep` of `rows` nodes by path score; and, where fewer carry streams, their order.
 
-    A path score is the sum of log sigmoid over its edges, scored by the early exit (model/parts.py, Pruner). It is
+    A path score is the sum of log sigmoid over its edges, scored by the early exit (model/low_rank.py, Pruner). It is
     never positive, so the kept set is closed under ancestors, and best first is path order.
     """
 

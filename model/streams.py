@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import WIDENS, StreamConfig
-from .parts import LowRank, ParentTerm, Pruner, StreamAdapters
+from .low_rank import LowRank, ParentTerm, Pruner, StreamAdapters
 from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]

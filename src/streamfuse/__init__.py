@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
         return import_module("streamfuse.export")  # a package that can be called
     if name == "pull":
-        from streamfuse.parts import need
+        from streamfuse.extras import need
 
         need("pull")
         from streamfuse.model.pull import pull

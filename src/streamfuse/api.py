@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -98,32 +99,38 @@ class Model:
         path: str | os.PathLike[str] | Bundle,
         *,
         threads: int | None = None,
-        plan_cache: bool = True,
+        cost_cache: bool = True,
         public_key: str | None = None,
+        plan_cache: bool | None = None,
     ) -> None:
         """Open a bundle folder.
 
         Args:
             path: a folder that `streamfuse export` wrote.
             threads: of the engine; None lets it choose.
-            plan_cache: remember what passes cost on this device; False measures it anew, about 100 ms.
+            cost_cache: remember what passes cost on this device; False measures it anew, about 100 ms.
             public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
                 Bundle it has no say: `open_bundle` takes it.
+            plan_cache: the old name of `cost_cache`; it goes with 0.3.
 
         Raises:
             BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
             KeyProblem: `public_key` is no key.
             TextError: the tokenizer or the chat template cannot be used.
             BackendError: the graphs cannot be loaded here.
-            MissingPart: a package is not installed; names the line that installs it.
+            MissingExtra: a package is not installed; names the line that installs it.
         """
         from streamfuse.engines import need_engine
 
+        if plan_cache is not None:
+            message = "plan_cache is now cost_cache; the old name goes with streamfuse 0.3"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            cost_cache = plan_cache
         self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
         need_engine(self.bundle)
         model = self.manifest.model
         self.text = TextIO(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
-        self._threads, self._plan_cache = threads, plan_cache
+        self._threads, self._cost_cache = threads, cost_cache
         self._new_engine: Any = None
         self._load_ms = 0.0
         self._session: Session | None = None
@@ -177,7 +184,7 @@ class Model:
                 map_tensors(self.bundle.draft) if self.bundle.draft else None,
                 self.text.decode if text else None,
                 identity=identity_of(self.bundle),
-                cost_file=cost_file(self.bundle, device) if self._plan_cache else None,
+                cost_file=cost_file(self.bundle, device) if self._cost_cache else None,
                 device=device,
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamfuse.bundle import Bundle
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ _HERE = ("kernels", "xnnpack")  # of ExecuTorch's backends, those that the nativ
 
 
 def need_engine(bundle: Bundle) -> None:
-    """MissingPart where the bundle's engine is not installed. Nothing is loaded to find out."""
+    """MissingExtra where the bundle's engine is not installed. Nothing is loaded to find out."""
     if bundle.manifest.target == "onnx":
         need("run-onnx")
     if bundle.manifest.target == "coreml" and platform.system() == "Darwin":  # elsewhere it is emulated
@@ -35,7 +35,7 @@ def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
 
     Raises:
         BackendError: the engine or the graphs cannot be loaded, or the delegate lives on phones only.
-        MissingPart: a package is not installed.
+        MissingExtra: a package is not installed.
     """
     need_engine(bundle)
     if bundle.manifest.target == "onnx":
@@ -88,7 +88,7 @@ def cost_file(bundle: Bundle, device: str) -> Path:
     from streamfuse.model.pull import cache_root
 
     key = hashlib.sha256(f"{identity_of(bundle)}\n{device}".encode()).hexdigest()[:24]
-    folder = cache_root() / "plans"
+    folder = cache_root() / "costs"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{key}.costs"

@@ -48,7 +48,7 @@ class Real(NamedTuple):
 def real() -> Iterator[Real]:
     from streamfuse.engines import engines_of
 
-    with Model(BUNDLE, plan_cache=False) as model:
+    with Model(BUNDLE, cost_cache=False) as model:
         assert model.bundle.draft is not None
         engine = engines_of(model.bundle, None)()
         yield Real(model, model.session(), engine, DraftTables.load(model.bundle.draft))

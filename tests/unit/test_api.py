@@ -23,8 +23,8 @@ from streamfuse import engines
 from streamfuse.api import Result, config_of
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.bundle.signature import public_line, write_keys
-from streamfuse.cli.options import Wishes
-from streamfuse.parts import MissingPart
+from streamfuse.cli.options import GenerationOptions
+from streamfuse.extras import MissingExtra
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
 from streamfuse.text_io import TextError
@@ -171,7 +171,7 @@ def test_an_option_out_of_range_is_the_command_lines_sentence(
 
 
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:
-    assert {field.name for field in fields(Wishes)} <= {*inspect.signature(config_of).parameters}
+    assert {field.name for field in fields(GenerationOptions)} <= {*inspect.signature(config_of).parameters}
     with pytest.raises(TypeError, match="temprature"):
         model.generate("hi", temprature=1.0)
 
@@ -236,10 +236,10 @@ def test_where_an_engine_cannot_save_its_cache_the_tokens_are_read_again(
 ) -> None:
     made, new = fake_engines()
     monkeypatch.setattr(engines, "engines_of", new)
-    with streamfuse.open(folder, plan_cache=False) as model:
+    with streamfuse.open(folder, cost_cache=False) as model:
         whole = model.generate("hi").tokens
         model.save(tmp_path / "saved")
-    with streamfuse.open(folder, plan_cache=False) as model:
+    with streamfuse.open(folder, cost_cache=False) as model:
         model.restore(tmp_path / "saved")
         before = read(made[1])
         assert model.generate("hi").tokens == whole
@@ -402,10 +402,20 @@ def test_after_close_everything_is_one_sentence(
 def test_what_passes_cost_is_remembered_unless_it_must_not_be(
     folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
-    for plan_cache, files in ((False, 0), (True, 1), (True, 1)):
-        with streamfuse.open(folder, plan_cache=plan_cache) as model:
+    for cost_cache, files in ((False, 0), (True, 1), (True, 1)):
+        with streamfuse.open(folder, cost_cache=cost_cache) as model:
             assert model.generate("hello").statistics["cost_ms"].keys() == {"decode", "verify_4", "verify_8"}
         assert len(list((tmp_path / "home").rglob("*.costs"))) == files
+
+
+def test_the_old_name_of_the_cost_cache_still_works_and_says_so(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    with pytest.warns(DeprecationWarning, match="plan_cache is now cost_cache"):
+        old = streamfuse.open(folder, plan_cache=False)
+    with old as model:
+        model.generate("hello")
+    assert not list((tmp_path / "home").rglob("*.costs"))
 
 
 def test_a_result_shows_its_text() -> None:
@@ -488,6 +498,6 @@ def test_an_export_asks_first_for_what_it_needs(
     options: dict[str, Any], missing: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingPart) as caught:
+    with pytest.raises(MissingExtra) as caught:
         streamfuse.export(tmp_path / "new", **options)
     assert line in str(caught.value)

@@ -107,6 +107,12 @@ def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: lis
     assert facts["model_load_ms"] > 0
 
 
+def test_an_old_flag_still_works_and_says_the_new_one(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, text, said = streamfuse_command("run", bundle, "hello", "--no-plan-cache")
+    assert (code, said) == (0, "note: --no-plan-cache is now --no-cost-cache; the old name goes with streamfuse 0.3\n")
+    assert streamfuse_command("run", bundle, "hello", "--no_cost_cache") == (0, text, "")
+
+
 def test_compare_as_json_is_to_the_key(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
     code, stdout, stderr = streamfuse_command("run", bundle, "hello", "--compare", "--json", "--repeats", "2")
     assert (code, stderr.strip()) == (0, "")

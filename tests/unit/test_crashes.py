@@ -241,5 +241,5 @@ def test_two_runs_share_one_cache_of_plans(samples: Path, tmp_path: Path) -> Non
     both = [Command(tmp_path / "said" / str(number), *command, STREAMFUSE_HOME=home) for number in range(3)]
     assert [each.wait() for each in both] == [0, 0, 0], [each.said for each in both]
     assert len({each.printed for each in both}) == 1
-    assert len(list((tmp_path / "home" / "plans").glob("*.costs"))) == 1
+    assert len(list((tmp_path / "home" / "costs").glob("*.costs"))) == 1
     assert Command(tmp_path / "said" / "last", *command, STREAMFUSE_HOME=home).wait() == 0

@@ -87,7 +87,7 @@ def open_bundle(path: Path | str, verify: bool = True, public_key: str | None = 
     Raises:
         BundleError: with one line that names the file and the field.
         KeyProblem: `public_key` is no key.
-        MissingPart: `public_key` needs the package cryptography, which is not installed.
+        MissingExtra: `public_key` needs the package cryptography, which is not installed.
     """
     key = None if public_key is None else parse_public_key(public_key)
     folder = Path(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamfuse.durable import reason
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from .errors import KeyProblem
 
@@ -40,7 +40,7 @@ def is_signed(manifest: bytes, signature: bytes, public_key: bytes) -> bool:
     The same verdict as core/bundle's for any bytes: what a weak point could sign for everybody is no signature.
 
     Raises:
-        MissingPart: cryptography is not installed.
+        MissingExtra: cryptography is not installed.
     """
     need("sign")
     from cryptography.exceptions import InvalidSignature
@@ -83,7 +83,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     """The key of a PEM file. KeyProblem names the file and shows nothing of it.
 
     Raises:
-        MissingPart: cryptography is not installed.
+        MissingExtra: cryptography is not installed.
     """
     need("sign")
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -110,7 +110,7 @@ def write_keys(private: Path, public: Path) -> str:
     Returns the line. A file that is there stays, and is a KeyProblem; where one cannot be written, neither is left.
 
     Raises:
-        MissingPart: cryptography is not installed.
+        MissingExtra: cryptography is not installed.
     """
     need("sign")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -10,9 +10,22 @@ import typer
 
 from streamfuse import __version__
 
+from .console import say
 from .errors import OneLineErrors
 
 COMMANDS = ("pull", "invent", "distill", "train", "export", "keys", "sign", "inspect", "run", "chat", "bench")
+
+_OLD_FLAGS = {"no-plan-cache": "no-cost-cache"}  # of 0.1; they go with 0.3
+
+
+def _current_name(name: str) -> str:
+    """`--max_new_tokens` and `--max-new-tokens` are the same flag; an old name still works, and says the new one."""
+    name = name.replace("_", "-")
+    if name not in _OLD_FLAGS:
+        return name
+    say(f"note: --{name} is now --{_OLD_FLAGS[name]}; the old name goes with streamfuse 0.3", "yellow")
+    return _OLD_FLAGS[name]
+
 
 app = typer.Typer(
     name="streamfuse",
@@ -28,11 +41,7 @@ app = typer.Typer(
     ),
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    # `--max_new_tokens` and `--max-new-tokens` are the same flag; subcommands inherit this.
-    context_settings={
-        "token_normalize_func": lambda name: name.replace("_", "-"),
-        "help_option_names": ["-h", "--help"],
-    },
+    context_settings={"token_normalize_func": _current_name, "help_option_names": ["-h", "--help"]},  # inherited
 )
 
 

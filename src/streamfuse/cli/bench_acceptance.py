@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table
 
 from streamfuse.api import Model
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from . import options
 from .console import err, out, print_json
@@ -109,7 +109,7 @@ def _run(
 
     from streamfuse.bench.acceptance import measure_bundle
 
-    model = Model(bundle, threads=threads, plan_cache=False)
+    model = Model(bundle, threads=threads, cost_cache=False)
     widths = model.bundle.spec().verify_widths
     if not widths:
         raise typer.BadParameter(f"{bundle}: this bundle has no streams, so nothing is drafted")

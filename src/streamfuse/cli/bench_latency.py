@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfuse.api import Model
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from . import options, tables
 from .console import err, out, print_json
@@ -52,7 +52,7 @@ def latency(
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.profile import profiler_of
 
-    model = Model(bundle, threads=threads, plan_cache=False)
+    model = Model(bundle, threads=threads, cost_cache=False)
     manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
     settings.check(manifest)
     with loaded(model, plan=False) as session, err.status("the loop") as status:

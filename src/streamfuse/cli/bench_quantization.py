@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfuse.adapters import DEFAULT, find
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from . import options, tables
 from .console import err, out, print_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from . import options, tables
 from .console import out, print_json, say

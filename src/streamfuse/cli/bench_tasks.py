@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfuse.api import Model
-from streamfuse.parts import MissingPart, need
+from streamfuse.extras import MissingExtra, need
 
 from . import options, tables
 from .console import err, out, print_json, say
@@ -92,7 +92,7 @@ def tasks(
     names = _names(systems)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
-    opened = Model(bundle, threads=threads, plan_cache=False)
+    opened = Model(bundle, threads=threads, cost_cache=False)
     manifest = opened.manifest
     if data == ADVERSARIAL:
         asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
@@ -152,7 +152,7 @@ def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Mod
         return None
     try:
         return _gguf(gguf, adapter, opened)
-    except (RivalError, CheckpointError, FileNotFoundError, MissingPart) as error:
+    except (RivalError, CheckpointError, FileNotFoundError, MissingExtra) as error:
         if asked_for:
             raise
         say(f"Without llama.cpp: {error}", "yellow")

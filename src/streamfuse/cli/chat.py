@@ -40,7 +40,7 @@ def chat(
     system: options.System = None,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = options.AUTO,
-    no_plan_cache: options.NoPlanCache = False,
+    no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
     public_key: options.PublicKey = None,
 ) -> None:
@@ -60,10 +60,10 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache, public_key=public_key)
+    model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
     if not model.text.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
-    config = options.Wishes(
+    config = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
     ).config(model.manifest)  # fmt: skip

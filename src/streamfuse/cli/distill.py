@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from . import options
 from .console import err, say

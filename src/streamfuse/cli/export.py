@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from streamfuse.adapters import DEFAULT, find
+from streamfuse.extras import need, need_export
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
-from streamfuse.parts import need, need_export
 
 from . import export_plan, options
 from .console import err, out, print_json, say

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from .console import err
 from .pull import DEFAULT_MODEL

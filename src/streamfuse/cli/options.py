@@ -71,8 +71,8 @@ Width = Annotated[
     str,
     typer.Option(metavar="auto|N", help="Nodes per verify pass; auto: what pays, by the cost measured on this device."),
 ]
-NoPlanCache = Annotated[
-    bool, typer.Option("--no-plan-cache", help="Measure what passes cost again, and do not remember it.")
+NoCostCache = Annotated[
+    bool, typer.Option("--no-cost-cache", help="Measure what passes cost again, and do not remember it.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default="the engine's choice")]
 
@@ -93,7 +93,7 @@ DataSplit = Annotated[str, typer.Option(help="Of a folder or a data set.")]
 
 
 def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
-    """The key in a file. BadParameter, exit code 2, where it has none; MissingPart where nothing here reads keys."""
+    """The key in a file. BadParameter, exit code 2, where it has none; MissingExtra where nothing here reads keys."""
     try:
         return read_private_key(file)
     except KeyProblem as problem:
@@ -110,7 +110,7 @@ def data_template(prompt: str | None, completion: str | None = None) -> Template
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class GenerationOptions:
     """What the user said; None where nothing was said."""
 
     max_new_tokens: int | None = None

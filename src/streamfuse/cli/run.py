@@ -43,7 +43,7 @@ def run(
     ] = False,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = options.AUTO,
-    no_plan_cache: options.NoPlanCache = False,
+    no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
     public_key: options.PublicKey = None,
     compare_: Annotated[
@@ -71,8 +71,8 @@ def run(
         raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
     if raw and system is not None:
         raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
-    model = Model(bundle, threads=threads, plan_cache=not no_plan_cache, public_key=public_key)
-    config = options.Wishes(
+    model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
+    config = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
     ).config(model.manifest)  # fmt: skip

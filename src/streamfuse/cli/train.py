@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfuse.parts import need
+from streamfuse.extras import need
 
 from . import options
 from .console import err, say
@@ -227,7 +227,7 @@ def _config(model: str, offline: bool, settings: dict[str, Any], streams: dict[s
 
 
 def import_main() -> Any:
-    """The training code; MissingPart where its libraries are not installed."""
+    """The training code; MissingExtra where its libraries are not installed."""
     need("train")
     from streamfuse.train import main
 

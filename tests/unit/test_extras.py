@@ -1,6 +1,6 @@
 """What is not installed is said before work begins, and running bundles needs none of it.
 
-Run: python -m pytest tests/unit/test_parts.py
+Run: python -m pytest tests/unit/test_extras.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bundle_samples import write_bundle
 from streamfuse.bench.quality import needs_rouge, quality
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.parts import PARTS, MissingPart, need, package_of
+from streamfuse.extras import NEEDS, MissingExtra, need, package_of
 from streamfuse.train.formats import Sample
 
 if sys.version_info >= (3, 11):
@@ -44,9 +44,9 @@ def brought_by(extras: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", NEEDS)
 def test_the_named_extras_bring_what_a_part_needs(name: str) -> None:
-    assert {package_of(module) for module in PARTS[name].modules} <= brought_by(PARTS[name].extras)
+    assert {package_of(module) for module in NEEDS[name].modules} <= brought_by(NEEDS[name].extras)
 
 
 def test_the_runtime_brings_no_package_of_an_extra() -> None:
@@ -58,7 +58,7 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
     need("pull")
     monkeypatch.setitem(sys.modules, "gguf", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingPart) as caught:
+    with pytest.raises(MissingExtra) as caught:
         need("pull")
     assert str(caught.value) == "pulling needs gguf, huggingface-hub: pip install 'streamfuse[export]'"
 
@@ -111,7 +111,7 @@ def test_a_bundle_of_another_engine_says_so_before_it_is_loaded(
     bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"target": target}))
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(platform, "system", lambda: system)
-    with pytest.raises(MissingPart, match=re.escape(line)):
+    with pytest.raises(MissingExtra, match=re.escape(line)):
         streamfuse.open(bundle)
 
 
@@ -143,7 +143,7 @@ def test_commands_explain_themselves_and_run_without_the_extras(tmp_path: Path) 
 
 def test_the_package_itself_imports_nothing_heavy() -> None:
     code = (
-        "import sys, streamfuse, streamfuse.parts; print([m for m in ('torch', 'numpy', 'typer') if m in sys.modules])"
+        "import sys, streamfuse, streamfuse.extras; print([m for m in ('torch', 'numpy', 'typer') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

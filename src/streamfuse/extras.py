@@ -1,0 +1,77 @@
+"""What `pip install streamfuse` leaves out: which packages a piece of work needs, and the extra that brings them.
+
+Commands ask before they begin, so that nobody waits for a download to read that something is not installed. Nothing is
+imported to find out.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+
+class MissingExtra(ImportError):
+    """Packages that are not installed, said in one sentence with the line that installs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """`work` as the sentence names it, the modules that it cannot do without, and the extras that bring them."""
+
+    work: str
+    modules: tuple[str, ...]
+    extras: str
+
+
+_CHECKPOINT = ("filelock", "gguf", "huggingface_hub", "safetensors")
+_MODEL = ("torch", *_CHECKPOINT)
+_EXPORT = ("torch", "executorch", "yaml", *_CHECKPOINT)
+
+NEEDS = {
+    "pull": Need("pulling", _CHECKPOINT, "export"),
+    "export": Need("exporting", _EXPORT, "export"),
+    "export-coreml": Need("exporting for Core ML", (*_EXPORT, "coremltools"), "export,coreml"),
+    "export-onnx": Need("exporting to ONNX", (*_EXPORT, "onnx", "onnx_ir", "onnxruntime"), "export,onnx"),
+    "sign": Need("a signature", ("cryptography",), "sign"),
+    "run-coreml": Need("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
+    "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),
+    "invent": Need("inventing prompts", _MODEL, "export"),
+    "distill": Need("distilling", _MODEL, "export"),
+    "train": Need("training", (*_MODEL, "accelerate", "transformers"), "train"),
+    "report": Need("a report", ("matplotlib",), "bench"),
+    "rouge": Need("comparing texts with their references", ("rouge_score",), "bench"),
+    "bench-adapter": Need("measuring an adapter", _MODEL, "export"),
+    "bench-ablations": Need("bench ablations", (*_MODEL, "accelerate", "transformers", "matplotlib"), "train"),
+    "bench-latency": Need("bench latency", ("torch", "executorch"), "export"),
+    "bench-quantization": Need("bench quantization", _MODEL, "export"),
+    "bench-scale": Need("bench scale", _EXPORT, "export"),
+    "rival": Need("making the weights for llama.cpp", _MODEL, "rivals"),
+}
+_OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash
+
+
+def package_of(module: str) -> str:
+    """The name that pip knows."""
+    return _OTHER_NAMES.get(module, module.replace("_", "-"))
+
+
+def need(name: str) -> None:
+    """Nothing where every package of that work is installed.
+
+    Raises:
+        MissingExtra: for example "pulling needs gguf, safetensors: pip install 'streamfuse[export]'".
+    """
+    work = NEEDS[name]
+    missing = [package_of(module) for module in work.modules if not _is_installed(module)]
+    if missing:
+        raise MissingExtra(f"{work.work} needs {', '.join(missing)}: pip install 'streamfuse[{work.extras}]'")
+
+
+def need_export(target: str, backend: str) -> None:
+    """`need` for an export to a target by a backend; empty words are the defaults."""
+    need("export-onnx" if target == "onnx" else "export-coreml" if "coreml" in (target, backend) else "export")
+
+
+def _is_installed(module: str) -> bool:
+    return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None
