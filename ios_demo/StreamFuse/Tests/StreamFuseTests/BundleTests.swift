@@ -98,7 +98,7 @@ final class BundleTests: XCTestCase {
     let page = repository.appending(path: "docs/ios.md")
     let body = try String(contentsOf: sample, encoding: .utf8).components(separatedBy: "  // ---\n")[1]
     let lines = body.split(separator: "\n", omittingEmptySubsequences: false).map { $0.dropFirst(2) }
-    let shown = lines.map { $0.isEmpty ? "" : "    \($0)" }.joined(separator: "\n")
+    let shown = lines.joined(separator: "\n")
     XCTAssert(try String(contentsOf: page, encoding: .utf8).contains(shown))
   }
 }
