@@ -1,0 +1,91 @@
+"""The samples of README and docs run: Python against the demo bundle, C against the core, exports as dry runs.
+
+Run: python -m pytest tests/end_to_end/test_docs.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pages import ROOT, Sample, commands, samples
+from streamfuse.adapters import find
+from streamfuse.cli import app
+
+BUNDLE, NATIVE = ROOT / "build" / "demo", ROOT / "build" / "native"
+MAX_NEW_TOKENS = 12  # where a sample leaves it to the bundle
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
+]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a reader who has made the demo bundle; its answers are short."""
+    bundle = tmp_path_factory.mktemp("reader") / "build" / "demo"
+    shutil.copytree(BUNDLE, bundle)
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    manifest["sampling_defaults"]["max_new_tokens"] = MAX_NEW_TOKENS
+    (bundle / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return bundle.parents[1]
+
+
+def whole(language: str) -> list[Sample]:
+    return [sample for sample in samples(language) if not sample.fragment]
+
+
+@pytest.mark.parametrize("sample", whole("python"), ids=lambda sample: sample.name)
+def test_python_samples_run_and_print_an_answer(sample: Sample, reader: Path) -> None:
+    paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", sample.text],
+        cwd=reader, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) >= 5
+
+
+def test_the_c_sample_prints_what_its_page_says(tmp_path: Path) -> None:
+    (sample,) = whole("c")
+    (tmp_path / "sample.c").write_text(sample.text, encoding="utf-8")
+    compiler = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "core")]
+    library = ["-L", str(NATIVE), "-lstreamfuse_core", f"-Wl,-rpath,{NATIVE}"]
+    subprocess.run([*compiler, "sample.c", *library, "-o", "sample"], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "sample"], capture_output=True, text=True, check=True)
+    said = re.search(r"It prints `([^`]+)`", sample.page.read_text(encoding="utf-8"))
+    assert said is not None
+    assert done.stdout.splitlines()[0].split() == said[1].split()
+
+
+def exports() -> list[list[str]]:
+    """The exports of the samples whose files exist here: not those of a reader's own model."""
+    found = [command[2:] for sample in samples("sh") for command in commands(sample.text) if command[1:2] == ["export"]]
+    return [flags for flags in found if not {"--model", "--config", "--sign-key"} & set(flags) and _ships(flags)]
+
+
+def _ships(flags: list[str]) -> bool:
+    try:
+        return "--adapter" not in flags or bool(find(flags[flags.index("--adapter") + 1]))
+    except FileNotFoundError:
+        return False
+
+
+def test_export_samples_are_plans_that_fit_the_default_model(tmp_path: Path) -> None:
+    assert len(exports()) >= 10
+    for flags in exports():
+        place = flags.index("-o" if "-o" in flags else "--output-dir") + 1
+        there = [*flags[:place], str(tmp_path / "bundle"), *flags[place + 1 :]]
+        result = CliRunner().invoke(app, ["export", *there, "--dry-run", "--offline", "--json"])
+        assert result.exit_code == 0, (flags, result.stderr)
+        assert json.loads(result.stdout), flags
+    assert list(tmp_path.iterdir()) == []
