@@ -1,14 +1,14 @@
 """What passes of the default model may take on ARM processors: an estimate, because nothing here ran on one.
 
-    python tests/arm_cycles.py                # the table of docs/engine.md
+    python tests/arm_cycles.py                # the table of docs/platforms.md
 
 Model. A product of one group of a tile (32 inputs, 16 outputs) needs `fixed` instructions for its weights and `per_row`
 for each row, of which some use a vector pipe. A core takes as many cycles as the busier of its dispatch and its vector
 pipes; cores share a pass in proportion to their speed; a pass takes as long as the busier of arithmetic and memory. On
-top of the arithmetic stands a fifth for attention, norms, rounding and SiLU (as on x86, docs/engine.md), and
+top of the arithmetic stands a fifth for attention, norms, rounding and SiLU (as on x86, LOG.md 2026-11-23), and
 HANDOVER_MS for the places where threads wait for each other.
 
-Counts: `fixed` and `per_row` are those of qemu's counting plugin in docs/engine.md (products of 1,536 x 576 at 4 and 8
+Counts: `fixed` and `per_row` are those of qemu's counting plugin in docs/platforms.md (products of 1,536 x 576 at 4 and 8
 rows); those on vector pipes are read off the loops in kernels/ops/groups.h. Assumptions, none measured: no cache miss
 that prefetching does not hide, every vector instruction on any vector pipe with a throughput of one per cycle, clocks
 that do not fall, a share of the memory's peak that CPU cores reach. Widths and pipes are those that ARM's optimization
