@@ -8,7 +8,7 @@ pipes; cores share a pass in proportion to their speed; a pass takes as long as 
 top of the arithmetic stands a fifth for attention, norms, rounding and SiLU (as on x86, LOG.md 2026-11-23), and
 HANDOVER_MS for the places where threads wait for each other.
 
-Counts: `fixed` and `per_row` are those of qemu's counting plugin in docs/platforms.md (products of 1,536 x 576 at 4 and 8
+Counts: `fixed` and `per_row` are those of qemu's counting plugin (docs/platforms.md, products of 1,536 x 576 at 4 and 8
 rows); those on vector pipes are read off the loops in kernels/ops/groups.h. Assumptions, none measured: no cache miss
 that prefetching does not hide, every vector instruction on any vector pipe with a throughput of one per cycle, clocks
 that do not fall, a share of the memory's peak that CPU cores reach. Widths and pipes are those that ARM's optimization
