@@ -84,7 +84,7 @@ class PrunedTree:
 class ParentAlone:
     """A transition model of host tables: log-probability of a token + its parent term, nothing from any stream.
 
-    Trained on pairs of neighbours in the completions; a tree is a chain of transitions, grown by the runtime.
+    Trained on pairs of adjacent tokens in the completions; a tree is a chain of transitions, grown by the runtime.
     """
 
     def __init__(self, base: Transformer, vocab: Tensor, examples: Iterable[Example], rank: int) -> None:

@@ -1,4 +1,4 @@
-"""The questions of a task bench, as token ids: those that fit a bundle's context, and ones that no drafter foresees."""
+"""The questions of a task bench as token ids: those that fit a bundle's context, and ones that nobody can draft."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def exact_match(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
 
 
 def execution_match(queries: Sequence[str], references: Sequence[str], schemas: Sequence[str]) -> dict[str, float]:
-    """`execution_match`: share of queries with the result of their reference on made-up tables (see `sql.py`).
+    """`execution_match`: share of queries with the result of their reference on synthetic tables (see `sql.py`).
 
     A pair that cannot be told apart by running it (the reference fails, or finds nothing in any table) counts by its
     words. `executed`: share of pairs that running decided.

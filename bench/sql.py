@@ -1,4 +1,4 @@
-"""Whether two queries say the same: both run in sqlite, on made-up tables in which chance rarely makes them agree.
+"""Whether two queries say the same: both run in sqlite, on synthetic tables in which chance rarely makes them agree.
 
 In about half of the rows a column holds what the queries compare it with, so that conditions find rows; in others its
 neighbours, so that a wrong comparison or a missing condition changes the result; everything else is random. Tables are

@@ -1,6 +1,6 @@
 """Systems over a data set, taking turns prompt by prompt, so that a machine that slows down meets all alike.
 
-The law is checked on the way: plain and speculative must give the same tokens, in every repetition.
+Losslessness is checked on the way: plain and speculative must give the same tokens, in every repetition.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TaskResult:
     def counted_speedup(self) -> float | None:
         """`speculative` over `plain` by what its passes cost when the plan began, with the loops as measured.
 
-        Counts instead of clocks: what a neighbour takes from one of two passes does not move it. None unless both ran.
+        Counts instead of clocks: what another program takes from a pass changes nothing. None unless both ran.
         """
         if not {PLAIN, SPECULATIVE} <= self.systems.keys():
             return None

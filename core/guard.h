@@ -1,4 +1,4 @@
-// The border of a C interface: whatever is thrown inside becomes a code, and one line of text on the handle.
+// The boundary of a C interface: whatever is thrown inside becomes a code, and one line of text on the handle.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 //   price.
 //   3. Where they do not pay they are left alone for a while, twice as long each time, then tried for a few steps.
 //   4. What being wrong may cost is bounded by a budget: earned by gains and a trickle from plain passes.
-// docs/runtime.md explains; tests/plan_simulation.py shows what it gains on devices and texts that are made up.
+// docs/runtime.md explains; tests/plan_simulation.py shows what it gains on simulated devices and texts.
 #pragma once
 
 #include <algorithm>

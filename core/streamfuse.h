@@ -99,7 +99,7 @@ typedef struct sf_backend {
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, void* data, uint64_t bytes);
   int (*load)(void* context, int64_t length, const void* data, uint64_t bytes);
-  /* A text has ended, and no pass follows soon: threads that wait for one awake may sleep. May be NULL. */
+  /* A text has ended, and no pass follows soon: threads that spin for one may sleep. May be NULL. */
   void (*idle)(void* context);
 } sf_backend;
 

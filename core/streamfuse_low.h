@@ -1,4 +1,4 @@
-/* Low-level verbs of the core: for tests, benches and the laboratory, not for apps. They may change between versions.
+/* Low-level verbs of the core: for tests, benches and experiments, not for apps. They may change between versions.
  */
 #ifndef STREAMFUSE_LOW_H
 #define STREAMFUSE_LOW_H

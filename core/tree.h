@@ -1,5 +1,5 @@
 // A tree of drafted tokens: rows with a token, a parent and a depth. Row 0 is the root, the last accepted token; a
-// parent has a smaller row than its children. The readable loop has the same in runtime/reference/tree.py.
+// parent has a smaller row than its children. The reference loop has the same in runtime/reference/tree.py.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale:
 
 @operation("constexpr_blockwise_shift_scale")
 def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
-    """scale * (data - offset); one scale serves data.shape[i] / scale.shape[i] neighbours along each axis."""
+    """scale * (data - offset); one scale serves data.shape[i] / scale.shape[i] adjacent elements along each axis."""
     blocks = [n for size, scales in zip(data.shape, scale.shape, strict=True) for n in (scales, size // scales)]
     spread = [n for scales in scale.shape for n in (scales, 1)]
     values = data.astype(np.float32).reshape(blocks)

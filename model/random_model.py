@@ -160,9 +160,9 @@ def _write_weights(folder: Path, base: Transformer) -> None:
 def _random(name: str, like: Tensor) -> Tensor:
     """Norms of one; embeddings of size one, which outweigh what layers add; matrices that keep the size of their input.
 
-    Such a model has a likeliest token by far, and its weights stand near the sixteen levels of a Q4_1 group, so that it
-    outlives four bits as trained models do; with plain noise the export's floors would tell them apart. They stand
-    beside the levels, so that the exporter has to fit them as it does for trained ones.
+    One token of such a model is far more probable than the others, and its weights lie near the sixteen levels of a
+    Q4_1 group, so four bits keep it as they keep trained models; plain noise would fall below the export's floors.
+    They lie beside the levels, so the exporter has to fit them as it does for trained ones.
     """
     if like.ndim == 1:
         return torch.ones(like.shape, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""JSON from a stranger: what readers understand differently is refused, so that every language reads the same; and
+"""Untrusted JSON: what readers understand differently is refused, so that every language reads the same; and
 JSON that every reader takes.
 
 core/bundle/src/json.rs is the same in Rust.

@@ -1,7 +1,7 @@
 """Reading safetensors files with numpy alone: the tables that a bundle carries for the host.
 
 A file is the header's length (8 bytes, little-endian), the header (JSON: per tensor dtype, shape, and where its data
-begin and end), and the data without gaps. A bundle may come from a stranger, so nothing that a header says is believed.
+begin and end), and the data without gaps. A bundle is untrusted, so nothing that a header says is used unchecked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan on devices and texts that are made up: `python tests/plan_simulation.py` prints the table.
+"""A plan on simulated devices and texts: `python tests/plan_simulation.py` prints the table.
 
 The text is a fixed sequence; streams predict it with known odds, so that a cost table and a regime are all that a plan
 meets. Time is virtual: each pass advances a clock by its cost in the table (with noise where the device has it), and a
@@ -63,21 +63,21 @@ DEVICES = {
 @dataclass(frozen=True)
 class Regime:
     """How often streams are right: `hit` is the chance that the next token is among the predicted ones, per depth given
-    the parent; `promise` multiplies the odds that the streams state (above 1: they boast)."""
+    the parent; `overstate` multiplies the odds that the streams state."""
 
     hit: float
-    promise: float = 1.0
+    overstate: float = 1.0
     period: int = 0  # above 0: `hit` alternates with nothing, this many tokens each
 
 
 REGIMES = {
     "adversarial": Regime(0.0),
-    "boasting": Regime(0.02, promise=30.0),
+    "boasting": Regime(0.02, overstate=30.0),
     "poor": Regime(0.2),
     "fair": Regime(0.45),
     "good": Regime(0.65),
     "excellent": Regime(0.9),
-    "modest": Regime(0.8, promise=0.5),
+    "modest": Regime(0.8, overstate=0.5),
     "changing": Regime(0.8, period=150),
 }
 
@@ -86,7 +86,7 @@ NOTHING: tuple[IntArray, FloatArray] = np.zeros((STREAMS, TOP_K), np.int64), np.
 
 
 @cache
-def promises(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[int]]:
+def predictions(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[int]]:
     """Candidates, what the streams say of them, and the rank (or TOP_K) at which the text stands, of one place.
 
     Ranks are right in proportion to their odds; confidence varies from place to place.
@@ -100,7 +100,7 @@ def promises(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[
         shares = np.sort(random.dirichlet(np.full(TOP_K, 0.35)))[::-1] * mass
         rank = int(np.searchsorted(np.cumsum(shares), float(random.random())))
         ranks.append(rank if hit else TOP_K)
-        stated = np.minimum(shares * regime.promise, 1.0)
+        stated = np.minimum(shares * regime.overstate, 1.0)
         log_probs[stream] = np.log(stated / max(1.0, float(stated.sum()) / 0.98) + 1e-6)
     return ids, log_probs, ranks
 
@@ -154,7 +154,7 @@ class MadeUpBackend:
     def _streams(self, position: int, on_text: bool) -> tuple[IntArray, FloatArray]:
         if not on_text:
             return NOTHING
-        ids, log_probs, ranks = promises(self._regime, position)
+        ids, log_probs, ranks = predictions(self._regime, position)
         ids = ids.copy()
         for stream, rank in enumerate(ranks):
             if rank < TOP_K:

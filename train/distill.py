@@ -44,7 +44,7 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
     out_path.parent.mkdir(parents=True, exist_ok=True)
     with out_path.open("a", encoding="utf-8") as file:
         for batch in _batches(todo, config.batch_size):
-            # A seed of its own for each item: what it says does not depend on its neighbours, nor on a resume.
+            # A seed of its own for each item: what it says does not depend on the other items, nor on a resume.
             seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
             completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
             for item, tokens in zip(batch, completions, strict=True):

@@ -1,7 +1,7 @@
 """Held-out measures of a stream-fused model: call-reduction ratio, acceptance per depth and rank, by exact replay.
 
 The continuation is the model's own text, so the pass after position t accepts exactly the longest path of the tree
-that the text follows. No pass is simulated away: trees grow as in the readable loop (runtime/reference/draft.py).
+that the text follows. No pass is simulated away: trees grow as in the reference loop (runtime/reference/draft.py).
 Every drafted node is verified; what in-graph pruning loses is measured on the exported bundle.
 """
 

@@ -14,7 +14,7 @@ from .formats import Example
 # Ten times as many entries (8, 0.01, 2) bring 1 % more tokens per second on Spec-Bench, counted by replay.
 _MOST = 4  # continuations of one context
 _LEAST = 0.04  # a continuation less likely than this is hardly ever worth a row
-_SEEN = 4  # sights of a context of two tokens; what was seen less often is chance
+_SEEN = 4  # occurrences of a context of two tokens; what is rarer is chance
 
 
 def count_ngrams(examples: Iterable[Example], vocab_size: int) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def count_ngrams(examples: Iterable[Example], vocab_size: int) -> dict[str, Tens
 
     Probabilities are interpolated after Witten and Bell (1991, method C): a context seen n times with t different
     continuations gives n / (n + t) to its own counts and the rest to the shorter context; what is left of that goes to
-    no token, so that a context seen once promises little.
+    no token, so that a context seen once counts for little.
     """
     pairs: defaultdict[int, Counter[int]] = defaultdict(Counter)
     triples: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)

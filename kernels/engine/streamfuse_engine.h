@@ -1,5 +1,5 @@
 /* The native engine: runs the methods of a .pte and owns the cache memory of a sequence. It fills the core's table of
- * functions (sf_backend in core/streamfuse.h); its own functions serve tests, benches and the laboratory.
+ * functions (sf_backend in core/streamfuse.h); its own functions serve tests, benches and experiments.
  *
  * A program is a loaded file; an engine is one sequence on it. Many engines may run on one program, in any threads.
  *

@@ -1,4 +1,4 @@
-// What a program file says of itself, checked before ExecuTorch obeys it: ExecuTorch's own check sees to offsets inside
+// What a program file says of itself, checked before ExecuTorch runs it: ExecuTorch's own check covers offsets inside
 // the file, not to what the numbers mean.
 #pragma once
 

@@ -59,7 +59,7 @@ bool spin(Ready ready, Clock::duration patience) {
 }
 
 // What names a job, in one word: its number, its chunks, and how many threads may take them. One for no threads is no
-// job: the pass is over, and workers wait awake where it has chunks, else asleep.
+// job: the pass is over, and workers spin where it has chunks, else sleep.
 struct Call {
   uint64_t name;
   uint32_t chunks;

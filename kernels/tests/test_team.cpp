@@ -1,5 +1,5 @@
 // Tests of the threads: how many there are, when they sleep, what they compute with, and what a fork leaves of them.
-// Run: test_team. It measures what workers cost while they have nothing to do, so it wants no busy neighbours.
+// Run: test_team. It measures what workers cost while they have nothing to do, so no other program should run.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 """The decode loop on one page: prefill, then draft, verify, accept and commit until something ends the text.
 
-This is the specification of the core (core/session.cpp), at one fixed width, and the laboratory's loop over any engine,
-drafter and acceptor. It speaks token ids; keys and values never leave the backend.
+This is the specification of the core (core/session.cpp), at one fixed width, and the loop for experiments with any
+engine, drafter and acceptor. It speaks token ids; keys and values never leave the backend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looking into the core and steering it, for tests, benches and the laboratory: core/streamfuse_low.h."""
+"""Looking into the core and steering it, for tests, benches and experiments: core/streamfuse_low.h."""
 
 from __future__ import annotations
 

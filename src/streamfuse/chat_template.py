@@ -1,6 +1,6 @@
 """Chat templates: Jinja as Hugging Face transformers runs it, in a sandbox and with bounded work.
 
-Templates come from model authors, perhaps strangers: they can format messages and nothing else. A template that has not
+Templates are untrusted code of model authors: they can format messages and nothing else. A template that has not
 ended after _MOST_STEPS, or makes a text or list longer than _MOST_LENGTH, is refused.
 """
 

@@ -1,4 +1,4 @@
-"""The core and the readable loop on the real model: the same trees and tokens, pass by pass. Run with --full for fifty.
+"""Core and reference loop on the real model: the same trees and tokens, pass by pass. Run with --full for fifty.
 
 Run: python -m pytest tests/end_to_end/test_core_real.py
 """
@@ -40,7 +40,7 @@ pytestmark = [
 class Real(NamedTuple):
     model: Model
     session: Session  # the core
-    engine: Backend  # for the readable loop
+    engine: Backend  # for the reference loop
     tables: DraftTables
 
 

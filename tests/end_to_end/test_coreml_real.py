@@ -1,4 +1,4 @@
-"""The real model as a small Core ML bundle, through the emulator (on a Mac by Core ML): sizes, parity, text, the law.
+"""The real model as a small Core ML bundle, through the emulator (on a Mac by Core ML): sizes, parity, text.
 
 Run: python -m pytest tests/end_to_end/test_coreml_real.py
 """

@@ -1,4 +1,4 @@
-"""The real bundle through the engine: its self-test, bit equality of all methods, and the law. `make bundle` makes it.
+"""The real bundle through the engine: its self-test, bit equality of all methods, equal texts. `make bundle` makes it.
 
 Run: python -m pytest tests/end_to_end/test_export_real.py
 """

@@ -1,4 +1,4 @@
-"""Acceptance of a bundle over the arithmetic model, and of an adapter over a tiny one: counts, the law, the JSON.
+"""Acceptance of a bundle over the arithmetic model, and of an adapter over a tiny one: counts, equal texts, the JSON.
 
 Run: python -m pytest tests/unit/test_bench_acceptance.py
 """

@@ -1,4 +1,4 @@
-"""The task bench over scripted systems, the arithmetic model and a fake llama.cpp: turns, ratios, the law, the JSON.
+"""The task bench over scripted systems, the arithmetic model and a fake llama.cpp: turns, ratios, equality, the JSON.
 
 Run: python -m pytest tests/unit/test_bench_tasks.py
 """

@@ -1,4 +1,4 @@
-"""core/bundle opens a bundle as Python's reader does: the same facts, and the same verdict on every damaged one.
+"""core/bundle opens a bundle as Python's reader does: the same facts, and the same refusal of every damaged one.
 
 Run: make native-mobile; python -m pytest tests/unit/test_bundle_library.py
 """

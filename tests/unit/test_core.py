@@ -1,4 +1,4 @@
-"""The core against the readable loop: numbers, trees, tokens to the bit; sessions that are stopped, saved, restored.
+"""The core against the reference loop: numbers, trees, tokens to the bit; sessions that are stopped, saved, restored.
 
 Run: pytest tests/unit/test_core.py
 """
@@ -170,7 +170,7 @@ def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, num
 
 
 def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int], config: GenerationConfig) -> None:
-    """The core and the readable loop on equal engines: the same passes, tokens and cache."""
+    """The core and the reference loop on equal engines: the same passes, tokens and cache."""
     rounds: list[Round] = []
     passes: list[Pass] = []
     loop = Loop(twin, list(prompt), config, StreamDrafter(), observe=rounds.append)

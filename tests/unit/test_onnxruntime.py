@@ -1,4 +1,4 @@
-"""The backend on ONNX Runtime: the law on a tiny model, the cache, and files that are not what they should be.
+"""The backend on ONNX Runtime: equal texts on a tiny model, the cache, and files that are not what they should be.
 
 Run: python -m pytest tests/unit/test_onnxruntime.py
 """

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 FLAGS = ["-std=c++20", "-O3", "-fPIC", "-shared", *(["-march=haswell"] if X86 else [])]  # 64-bit ARM always has FMA
-# Numbers, trees and sampled tokens, held to numpy and the readable loop to the bit.
+# Numbers, trees and sampled tokens, held to numpy and the reference loop to the bit.
 TESTS = ["-k", "numpys_to_the_bit or equal_to_the_bit or sampled_tokens", str(ROOT / "tests" / "unit" / "test_core.py")]
 OPEN = """
 from streamfuse.runtime.core import CoreModel

@@ -1,4 +1,4 @@
-"""The law: speculative output equals plain output, token for token. Run: pytest tests/unit/test_runtime_law.py"""
+"""Losslessness: speculative output equals plain output, token for token. Run: pytest tests/unit/test_runtime_law.py"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: the law under any of them, and what the adaptive one gains on made-up devices.
+"""Plans: equal texts under any of them, and what the adaptive one gains on simulated devices.
 
 Run: pytest tests/unit/test_runtime_plan.py
 """

@@ -1,4 +1,4 @@
-"""The law on a tiny stream-fused PyTorch model, eagerly. Run: pytest tests/unit/test_runtime_tiny.py"""
+"""Losslessness on a tiny stream-fused PyTorch model, eagerly. Run: pytest tests/unit/test_runtime_tiny.py"""
 
 from __future__ import annotations
 

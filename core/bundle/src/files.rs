@@ -1,4 +1,4 @@
-//! A folder from a stranger: only regular files inside it are read, and none that is larger than it should be.
+//! An untrusted folder: only regular files inside it are read, and none that is larger than it should be.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! JSON from a stranger: names that stand twice and zeros with a sign are refused, as runtime/strict_json.py does.
+//! Untrusted JSON: names that stand twice and zeros with a sign are refused, as runtime/strict_json.py does.
 
 use std::fmt;
 

@@ -243,7 +243,7 @@ fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
     }
 }
 
-// What the schema has promised; anything else would be a fault of ours, which the border reports as SF_BROKEN.
+// What the schema guarantees; anything else would be a fault of ours, which the C interface reports as SF_BROKEN.
 
 fn fields(value: &Json) -> impl Iterator<Item = (&String, &Json)> {
     value.object().expect("the schema says object").iter()

@@ -1,4 +1,4 @@
-//! The chat template, in the environment of Hugging Face transformers (text_io.py). It comes from a stranger: its work,
+//! The chat template, in the environment of Hugging Face transformers (text_io.py). It is untrusted: its work,
 //! its output and its depth are bounded.
 
 use chrono::Local;

@@ -15,7 +15,7 @@ struct Measurement: Sendable {
   var plain: [Measured] = []
   var speculative: [Measured] = []
 
-  /// The law: drafting changes no word.
+  /// Lossless: drafting changes no word.
   var equal: Bool { Set((plain + speculative).map(\.text)).count == 1 }
 }
 

@@ -1,7 +1,7 @@
 import Foundation
 import StreamFuseCore
 
-/// The app's border to the library: what its models ask for. They are tested over another one.
+/// The app's interface to the library: what its models ask for. They are tested over another one.
 public protocol Library: Sendable {
   /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in.
   func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel

@@ -3,7 +3,7 @@ import XCTest
 
 @testable import AppModel
 
-/// Imports by strangers: nothing lands outside, nothing half-made stays, and what is wrong is said.
+/// Untrusted imports: nothing lands outside, nothing half-made stays, and what is wrong is said.
 final class BundlesTests: AppTestCase {
   private var bundles: BundleFolder {
     BundleFolder(folder: root.appending(path: "bundles"), library: library, limits: ImportLimits(files: 5, bytes: 10_000, depth: 3))

@@ -1,4 +1,4 @@
-// The Core ML engine over a made-up package: large token ids, saved rows, and what is wrong with a package.
+// The Core ML engine over a synthetic package: large token ids, saved rows, and what is wrong with a package.
 import CStreamFuse
 import FakePackage
 import Foundation

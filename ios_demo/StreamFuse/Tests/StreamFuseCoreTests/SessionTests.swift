@@ -1,4 +1,4 @@
-// Sessions over the arithmetic model: the law, ends of all kinds, saved sessions, many sessions at once, errors.
+// Sessions over the arithmetic model: equal texts, ends of all kinds, saved sessions, many sessions at once, errors.
 import CStreamFuse
 import Foundation
 import Synchronization

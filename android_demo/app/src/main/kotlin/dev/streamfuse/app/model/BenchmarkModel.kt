@@ -17,7 +17,7 @@ data class Measured(val text: String, val statistics: Statistics)
 
 /** All answers of one benchmark, in the order of their turns. */
 data class Measurement(val bundle: String, val threads: Int, val plain: List<Measured>, val speculative: List<Measured>) {
-    /** The law: drafting changes no word. */
+    /** Lossless: drafting changes no word. */
     val equal: Boolean get() = (plain + speculative).all { it.text == plain.first().text }
 }
 

@@ -102,7 +102,7 @@ class BundleFolder(
 @OptIn(ExperimentalPathApi::class)
 private fun File.deleteTree(): Boolean = runCatching { toPath().deleteRecursively() }.isSuccess
 
-/** Files of strangers into [target], within [limits] and nowhere else. */
+/** Untrusted files into [target], within [limits] and nowhere else. */
 private class Copy(
     private val target: File,
     private val limits: ImportLimits,

@@ -11,7 +11,7 @@ import dev.streamfuse.StreamFuse
 import java.io.File
 import kotlinx.coroutines.flow.Flow
 
-/** The app's border to the library: what its models ask for. They are tested over another one, without native code. */
+/** The app's interface to the library: what its models ask for. They are tested over a fake without native code. */
 interface Engine {
     /** @param checkHashes reads the whole bundle once; for one that has just come in. */
     suspend fun open(folder: File, threads: Int?, checkHashes: Boolean = false): OpenModel

@@ -22,7 +22,7 @@ import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
 
-/** Imports by strangers: nothing lands outside, nothing half-made stays, and what is wrong is said. */
+/** Untrusted imports: nothing lands outside, nothing half-made stays, and what is wrong is said. */
 class BundleFolderTest {
     @get:Rule val temporary = TemporaryFolder()
     private val root by lazy { File(temporary.root, "bundles") }
@@ -90,7 +90,7 @@ class BundleFolderTest {
         assertNothingLeft()
     }
 
-    @Test fun `names of strangers become plain ones`() {
+    @Test fun `untrusted names become plain ones`() {
         assertEquals("a_b", import("a/b.zip", zip(manifest)))
         assertEquals("bundle", import("...zip", zip(manifest)))
         assertEquals("模型", import("模型.zip", zip(manifest)))
