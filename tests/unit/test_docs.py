@@ -118,6 +118,29 @@ def test_every_command_of_a_sample_exists_with_its_flags(sample: Sample) -> None
     assert [(command, wrong) for command in found if (wrong := objection(command))] == []
 
 
+# Flags that the pages name of pytest, pip, cargo and this project's own test programs and modules.
+_OTHER_FLAGS = {"--bench-products", "--build-dir", "--build-option", "--config-settings", "--full", "--help"}
+_OTHER_FLAGS |= {"--manifest-path", "--plat-name", "--profile", "--release", "--shape", "--tokenizer"}
+
+
+def flags_of(command: Any) -> set[str]:
+    own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return own.union(*(flags_of(child) for child in getattr(command, "commands", {}).values()))
+
+
+def test_every_flag_in_the_prose_is_one_of_some_command() -> None:
+    known = flags_of(command_line()) | _OTHER_FLAGS
+    named = {
+        (page.name, flag.replace("_", "-"))
+        for page in pages()
+        if page.name != "LOG.md"  # says what was
+        for code in re.findall(r"`([^`\n]*)`", without_samples(page))
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)
+    }
+    assert len(named) > 50
+    assert {(page, flag) for page, flag in named if flag not in known} == set()
+
+
 def test_every_command_in_the_prose_exists_with_its_flags() -> None:
     """Code between backticks is often half a command, so only its names are asked for."""
     wrong, count = [], 0
@@ -129,8 +152,7 @@ def test_every_command_in_the_prose_exists_with_its_flags() -> None:
                 continue
             command, _, rest = find(code.split())
             flags = {flag.partition("=")[0].replace("_", "-") for flag in rest if flag.startswith("--")}
-            known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-            if command is command_line() or not flags <= known | {"--help"}:
+            if command is command_line() or not flags <= flags_of(command) | {"--help"}:
                 wrong.append(f"{page.name}: streamfuse {code}")
             count += 1
     assert count > 20
