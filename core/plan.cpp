@@ -120,7 +120,7 @@ Plan::Choice Plan::best(const Draft& draft) {
   return found;
 }
 
-// Whether streams for the next step are worth their price where the free draft at hand gains so much.
+// Whether streams for the next step are worth their price, given the gain of the free draft.
 bool Plan::wanted(double free_gain) const {
   if (model_.spec.num_streams == 0) return false;
   return tries_ < kTries || worth_ - free_gain > rate() * price();
