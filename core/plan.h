@@ -1,12 +1,12 @@
 // Which pass comes next, and whether streams are worth their price. A plan changes speed and nothing else.
 //
-// A step is a pass of the model: plain (`decode`), or the verification of a drafted tree. Drafts are free (look-up, the
-// n-gram table) or come from streams. Streams have a price: a pass of their own (the deferred schedule), or a verify pass
-// in the place of a plain one (the fused schedule). The unit is tokens: a millisecond is worth `rate` tokens, what the
-// best known way of decoding makes of it.
+// A step is a pass of the model: plain (`decode`), or the verification of a drafted tree. Drafts are free (look-up,
+// n-gram table) or come from streams. Streams have a price: a pass of their own (deferred schedule), or a verify pass
+// in the place of a plain one (fused schedule). The unit is tokens: a millisecond is worth `rate` tokens, what the best
+// known way of decoding makes of it.
 //   1. Cut a tree where one more row earns less than it costs. Verify it if its expected tokens exceed
-//      rate * (its cost - a plain pass's). Expected are the probabilities of its paths, corrected per depth by how often
-//      such predictions came true.
+//      rate * (its cost - a plain pass's). Expected are the probabilities of its paths, corrected per depth by how
+//      often such predictions came true.
 //   2. Buy streams if worth - gain of the free draft > rate * price; worth is what steps with streams gain on average.
 //   3. Where they do not pay, back off: none for a while, twice as long each time, then a trial of a few steps.
 //   4. A budget bounds what being wrong may cost. Gains earn it, and a trickle from plain passes.
