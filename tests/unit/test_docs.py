@@ -60,6 +60,25 @@ def test_every_page_that_the_sources_name_is_there() -> None:
     assert {(file, page) for file, page in named if not (ROOT / page).is_file()} == set()
 
 
+def test_every_source_file_that_a_page_names_is_there() -> None:
+    """Names between backticks, and those of the map of folders in docs/architecture.md."""
+    suffixes = (".py", ".h", ".cpp", ".rs", ".kt", ".swift")
+    files = {
+        file.relative_to(ROOT).as_posix()
+        for folder in (*_SOURCES, "android_demo", "ios_demo", "adapters")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in suffixes
+    } | {"setup.py", "llama.cpp"}
+    folder_map = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## The folders")[2]
+    named = {("architecture.md", name) for name in re.findall(r"[\w.]+\.(?:py|h)\b", folder_map)}
+    for page in pages():
+        if page.name != "LOG.md":  # says what was
+            code = re.findall(r"`([\w./-]+)`", without_samples(page))
+            named |= {(page.name, name) for name in code if name.endswith(suffixes)}
+    assert len(named) > 100
+    assert {pair for pair in named if not any(f"/{file}".endswith(f"/{pair[1]}") for file in files)} == set()
+
+
 @cache
 def command_line() -> Any:
     return typer.main.get_command(app)
