@@ -5,7 +5,7 @@
     with streamfuse.open("build/demo") as model:
         print(model.generate("Why is the sky blue?").text)
 
-`open` gives a Model (docs/runtime.md); `pull` and `export` make what it opens (docs/export.md). Importing this imports
+`open` gives a Model (docs/python.md); `pull` and `export` make what it opens (docs/export.md). Importing this imports
 nothing heavy.
 """
 

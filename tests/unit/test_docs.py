@@ -6,6 +6,7 @@ tests/end_to_end/test_docs.py runs the samples. Run: python -m pytest tests/unit
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import typer
 
 from pages import ROOT, Sample, commands, pages, samples, without_samples
+from streamfuse.api import config_of
 from streamfuse.cli import app
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
@@ -77,6 +79,12 @@ def test_every_source_file_that_a_page_names_is_there() -> None:
             named |= {(page.name, name) for name in code if name.endswith(suffixes)}
     assert len(named) > 100
     assert {pair for pair in named if not any(f"/{file}".endswith(f"/{pair[1]}") for file in files)} == set()
+
+
+def test_the_page_of_the_python_api_lists_every_option() -> None:
+    table = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("| option | meaning |")[2]
+    listed = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert listed == set(inspect.signature(config_of).parameters) - {"manifest"}
 
 
 @cache
