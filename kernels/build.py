@@ -9,6 +9,7 @@ run builds only what changed. It also builds the C++ tests, `test_ops` and `test
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.util
 import os
 import re
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent
@@ -43,28 +45,38 @@ def executorch_root() -> Path:
     raise BuildError("the executorch wheel with its C++ SDK (1.5.1 or newer) is not installed: pip install executorch")
 
 
+@contextmanager
+def one_builder(folder: Path) -> Iterator[None]:
+    """Make `folder` and wait while another process builds there. A file system without locks has no waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
 def fetch_executorch(requirement: str, folder: Path, platform: str | None = None) -> Path:
     """Download and unpack one executorch wheel, without what it depends on, and return its package folder.
 
     `platform` is another machine's wheel tag, for example manylinux_2_28_aarch64. What lies in `folder` is kept.
     """
     root = folder / "executorch"
-    if (root / CMAKE_CONFIG).is_file():
-        return root
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += [
-        "--only-binary=:all:",
-        "--dest",
-        str(folder),
-        requirement,
-        *(["--platform", platform] if platform else []),
-    ]
-    if subprocess.run(command).returncode != 0:
-        raise BuildError(f"pip cannot download the wheel of {requirement}" + (f" for {platform}" if platform else ""))
-    (wheel,) = folder.glob("executorch-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    wheel.unlink()
+    with one_builder(folder):
+        if (root / CMAKE_CONFIG).is_file():
+            return root
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--dest", str(folder), requirement]
+        command += ["--platform", platform] if platform else []
+        if subprocess.run(command).returncode != 0:
+            for_platform = f" for {platform}" if platform else ""
+            raise BuildError(f"pip cannot download the wheel of {requirement}{for_platform}")
+        (wheel,) = folder.glob("executorch-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        wheel.unlink()
     return root
 
 
@@ -119,10 +131,12 @@ def build(
     compile_ = [cmake, "--build", str(build_dir), *(["--parallel", str(jobs)] if jobs else [])]
     for target in targets:
         compile_ += ["--target", target]
-    for command in (configure, compile_):
-        done = subprocess.run(command, text=True, capture_output=quiet)
-        if done.returncode != 0:
-            raise BuildError(f"{' '.join(command[:2])} failed" + (f":\n{done.stdout}{done.stderr}" if quiet else ""))
+    with one_builder(build_dir):
+        for command in (configure, compile_):
+            done = subprocess.run(command, text=True, capture_output=quiet)
+            if done.returncode != 0:
+                said = f":\n{done.stdout}{done.stderr}" if quiet else ""
+                raise BuildError(f"{' '.join(command[:2])} failed{said}")
     return build_dir / library_name()
 
 

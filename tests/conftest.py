@@ -1,6 +1,7 @@
 """Every test is seeded from its own id, so that order and selection change nothing; helpers are importable by name.
 
-Cases marked `full` run with --full only (docs/testing.md). The tiny bundle of the native tests is made once.
+Cases marked `full` run with --full only, those marked `alone` run while no other test does (docs/testing.md). The tiny
+bundle of the native tests is made once.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import sys
+import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 # Where other work holds a core, threads that spin wait for one that cannot run: PyTorch's sleep, NumPy has one.
 # The libraries read this when they are loaded.
@@ -25,20 +31,49 @@ sys.path.append(HELPERS)
 # For the processes that tests start too, also where PYTHONSAFEPATH is set (Makefile).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
 
+from beside import Turns, made_once
+
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
+TURNS = pytest.StashKey[Turns]()  # only where several processes run tests (`make test`)
+TURNS_FOLDER = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the cases that repeat what another one proves")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if given := getattr(config, "workerinput", None):
+        config.stash[TURNS] = Turns(Path(given["turns"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Where the processes of this run take turns, said to each before it starts (pytest-xdist)."""
+    config: pytest.Config = node.config
+    if TURNS_FOLDER not in config.stash:
+        folder = config.stash[TURNS_FOLDER] = tempfile.mkdtemp(prefix="streamfuse-turns-")
+        config.add_cleanup(lambda: shutil.rmtree(folder))
+    node.workerinput["turns"] = config.stash[TURNS_FOLDER]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("full")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    if not config.getoption("--full"):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
+    # Files of long tests first, so that no process is left with one at the end; then those that want all cores.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    sociable = {item.path for item in items if not item.get_closest_marker("alone")}
+    items.sort(key=lambda item: (item.path not in sociable, item.path not in slow))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    turns = item.config.stash.get(TURNS, None)
+    with turns.taken(alone=item.get_closest_marker("alone") is not None) if turns else nullcontext():
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
@@ -52,15 +87,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Toy tensors are computed by one thread: two spend their time handing over. Real models get what there is."""
     if torch := sys.modules.get("torch"):
         own = item.config.stash.setdefault(TORCH_THREADS, torch.get_num_threads())
-        torch.set_num_threads(1 if Path(__file__).parent / "unit" in item.path.parents else own)
+        toy = Path(__file__).parent / "unit" in item.path.parents
+        beside = TURNS in item.config.stash and not item.get_closest_marker("alone")
+        torch.set_num_threads(1 if toy or beside else own)
 
 
 @pytest.fixture(scope="session")
-def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run have."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if TURNS in request.config.stash else own
+
+
+@pytest.fixture(scope="session")
+def tiny_graph(run_folder: Path) -> Path:
     """The program of native_samples.tiny_bundle, for tests that only read it."""
     from native_samples import tiny_bundle
 
-    return tiny_bundle(tmp_path_factory.mktemp("tiny")) / "model.pte"
+    return made_once(run_folder / "tiny", tiny_bundle) / "bundle" / "model.pte"
 
 
 def seed_of(request: pytest.FixtureRequest) -> int:

@@ -20,6 +20,7 @@ BUNDLE = ROOT / "build" / "demo"
 MEAN_ACCEPTED_FLOOR = 1.5  # of the demo's prompt; plain decoding is 1.00
 
 pytestmark = [
+    pytest.mark.alone,  # the engine takes all cores
     pytest.mark.slow,
     pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
 ]

@@ -25,6 +25,7 @@ NEW, WIDTH = 32, 8
 NEAR_TIE = 1.0  # logits; activations are rounded to int8, in each engine in its own way
 
 pytestmark = [
+    pytest.mark.alone,  # the engine takes all cores
     pytest.mark.slow,
     pytest.mark.skipif(not (NATIVE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
 ]

@@ -422,6 +422,7 @@ def test_a_result_shows_its_text() -> None:
     assert repr(Result("hi", [1, 2], {"rounds": 3})) == "Result(text='hi', tokens=[1, 2])"
 
 
+@pytest.mark.alone
 def test_importing_the_package_is_light() -> None:
     code = (
         "import sys, time; began = time.perf_counter(); import streamfuse; spent = time.perf_counter() - began;"

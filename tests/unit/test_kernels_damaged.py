@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from native_samples import tiny_bundle
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 
@@ -22,11 +21,11 @@ MUTATE = Path(__file__).parents[1] / "mutate_program.py"
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tiny_graph: Path) -> Path:
     from streamfuse.kernels.build import build
 
     build(quiet=True, jobs=2)
-    return tiny_bundle(tmp_path_factory.mktemp("tiny")) / "model.pte"
+    return tiny_graph
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,7 @@ def test_all_instruction_sets_give_the_same_bits(instruction_set: str) -> None:
 
 
 @needs_compiler
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform != "linux", reason="the test reads other threads' clocks as Linux gives them")
 def test_threads_are_as_many_as_big_cores_and_sleep_and_survive_a_fork() -> None:
     done = subprocess.run([built_test_program().with_name("test_team")], capture_output=True, text=True, timeout=120)
