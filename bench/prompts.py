@@ -9,7 +9,7 @@ from streamfuse.text_io import TextIO
 
 ADVERSARIAL_TEMPERATURE = 1.5
 ADVERSARIAL_PROMPTS = 16  # where nobody says how many
-_WORDS, _WORD_TOKENS = 24, 2
+WORDS, WORD_TOKENS = 24, 2  # of an adversarial prompt
 
 
 class PromptsError(ValueError):
@@ -30,7 +30,7 @@ def random_words(text: TextIO, vocab_size: int, count: int, seed: int) -> list[l
     random = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):
-        words = [text.decode(random.integers(vocab_size, size=_WORD_TOKENS).tolist()).strip() for _ in range(_WORDS)]
+        words = [text.decode(random.integers(vocab_size, size=WORD_TOKENS).tolist()).strip() for _ in range(WORDS)]
         said = " ".join(word for word in words if word)
         prompts.append(text.encode_chat([{"role": "user", "content": said}]) if text.can_chat else text.encode(said))
     return prompts

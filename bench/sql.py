@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _FILLS, _ROWS, _SHARED_VALUES = 10, 150, 4
-_MAX_STEPS = 20_000_000  # of sqlite's virtual machine, for a query that would run for ever
+MAX_STEPS = 20_000_000  # of sqlite's virtual machine, for a query that would run for ever
 _COMPARISON = re.compile(
     r"""[\"`\[]?(\w+)[\"`\]]?\s*(?:=|==|<>|!=|<=|>=|<|>|\blike\b)\s*("(?:[^"]|"")*"|'(?:[^']|'')*'|-?\d+(?:\.\d+)?)""",
     re.IGNORECASE,
@@ -120,7 +120,7 @@ def _run(tables: sqlite3.Connection, query: str) -> Result | None:
 
     def too_long() -> int:
         steps["thousand"] += 1
-        return int(steps["thousand"] > _MAX_STEPS // 1000)
+        return int(steps["thousand"] > MAX_STEPS // 1000)
 
     tables.set_progress_handler(too_long, 1000)
     try:

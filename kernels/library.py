@@ -71,7 +71,7 @@ def load_executorch(engine: Path) -> None:
     source tree). Otherwise the engine's search path leads to the copies beside it, and bindings that are imported later
     share these, since Linux knows them by soname.
     """
-    place = _installed_executorch()
+    place = installed_executorch()
     if place is None:
         return
     files = [place / file_name(stem) for stem in RUNTIME_LIBRARIES]
@@ -84,7 +84,7 @@ def load_executorch(engine: Path) -> None:
         ctypes.CDLL(str(file))
 
 
-def _installed_executorch() -> Path | None:
+def installed_executorch() -> Path | None:
     """The package's folder of libraries, found without importing it."""
     spec = importlib.util.find_spec("executorch")
     for place in (spec.submodule_search_locations if spec else None) or ():

@@ -85,7 +85,9 @@ class _Method(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("rows", c_int32), ("keep", c_int32), ("carrying", c_int32)]
 
 
-class _Spec(_Struct):
+class Spec(_Struct):
+    """sf_spec."""
+
     _fields_ = [
         ("size", c_size_t),
         *((n, c_int64) for n in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows")),
@@ -97,7 +99,9 @@ class _Spec(_Struct):
     ]
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
+    """sf_tensor."""
+
     _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
 
 
@@ -111,7 +115,9 @@ class _SessionOptions(_Struct):
     ]
 
 
-class _Options(_Struct):
+class Options(_Struct):
+    """sf_options."""
+
     _fields_ = [
         ("size", c_size_t),
         ("max_new_tokens", c_int64),
@@ -149,7 +155,7 @@ def spec_struct(spec: ModelSpec, identity: str = "") -> tuple[ctypes.Structure, 
         *(_Method(name.encode(), *rows_and_keep, spec.streams_of(name)) for name, rows_and_keep in spec.widths.items())
     )
     stops = np.asarray(spec.eos_token_ids, np.int64)
-    given = _Spec(
+    given = Spec(
         capacity=spec.capacity, vocab_size=spec.vocab_size, num_streams=spec.num_streams, top_k=spec.top_k,
         prefill_rows=spec.prefill_rows, verify=methods,
         verify_count=len(methods), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
@@ -170,7 +176,7 @@ class CoreModel:
         self.spec, self.library = spec, load_core()
         given, _kept = spec_struct(spec, identity)
         self._arrays = {name: np.asarray(array, order="C") for name, array in (tensors or {}).items()}
-        tables = (_Tensor * len(self._arrays))()
+        tables = (Tensor * len(self._arrays))()
         for table, (name, array) in zip(tables, self._arrays.items(), strict=True):
             table.name, table.dtype, table.rank = name.encode(), _DTYPES.get(array.dtype, 0), array.ndim
             table.shape[:] = [*array.shape[:2], 1, 1][:2]
@@ -249,7 +255,7 @@ class CoreSession:
         """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
         ids = np.ascontiguousarray(token_ids, np.int64)
         stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
-        options = _Options(
+        options = Options(
             max_new_tokens=config.max_new_tokens, temperature=sampling.temperature, top_k=min(sampling.top_k, 1 << 62),
             top_p=sampling.top_p, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
             seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.kernels.library import file_name, load_executorch
-from streamfuse.runtime.core import _Options, _Spec, _Tensor
+from streamfuse.runtime.core import Options, Spec, Tensor
 
 LIBRARY = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")
 OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
@@ -34,9 +34,9 @@ def library() -> ctypes.CDLL:
     signatures: dict[str, list[Any]] = {
         "sf_bundle_open": [c_char_p, c_int32, place],
         "sf_bundle_open_signed": [c_char_p, c_char_p, place],
-        "sf_bundle_spec": [c_void_p, POINTER(_Spec)],
-        "sf_bundle_tensors": [c_void_p, POINTER(POINTER(_Tensor)), POINTER(c_int32)],
-        "sf_bundle_defaults": [c_void_p, POINTER(_Options)],
+        "sf_bundle_spec": [c_void_p, POINTER(Spec)],
+        "sf_bundle_tensors": [c_void_p, POINTER(POINTER(Tensor)), POINTER(c_int32)],
+        "sf_bundle_defaults": [c_void_p, POINTER(Options)],
         "sf_bundle_can_chat": [c_void_p],
         "sf_new_text": [c_void_p, place],
         "sf_text_encode": [c_void_p, c_char_p, c_size_t, c_int32, ids, count],
@@ -89,18 +89,18 @@ class LibraryBundle:
     def text(self) -> LibraryText:
         return LibraryText(self)
 
-    def spec(self) -> _Spec:
-        found = _Spec()
+    def spec(self) -> Spec:
+        found = Spec()
         assert library().sf_bundle_spec(self.handle, byref(found)) == OK
         return found
 
-    def defaults(self) -> _Options:
-        found = _Options()
+    def defaults(self) -> Options:
+        found = Options()
         assert library().sf_bundle_defaults(self.handle, byref(found)) == OK
         return found
 
-    def tensors(self) -> list[_Tensor]:
-        found, count = POINTER(_Tensor)(), c_int32()
+    def tensors(self) -> list[Tensor]:
+        found, count = POINTER(Tensor)(), c_int32()
         assert library().sf_bundle_tensors(self.handle, byref(found), byref(count)) == OK
         return [found[i] for i in range(count.value)]
 

@@ -31,7 +31,7 @@ sys.path.append(HELPERS)
 # For the processes that tests start too, also where PYTHONSAFEPATH is set (Makefile).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
 
-from beside import Turns, made_once
+from beside import Turns, made_once  # noqa: E402
 
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
 TURNS = pytest.StashKey[Turns]()  # only where several processes run tests (`make test`)

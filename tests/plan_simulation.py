@@ -113,9 +113,9 @@ class MadeUpBackend:
         self.draft_ms = draft_ms
         self.length = 0
         self.now_ms = 0.0
-        self._device, self._regime = device, regime
+        self._device, self.regime = device, regime
         self._random = np.random.default_rng(seed)
-        self._text = self._random.integers(0, VOCAB, 8192)
+        self.text = self._random.integers(0, VOCAB, 8192)
         self._last: list[tuple[int, bool]] = []  # survivors: position, and whether the path is the text's
 
     def clock(self) -> float:
@@ -134,10 +134,10 @@ class MadeUpBackend:
         if method == PREFILL:
             return PassOutput.of_prefill()
         nodes = range(len(input_ids))
-        right = input_ids == self._text[position_ids]
+        right = input_ids == self.text[position_ids]
         right[0] = True
         on_text = [bool(right[np.flatnonzero(ancestors[node])].all()) for node in nodes]
-        best = np.where(on_text, self._text[position_ids + 1], 0)
+        best = np.where(on_text, self.text[position_ids + 1], 0)
         self._last = [(int(position_ids[node]), on_text[node]) for node in nodes]
         if not self.spec.streams_of(method):
             return PassOutput(None, best, np.arange(len(input_ids)))
@@ -154,11 +154,11 @@ class MadeUpBackend:
     def _streams(self, position: int, on_text: bool) -> tuple[IntArray, FloatArray]:
         if not on_text:
             return NOTHING
-        ids, log_probs, ranks = predictions(self._regime, position)
+        ids, log_probs, ranks = predictions(self.regime, position)
         ids = ids.copy()
         for stream, rank in enumerate(ranks):
             if rank < TOP_K:
-                ids[stream, rank] = self._text[position + 2 + stream]
+                ids[stream, rank] = self.text[position + 2 + stream]
         return ids, log_probs
 
     def commit(self, rows: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ class MadeUpBackend:
 
 def tables_knowing(share: float) -> dict[str, np.ndarray]:
     """An n-gram table that is certain of what follows each pair of tokens, and right in this share of them."""
-    text, random = MadeUpBackend(DEVICES["this CPU"], REGIMES["fair"])._text, np.random.default_rng(1)
+    text, random = MadeUpBackend(DEVICES["this CPU"], REGIMES["fair"]).text, np.random.default_rng(1)
     keys = text[1:-1] * (VOCAB + 1) + text[:-2] + 1
     keys, first = np.unique(keys, return_index=True)
     ids = np.where(random.random(len(keys)) < share, text[first + 2], random.integers(0, VOCAB, len(keys)))

@@ -66,8 +66,7 @@ def record(kind: str, folder: Path) -> None:
     made = Made(kind, folder)
     backend, texts = made.backend(), []
     with (folder / "data.bin").open("wb") as data:
-        recorder = Recorder(backend._predict, data)
-        backend._predict = recorder
+        backend.predict = recorder = Recorder(backend.predict, data)
         tables = map_tensors(made.bundle.draft) if made.bundle.draft else None
         with Session(backend, tables, identity=identity_of(made.bundle)) as session:
             for prompt, settings in TEXTS:

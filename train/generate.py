@@ -21,9 +21,9 @@ from streamfuse.runtime.reference.random import uniform
 
 from .dtype import check_dtype
 
-_CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
-_MORE_COLUMNS = 32  # by which caches grow
-_NUCLEUS = 512  # candidates that top-p looks at first
+CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
+MORE_COLUMNS = 32  # by which caches grow
+NUCLEUS = 512  # candidates that top-p looks at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ class _Batch:
 
     def _grow(self) -> None:
         """Room for more columns; whole caches are multiplied, without a copy, so they are never much too long."""
-        self.bias = F.pad(self.bias, (0, _MORE_COLUMNS), value=float("-inf"))
+        self.bias = F.pad(self.bias, (0, MORE_COLUMNS), value=float("-inf"))
         for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-            self.keys[layer] = F.pad(keys, (0, _MORE_COLUMNS))
-            self.values[layer] = F.pad(values, (0, 0, 0, _MORE_COLUMNS))
+            self.keys[layer] = F.pad(keys, (0, MORE_COLUMNS))
+            self.values[layer] = F.pad(values, (0, 0, 0, MORE_COLUMNS))
 
     def _logits(self, x: Tensor) -> Tensor:
         logits: Tensor = self.model.lm_head(self.model.norm(x))
@@ -203,10 +203,10 @@ def _shared(prompts: Sequence[list[int]]) -> int:
 
 
 def _chunks(lengths: Sequence[int]) -> Iterator[slice]:
-    """Neighbours that have together, padded to the longest, at most `_CHUNK_ROWS` tokens."""
+    """Neighbours that have together, padded to the longest, at most `CHUNK_ROWS` tokens."""
     start = 0
     for stop in range(1, len(lengths) + 1):
-        if stop == len(lengths) or max(lengths[start : stop + 1]) * (stop + 1 - start) > _CHUNK_ROWS:
+        if stop == len(lengths) or max(lengths[start : stop + 1]) * (stop + 1 - start) > CHUNK_ROWS:
             yield slice(start, stop)
             start = stop
 
@@ -221,7 +221,7 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
     logits = logits.float() / temperature
     ids = None
     if top_p < 1:
-        probs, ids = torch.softmax(logits, -1).topk(min(_NUCLEUS, logits.shape[1]))
+        probs, ids = torch.softmax(logits, -1).topk(min(NUCLEUS, logits.shape[1]))
         if bool((probs.sum(-1) < top_p).any()):
             probs, ids = torch.softmax(logits, -1).sort(-1, descending=True)
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)

@@ -41,7 +41,12 @@ class Table:
 def table_of(engine: Backend) -> Table:
     """The engine's own table, if it has one, else one of callbacks."""
     own = getattr(engine, "engine_table", None)
-    return own() if own is not None else _Callbacks(engine).table
+    return own() if own is not None else callback_table(engine)
+
+
+def callback_table(engine: Backend) -> Table:
+    """A table whose functions call the engine's methods."""
+    return _Callbacks(engine).table
 
 
 class _Callbacks:

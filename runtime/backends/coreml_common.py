@@ -76,11 +76,12 @@ class CacheLayout:
 
 
 class CoreMLBackend(HostBackend):
-    """One sequence on a package's methods. `predict` belongs to the caller, the caches belong here."""
+    """One sequence on a package's methods. `predict` belongs to the caller, who may replace it; the caches belong
+    here."""
 
     def __init__(self, predict: Predict, spec: ModelSpec, layout: CacheLayout) -> None:
         super().__init__(spec)
-        self._layout, self._predict = layout, predict
+        self._layout, self.predict = layout, predict
         self._lower = 2 * (layout.num_layers - layout.num_msa_layers)  # caches of the layers below the top ones
         names = [f"{kind}_{{}}_{layer}" for layer in range(layout.num_layers) for kind in ("key", "value")]
         self._caches = {name.replace("{}", "cache"): layout.empty(spec.capacity) for name in names}
@@ -103,7 +104,7 @@ class CoreMLBackend(HostBackend):
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
         mask = self._layout.mask(visible, self.spec.capacity, self._length)
-        outputs = self._predict(method, {"input_ids": ids, "position_ids": positions, "mask": mask, **self._caches})
+        outputs = self.predict(method, {"input_ids": ids, "position_ids": positions, "mask": mask, **self._caches})
         missing = [name for name in self._new_names if name not in outputs]
         if missing:
             raise BackendError(f"the method {method} has no output {missing[0]!r}")
@@ -132,7 +133,7 @@ class CoreMLBackend(HostBackend):
         self._check_survivor(index, self._hidden is not None)
         assert self._hidden is not None
         own = np.tri(self.spec.num_streams, dtype=np.bool_)
-        outputs = self._predict(
+        outputs = self.predict(
             STREAMS,
             {
                 "hidden": np.take(self._hidden, [index], self._layout.row_axis),

@@ -72,7 +72,7 @@ def test_queries_that_say_the_same_match(query: str) -> None:
     ],
 )
 def test_queries_that_differ_do_not_match(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamfuse.bench.sql._MAX_STEPS", 100_000)
+    monkeypatch.setattr("streamfuse.bench.sql.MAX_STEPS", 100_000)
     assert same_result(query, GOLD, ONE) is False
 
 

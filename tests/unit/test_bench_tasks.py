@@ -332,7 +332,7 @@ def test_the_command_prints_one_json_object(
 def test_adversarial_prompts_are_hot_and_repeatable(
     bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_prompts, "_WORDS", 3)
+    monkeypatch.setattr(bench_prompts, "WORDS", 3)
     flags = ["--limit", 3, "--max-new-tokens", 8, "--repetitions", 1, "--systems", "plain,speculative", "--json"]
     code, stdout, stderr = command(bundle, "--data", "adversarial", *flags)
     assert code == 0, stderr

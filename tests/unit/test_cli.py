@@ -299,7 +299,7 @@ def test_ctrl_c_in_a_chat_keeps_the_chat(
             return super().run(method, *args)
 
     made, new = fake_engines(Impatient)
-    monkeypatch.setattr(chat, "_read_line", read_line)
+    monkeypatch.setattr(chat, "read_line", read_line)
     monkeypatch.setattr(engines, "engines_of", new)
     code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "6", "--width", "4")
     assert code == 0
@@ -325,7 +325,7 @@ def test_a_chat_goes_on_after_a_line_that_is_not_utf_8(bundle: Path, backends: l
 def test_input_without_end_is_refused(
     command: list[str], bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(console, "MOST_BYTES", 1 << 20)
     arguments = [part.format(bundle=bundle) for part in command]
     code, _, stderr = streamfuse_command(*arguments, stdin="y" * (1 << 21))
     assert code == 1

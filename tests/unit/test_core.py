@@ -21,7 +21,7 @@ import pytest
 
 from fakes import ArithmeticBackend, greedy_after, spec
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
-from streamfuse.runtime.backends.callbacks import Table, _Callbacks
+from streamfuse.runtime.backends.callbacks import Table, callback_table
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
 from streamfuse.runtime.core import RELEASE, CoreError, CoreModel, load_core
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
@@ -139,7 +139,7 @@ def test_trees_of_the_n_gram_table_are_equal_to_the_bit(rng: np.random.Generator
 @pytest.mark.parametrize("number", range(8))
 def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, number: int) -> None:
     """Wide and flat rows, many equal scores, masked tokens, and numbers that fall on edges by their coarse weights."""
-    from streamfuse.runtime.core import _Options
+    from streamfuse.runtime.core import Options
 
     for round_ in range(60):
         vocab = int(rng.integers(1, 1500))
@@ -158,7 +158,7 @@ def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, num
             seed=int(rng.integers(2**62)),
         )
         history = rng.integers(0, vocab, 9)
-        options = _Options(
+        options = Options(
             temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, min_p=config.min_p,
             repetition_penalty=config.repetition_penalty, seed=config.seed, max_new_tokens=1,
         )  # fmt: skip
@@ -472,7 +472,7 @@ class RestingBackend(ArithmeticBackend):
 
     def engine_table(self) -> Table:
         self.rests = 0
-        table = _Callbacks(self).table
+        table = callback_table(self)
         table.struct.idle = rest = RELEASE(lambda _: self.rest())
         table.held.append(rest)
         return table

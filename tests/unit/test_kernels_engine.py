@@ -653,9 +653,9 @@ assert not {"torch", "executorch", "pydantic"} & set(sys.modules), sorted(sys.mo
 
 OTHERS_POOL = """
 import ctypes, sys
-from streamfuse.kernels.library import _installed_executorch, file_name
+from streamfuse.kernels.library import installed_executorch, file_name
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
-library = ctypes.CDLL(str(_installed_executorch() / file_name("executorch_threadpool")))
+library = ctypes.CDLL(str(installed_executorch() / file_name("executorch_threadpool")))
 get, count = library._ZN10executorch9extension10threadpool15get_pthreadpoolEv, library.pthreadpool_get_threads_count
 get.restype, count.argtypes, count.restype = ctypes.c_void_p, [ctypes.c_void_p], ctypes.c_size_t
 pool, before = get(), count(get())  # as another model's delegates would keep it

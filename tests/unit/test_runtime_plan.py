@@ -165,13 +165,13 @@ def test_repeated_text_is_drafted_from_itself_where_streams_are_wrong() -> None:
     class Repeating(plan_simulation.MadeUpBackend):
         def __init__(self) -> None:
             super().__init__(DEVICES["this CPU"], REGIMES["adversarial"])
-            self._text = np.tile(self._text[:40], 100)
+            self.text = np.tile(self.text[:40], 100)
 
     backend = Repeating()
     session = Session(backend, costs=DEVICES["this CPU"].costs, clock=backend.clock)
-    generation = session.generate(backend._text[:2].tolist(), GenerationConfig(400))
+    generation = session.generate(backend.text[:2].tolist(), GenerationConfig(400))
     generation.finish()
-    assert generation.token_ids == backend._text[2:402].tolist()
+    assert generation.token_ids == backend.text[2:402].tolist()
     assert backend.now_ms < 0.6 * 400 * DEVICES["this CPU"].decode
 
 
@@ -211,7 +211,7 @@ def test_streams_that_failed_are_tried_again_though_free_drafts_go_on() -> None:
     with session_on(backend, device, tables_knowing(0.9)) as session:
         observe(session, passes.append)
         for regime, tokens in (("adversarial", 200), ("excellent", 600)):
-            backend._regime = REGIMES[regime]
+            backend.regime = REGIMES[regime]
             passes.clear()
             session.reset()
             session.start([1, 2], GenerationConfig(tokens))

@@ -331,7 +331,7 @@ def test_the_defaults_of_the_flags_are_those_of_the_configurations(tmp_path: Pat
     said = {name: p.default for name, p in inspect.signature(train_command.train).parameters.items()}
     for name in set(TrainConfig.__slots__) & set(said) - {"model", "data", "adapter"}:
         assert said[name] == getattr(config, name), name
-    for name, value in train_command._STREAM_DEFAULTS.items():
+    for name, value in train_command.STREAM_DEFAULTS.items():
         assert getattr(config.streams, name) == value, name
     from streamfuse.cli import distill as distill_command
 

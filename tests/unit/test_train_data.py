@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import tiny
-from streamfuse.train import data
 from streamfuse.train.data import (
     Example,
     FrozenStates,
@@ -39,7 +38,7 @@ def examples_of(count: int) -> list[Example]:
     return [Example(torch.randint(1, tiny.VOCAB_SIZE, (5 + i,)).tolist(), 2) for i in range(count)]
 
 
-def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path) -> None:
     model, examples = tiny.fused(tiny.base()), examples_of(4)
     seen: list[int] = []
     states = FrozenStates(model, examples, tmp_path / "frozen", seen.append)
@@ -47,8 +46,9 @@ def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path, monk
     for i, example in enumerate(examples):
         expected = model.base.lower(torch.tensor([example.input_ids]), 2)[0]
         torch.testing.assert_close(states[i], expected, atol=2e-3, rtol=2e-3)  # float16
-    monkeypatch.setattr(data, "_frozen", None)  # computing again would fail
-    assert FrozenStates(model, examples, tmp_path / "frozen").path == states.path
+    seen.clear()
+    assert FrozenStates(model, examples, tmp_path / "frozen", seen.append).path == states.path
+    assert seen == [], "nothing is computed again"
 
 
 def test_frozen_states_of_other_data_layers_or_weights_have_another_file(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_a_left_padded_batch_says_what_each_prompt_alone_gets(model: Transformer
 def test_prompts_with_a_common_beginning_read_in_parts_with_growing_caches_say_the_same(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "_CHUNK_ROWS", 7)
-    monkeypatch.setattr(generate, "_MORE_COLUMNS", 3)
+    monkeypatch.setattr(generate, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(generate, "MORE_COLUMNS", 3)
     prompts = [[7, 7, 3, *prompt] for prompt in PROMPTS]
     eos = one_by_one(model, prompts[1], 8)[-1]
     model.config = type(model.config)(
@@ -98,7 +98,7 @@ def test_top_p_samples_among_the_fewest_likeliest_tokens(monkeypatch: pytest.Mon
     probabilities = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]])
     uniforms = [(i + 0.5) / 1000 for i in range(1000)]
     for candidates in (5, 2):  # with two, the nucleus is wider than what is looked at first
-        monkeypatch.setattr(generate, "_NUCLEUS", candidates)
+        monkeypatch.setattr(generate, "NUCLEUS", candidates)
         tokens = choose(probabilities.log().expand(1000, -1), 1.0, 0.8, uniforms)
         shares = torch.bincount(tokens, minlength=5) / 1000
         torch.testing.assert_close(shares, torch.tensor([0, 0.4, 0, 0.3, 0.15]) / 0.85, atol=2e-3, rtol=0)

@@ -85,7 +85,7 @@ class _Terminal:
         """Until /exit or the end of the input."""
         while True:
             try:
-                line = _read_line().strip()
+                line = read_line().strip()
             except EOFError:
                 print()
                 return
@@ -143,7 +143,7 @@ class _Terminal:
             say("The context is full. /reset begins anew.", "yellow")
 
 
-def _read_line() -> str:
+def read_line() -> str:
     """A line, in a terminal with editing and history where this Python has readline."""
     if not sys.stdin.isatty():
         data = read_input(line=True)

@@ -13,7 +13,7 @@ from streamfuse.text_io import TextError
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-_MOST_BYTES = 4 << 20  # of a prompt; no context holds that much text
+MOST_BYTES = 4 << 20  # of a prompt; no context holds that much text
 
 
 def say(line: str, style: str = "dim") -> None:
@@ -29,11 +29,11 @@ def print_json(data: Any) -> None:
 def read_input(line: bool = False) -> bytes:
     """All of standard input, or its next line with its end. TextError where it has none in sight."""
     read = sys.stdin.buffer.readline if line else sys.stdin.buffer.read
-    data = read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
+    data = read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
         what = "a line of standard input" if line else "standard input"
         raise TextError(
-            f"{what} is longer than {_MOST_BYTES >> 20} MiB, more than any context holds; give a shorter text"
+            f"{what} is longer than {MOST_BYTES >> 20} MiB, more than any context holds; give a shorter text"
         )
     return data
 

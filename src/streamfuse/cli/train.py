@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamfuse.train.config import TrainConfig
     from streamfuse.train.main import TrainResult
 
-_STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares them
+STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares them
     "num_streams": 4,
     "num_msa_layers": 8,
     "adapter_rank": 12,
@@ -37,7 +37,7 @@ _WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "mode
 
 
 def _stream_option(name: str, help_text: str) -> Any:
-    return typer.Option(help=help_text, show_default=str(_STREAM_DEFAULTS[name]), rich_help_panel="Streams")
+    return typer.Option(help=help_text, show_default=str(STREAM_DEFAULTS[name]), rich_help_panel="Streams")
 
 
 def _recipe_option(flag: str, **kwargs: Any) -> Any:
