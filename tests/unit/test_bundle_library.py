@@ -10,6 +10,7 @@ import hashlib
 import json
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int64
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,7 @@ def test_four_hundred_changed_manifests_have_the_same_verdict(bundle: Path) -> N
 def test_five_hundred_damaged_texts_of_manifests_have_the_same_verdict(bundle: Path) -> None:
     rng, path = random.Random(37), bundle / "manifest.json"
     whole = path.read_bytes()
+    accepted = 0
     for _ in range(500):
         data = bytearray(whole)
         for _ in range(rng.choice([1, 1, 1, 4])):
@@ -282,7 +284,8 @@ def test_five_hundred_damaged_texts_of_manifests_have_the_same_verdict(bundle: P
                     [b"0", b"-", b".0", b"e9", b'"', b",", b"\\u0000", b"{", b"]", b"\xc3", b"null"]
                 )
         path.write_bytes(data)
-        verdicts(bundle)
+        accepted += verdicts(bundle) == (None, None)
+    assert 5 < accepted < 250, "most damage is found, and some of it changes nothing that counts"
 
 
 def test_four_hundred_damaged_tables_have_the_same_verdict(bundle: Path) -> None:
@@ -290,33 +293,32 @@ def test_four_hundred_damaged_tables_have_the_same_verdict(bundle: Path) -> None
     listed(bundle, "draft.safetensors", whole)
     assert verdicts(bundle) == (None, None)
     end = 8 + int.from_bytes(whole[:8], "little")
+    accepted = 0
     for _ in range(400):
         data = bytearray(whole)
         for _ in range(rng.choice([1, 1, 3])):
             place = rng.randrange(end)
             data[place] = rng.choice([data[place] ^ 1 << rng.randrange(8), *b'0123456789"[]{},:-. '])
         (bundle / "draft.safetensors").write_bytes(data)
-        verdicts(bundle, verify=False)
+        accepted += verdicts(bundle, verify=False) == (None, None)
+    assert 5 < accepted < 200
 
 
 def test_a_small_stack_is_enough(bundle: Path) -> None:
     """Threads of phones have half a megabyte."""
-    done = []
 
-    def work() -> None:
+    def work() -> tuple[list[int], str]:
         with LibraryBundle(bundle) as opened:
             text = opened.text()
-            text.ask("x" * 1000)
-            done.append(text.render([{"role": "user", "content": "x"}]))
+            return text.ask("x" * 1000), text.render([{"role": "user", "content": "x"}])
 
+    expected = work()
     before = threading.stack_size(512 << 10)
     try:
-        for damage in ("", "unknown field", "manifest nested without end"):
-            if damage:
+        with ThreadPoolExecutor(1) as small:
+            assert small.submit(work).result() == expected
+            for damage in ("unknown field", "manifest nested without end"):
                 DAMAGES[damage][0](bundle)
-            thread = threading.Thread(target=work if not damage else lambda: verdicts(bundle))
-            thread.start()
-            thread.join()
+                assert None not in small.submit(verdicts, bundle).result()
     finally:
         threading.stack_size(before)
-    assert done

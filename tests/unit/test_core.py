@@ -559,11 +559,16 @@ def test_wrong_calls_are_refused_in_a_sentence_and_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"capacity": 2**40}, {"num_streams": 99}, {"top_k": 0, "num_streams": 3}, {"widths": {"": (4, 4)}}],
+    ("changes", "words"),
+    [
+        ({"capacity": 2**40}, "capacity"),
+        ({"num_streams": 99}, "streams"),
+        ({"top_k": 0, "num_streams": 3}, "top_k"),
+        ({"widths": {"": (4, 4)}}, "name"),
+    ],
 )
-def test_facts_that_cannot_be_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(CoreError):
+def test_facts_that_cannot_be_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(CoreError, match=words):
         CoreModel(replace(spec(), **changes))  # type: ignore[arg-type]
 
 

@@ -7,6 +7,8 @@ What the fuzzer found once, and what people reported, is in tests/corpus. A find
 from __future__ import annotations
 
 import json
+import shutil
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -45,10 +47,18 @@ def test_the_corpus_is_written_as_the_fuzzer_reads_it(seed: Path, tmp_path: Path
     """A mutation that does not fit would leave the bundle as it is, and prove nothing."""
     for number, case in enumerate(CORPUS):
         copy = tmp_path / str(number)
-        copy.mkdir()
-        for file in seed.iterdir():
-            (copy / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(seed, copy)
         damage(copy, case["damage"])
+        assert contents(copy) != contents(seed), case["name"]
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """By name, what each thing in the folder is."""
+    found: dict[str, object] = {}
+    for path in folder.iterdir():
+        plain = path.is_file() and not path.is_symlink()
+        found[path.name] = path.read_bytes() if plain else stat.S_IFMT(path.lstat().st_mode)
+    return found
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.full)])

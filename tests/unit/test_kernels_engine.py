@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from native_samples import said_by
 from streamfuse.kernels.packing import pack_q8_0
 from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
@@ -522,17 +523,22 @@ def test_an_idle_engine_sleeps(backend) -> None:
     assert time.process_time() - start < 0.1
 
 
-def test_the_read_bandwidth_is_a_sane_number() -> None:
+def test_bandwidth_of_too_many_threads_is_refused() -> None:
     from streamfuse.runtime.backends.executorch import read_bandwidth
 
-    assert 0.1 < read_bandwidth(1) < 10_000
+    with pytest.raises(BackendError, match="num_threads must lie between 0 and 64, not 65"):
+        read_bandwidth(65)
 
 
-def test_the_distance_of_two_cores_is_a_sane_number() -> None:
-    from streamfuse.runtime.backends.executorch import core_distance_ns
-
-    found = core_distance_ns()
-    assert found == 0 or 1 < found < 100_000, "nanoseconds; 0 where both threads share one core"
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets nobody choose cores")
+def test_there_is_no_distance_on_one_core() -> None:
+    script = """
+import os
+from streamfuse.runtime.backends.executorch import core_distance_ns
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+print(core_distance_ns())
+"""
+    assert said_by([sys.executable, "-c", script]) == "0.0\n"
 
 
 def test_engines_in_different_threads_do_not_disturb_each_other(program) -> None:
@@ -607,8 +613,9 @@ def test_missing_damaged_and_foreign_files_are_one_sentence(program, tmp_path: P
         ExecuTorchBackend(tmp_path / "nowhere.pte")
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(BackendError):
+        with pytest.raises(BackendError, match=f"{tmp_path / name}") as refused:
             ExecuTorchBackend(tmp_path / name)
+        assert "\n" not in str(refused.value)
 
 
 def test_planned_inputs_are_refused_with_the_remedy(tiny: TinyModel, tmp_path: Path) -> None:
@@ -660,11 +667,10 @@ get, count = library._ZN10executorch9extension10threadpool15get_pthreadpoolEv, l
 get.restype, count.argtypes, count.restype = ctypes.c_void_p, [ctypes.c_void_p], ctypes.c_size_t
 pool, before = get(), count(get())  # as another model's delegates would keep it
 with ExecuTorchProgram(sys.argv[1], num_threads=1), ExecuTorchProgram(sys.argv[1], num_threads=2):
-    assert get() == pool
-    assert count(pool) == 1
-assert (get(), count(pool)) == (pool, before)
+    print(get() == pool, count(pool))
+print(get() == pool, count(pool) - before)
 """
 
 
 def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) -> None:
-    subprocess.run([sys.executable, "-c", OTHERS_POOL, str(program[0])], check=True)
+    assert said_by([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"

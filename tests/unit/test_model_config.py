@@ -126,9 +126,18 @@ def test_the_parity_gate_stops_what_is_no_number(figure: str, value: float) -> N
         selftest.check({selftest.WALK: row}, selftest.FLOORS["float32"])
 
 
-@pytest.mark.parametrize("text", ['{"adapter_alpha": NaN}', '{"num_streams": "3"}', '{"parent_rank": 1.5}', "[1]", "5"])
-def test_stream_settings_of_a_wrong_kind_are_refused(text: str) -> None:
-    with pytest.raises((ValueError, TypeError)):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"adapter_alpha": NaN}', "adapter_alpha"),
+        ('{"num_streams": "3"}', "num_streams"),
+        ('{"parent_rank": 1.5}', "parent_rank"),
+        ("[1]", "cannot convert dictionary"),
+        ("5", "not iterable"),
+    ],
+)
+def test_stream_settings_of_a_wrong_kind_are_refused(text: str, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
         StreamConfig.from_json(text)
 
 
