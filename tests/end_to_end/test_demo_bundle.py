@@ -64,23 +64,14 @@ FLAGS = [[], ["--temperature", "0.8", "--top-p", "0.95", "--seed", "7"], ["--rep
 @pytest.mark.parametrize(
     ("prompt", "flags"),
     [
-        pytest.param(prompt, flags, marks=[] if at == of else pytest.mark.full)  # each of both once by default
+        # Sampled and with a penalty by default; the demo above is greedy.
+        pytest.param(prompt, flags, marks=[] if at == of > 0 else pytest.mark.full)
         for at, prompt in enumerate(PROMPTS)
         for of, flags in enumerate(FLAGS)
     ],
 )
 def test_speculation_changes_no_token(prompt: str, flags: list[str]) -> None:
     assert comparison(prompt, "--max-new-tokens", "40", *flags)["equal"] is True
-
-
-def test_every_width_gives_the_same_text() -> None:
-    manifest = json.loads((BUNDLE / "manifest.json").read_text(encoding="utf-8"))
-    widths = [str(method["rows"]) for name, method in manifest["methods"].items() if name.startswith("verify_")]
-    texts = {
-        streamfuse_command("run", str(BUNDLE), "Tell me a joke.", "--max-new-tokens", "32", *flags).stdout
-        for flags in ([["--width", width] for width in widths] + [["--no-speculation"]])
-    }
-    assert len(texts) == 1
 
 
 def test_a_chat_takes_several_turns() -> None:

@@ -426,7 +426,7 @@ def test_a_result_shows_its_text() -> None:
 def test_importing_the_package_is_light() -> None:
     code = (
         "import sys, time; began = time.perf_counter(); import streamfuse; spent = time.perf_counter() - began;"
-        "heavy = [name for name in ('torch', 'numpy', 'pydantic', 'tokenizers') if name in sys.modules];"
+        "heavy = [name for name in ('torch', 'numpy', 'pydantic', 'tokenizers', 'typer') if name in sys.modules];"
         "streamfuse.open, streamfuse.Model, streamfuse.export, streamfuse.pull;"
         "print(spent, heavy, 'torch' in sys.modules)"
     )
