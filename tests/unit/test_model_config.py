@@ -129,7 +129,7 @@ def test_the_parity_gate_stops_what_is_no_number(figure: str, value: float) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"adapter_alpha": NaN}', "adapter_alpha"),
+        ('{"adapter_alpha": NaN}', "NaN is not a JSON number"),
         ('{"num_streams": "3"}', "num_streams"),
         ('{"parent_rank": 1.5}', "parent_rank"),
         ("[1]", "cannot convert dictionary"),

@@ -42,13 +42,17 @@ def can_fail(node: Function) -> bool:
 def helpers_that_can_fail() -> dict[Path, set[str]]:
     """By file, the names of its functions and of those it takes from other files of tests/ that can fail, by
     themselves or by such functions that they call."""
-    found = {path: {name for name, one in functions(tree).items() if can_fail(one)} for path, tree in TREES.items()}
+    found, calls, taken = {}, {}, {}
+    for path, tree in TREES.items():
+        found[path] = {name for name, one in functions(tree).items() if can_fail(one)}
+        calls[path] = {name: called(one) for name, one in functions(tree).items()}
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        taken[path] = [(Path(f"{node.module}.py"), {one.name for one in node.names}) for node in imports]
     for _ in range(4):  # calls deep
-        for path, tree in TREES.items():
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ImportFrom) and (source := Path(f"{node.module}.py")) in TREES:
-                    found[path] |= found[source] & {one.name for one in node.names}
-            found[path] |= {name for name, one in functions(tree).items() if called(one) & found[path]}
+        for path in TREES:
+            for source, names in taken[path]:
+                found[path] |= found.get(source, set()) & names
+            found[path] |= {name for name, inner in calls[path].items() if inner & found[path]}
     return found
 
 
