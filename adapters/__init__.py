@@ -25,5 +25,5 @@ def find(name_or_path: str) -> Path:
     if path.is_file():
         return path
     raise FileNotFoundError(
-        f"--adapter {name_or_path}: no such file, and not one that ships ({', '.join(shipped()) or 'none'})"
+        f"{name_or_path}: no such file, and not an adapter that ships ({', '.join(shipped()) or 'none'})"
     )

@@ -21,7 +21,10 @@ def fitting(prompts: list[list[int]], manifest: Manifest, max_new_tokens: int) -
     room = manifest.cache.capacity - max_new_tokens
     found = [prompt for prompt in prompts if len(prompt) <= room]
     if not found:
-        raise PromptsError(f"no prompt with {max_new_tokens} new tokens fits into {manifest.cache.capacity} of context")
+        raise PromptsError(
+            f"no prompt with {max_new_tokens} new tokens fits into {manifest.cache.capacity} of context; lower "
+            "--max-new-tokens"
+        )
     return found
 
 

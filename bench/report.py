@@ -87,7 +87,6 @@ class Report:
     def write(self, path: Path) -> None:
         """ReportError where the file cannot be written."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.html(), encoding="utf-8")
         except OSError as error:
             raise ReportError(f"{path}: {error.strerror}") from None

@@ -205,7 +205,7 @@ def compare(
         TaskError: there is nothing to run.
     """
     if not prompts or not systems:
-        raise TaskError("there is no prompt to run" if systems else "--systems names no system")
+        raise TaskError("there is no prompt to run; give data with prompts" if systems else "--systems names no system")
     for system in systems:
         system.answer(settings.request(0, prompts[0], _WARM_UP_TOKENS))
     answers: dict[str, list[list[Answer]]] = {system.name: [[] for _ in prompts] for system in systems}

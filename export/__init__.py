@@ -34,14 +34,16 @@ def export(
 
     Raises:
         MissingExtra: a package is not installed; names the line that installs it.
+        LibraryError: the native library is not built, on which the proofs run; names the line that builds it.
         TypeError: an option that a plan does not have.
         KeyProblem: the file holds no such key.
         FileNotFoundError, PlanError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each;
             nothing is left behind.
     """
-    from streamfuse.extras import need_export
+    from streamfuse.extras import need_export, need_native
 
     need_export(str(plan.get("target", "")), str(plan.get("backend", "")))
+    need_native()
     from dataclasses import replace
     from pathlib import Path
 

@@ -25,7 +25,6 @@ def to_config(plan: ExportPlan) -> dict[str, Any]:
     left_out = ("output_dir", "overwrite", "schemes")
     found = {f.name: getattr(plan, f.name) for f in fields(plan) if f.name not in left_out}
     found["scheme"] = dict(plan.schemes)
-    found["stream_nodes"] = "all" if plan.stream_nodes is None else plan.stream_nodes
     return {name: _plain(value) for name, value in found.items() if value is not None}
 
 

@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 KERNEL_GROUP = 32
+ALL = "all"  # stream_nodes: each survivor
+_USUAL_WIDTH, _USUAL_STREAM_NODES = 8, 4
 
 
 class Schedule(str, Enum):
@@ -103,14 +105,16 @@ class ExportPlan:
         group_size: weights per scale where four bits are used.
         dtype: of the arithmetic and of weights that are not quantized: float16 or float32.
         layout: plain, or ane: channels first, with 1x1 convolutions; coreml.
-        compute_units: what Core ML may use; coreml.
-        minimum_deployment_target: oldest system that must run it; coreml.
+        compute_units: what Core ML may use; for Core ML alone, as a target or a backend. auto: cpu_and_ne.
+        minimum_deployment_target: oldest system that must run it, likewise. auto: iOS18.
         merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
             auto: off where the layers have four bits, which the sum would have to be rounded to anew.
         num_streams: streams to keep of the adapter's; None keeps all.
         widths: nodes T of each verify method, ascending.
+        default_width: the one to use where nobody chooses; None: the widest of at most 8 nodes, else the narrowest.
         prune_keep: nodes K that survive the pruner where T is larger, one number or one per width.
-        stream_nodes: survivors M that carry streams, likewise; None: all of them.
+        stream_nodes: survivors M that carry streams, likewise, or all; auto: 4. Deferred streams have a pass of their
+            own, so nothing else than auto goes with them.
         top_k: candidates per stream and node.
     """
 
@@ -124,18 +128,18 @@ class ExportPlan:
     group_size: int = 32
     dtype: str = AUTO
     layout: str = "plain"
-    compute_units: str = "cpu_and_ne"
-    minimum_deployment_target: str = "iOS18"
+    compute_units: str = AUTO
+    minimum_deployment_target: str = AUTO
     merge_adapter: str = AUTO
     max_context_len: int = 1024
     prefill_len: int = 64
     num_streams: int | None = None
     widths: tuple[int, ...] = (4, 8, 16)
     prune_keep: int | Mapping[int, int] = 8
-    stream_nodes: int | Mapping[int, int] | None = 4
+    stream_nodes: int | Mapping[int, int] | str = AUTO
     schedule: Schedule = Schedule.DEFERRED
     top_k: int = 32
-    default_width: int = 8
+    default_width: int | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -150,7 +154,10 @@ class ExportPlan:
         for width in self.widths:
             _check("--widths", width, 2, min(64, self.max_context_len // 2))
         self._check_per_width("--prune-keep", self.prune_keep, 1)
-        self._check_per_width("--stream-nodes", {} if self.stream_nodes is None else self.stream_nodes, 1)
+        self._check_stream_nodes()
+        if self.default_width is None:
+            fitting = [width for width in self.widths if width <= _USUAL_WIDTH]
+            object.__setattr__(self, "default_width", max(fitting, default=self.widths[0]))
         if self.default_width not in self.widths:
             raise PlanError(f"--default-width must be one of --widths {_listed(self.widths)}, not {self.default_width}")
         self._check_schemes()
@@ -172,8 +179,32 @@ class ExportPlan:
         check_choice("--dtype", self.dtype, choices.dtype, of_backend)
         check_choice("--layout", self.layout, LAYOUTS if self.target == "coreml" else LAYOUTS[:1], of_backend)
         check_choice("--merge-adapter", self.merge_adapter, (AUTO, "on", "off"))
-        check_choice("--compute-units", self.compute_units, COMPUTE_UNITS)
-        check_choice("--minimum-deployment-target", self.minimum_deployment_target, DEPLOYMENT_TARGETS)
+        if self.layout == "ane" and self.schedule is not Schedule.DEFERRED:
+            raise PlanError(f"--layout ane needs --schedule deferred, not {self.schedule.value}")
+        self._choose_for_core_ml("compute_units", COMPUTE_UNITS, "cpu_and_ne")
+        self._choose_for_core_ml("minimum_deployment_target", DEPLOYMENT_TARGETS, "iOS18")
+
+    def _choose_for_core_ml(self, name: str, choices: tuple[str, ...], usual: str) -> None:
+        """Options that only Core ML has; elsewhere they stay `auto`."""
+        flag, value = f"--{name.replace('_', '-')}", getattr(self, name)
+        if value != AUTO:
+            check_choice(flag, value, choices)
+        if "coreml" in (self.target, self.backend):
+            object.__setattr__(self, name, usual if value == AUTO else value)
+        elif value != AUTO:
+            raise PlanError(f"{flag} goes with --target coreml or --backend coreml, not with --backend {self.backend}")
+
+    def _check_stream_nodes(self) -> None:
+        if self.stream_nodes == AUTO:
+            return
+        if self.schedule is Schedule.DEFERRED:
+            raise PlanError(
+                "--stream-nodes goes with --schedule fused or both; deferred streams have a pass of their own"
+            )
+        if self.stream_nodes != ALL:
+            if isinstance(self.stream_nodes, str):
+                raise PlanError(f"--stream-nodes must be a number, numbers by width, or all, not {self.stream_nodes}")
+            self._check_per_width("--stream-nodes", self.stream_nodes, 1)
 
     def _check_per_width(self, flag: str, value: int | Mapping[int, int], low: int) -> None:
         for width, number in ({} if isinstance(value, int) else value).items():
@@ -197,6 +228,20 @@ class ExportPlan:
                     f"{', '.join(GRIDS)} with --backend kernels, not {part}={scheme}"
                 )
 
+        if self.backend == "vulkan":
+            for part in PARTS:
+                self._check_vulkan(part)
+
+    def _check_vulkan(self, part: Part) -> None:
+        """The delegate's products take int4 in groups and int8 by channel."""
+        scheme = self.part_scheme(part)
+        if scheme.bits == 4 and part == "embedding":
+            raise PlanError("--scheme embedding must be float or int8 with --backend vulkan, not int4")
+        if scheme.bits == 4 and scheme.group_size is None:
+            raise PlanError(f"--scheme {part}=int4 needs a group size with --backend vulkan, not channel")
+        if scheme.bits == 8 and scheme.group_size is not None and part != "embedding":
+            raise PlanError(f"--scheme {part}=int8 must be int8:channel with --backend vulkan, not {scheme.name}")
+
     @property
     def kernels(self) -> bool:
         """Whether the graphs use the operators of kernels/."""
@@ -205,9 +250,10 @@ class ExportPlan:
     @property
     def shapes(self) -> GraphShapes:
         keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
-        nodes = tuple(min(k, k if self.stream_nodes is None else _at(self.stream_nodes, w, k)) for w, k in keep)
-        if self.schedule is Schedule.DEFERRED:
-            nodes = (0,) * len(keep)
+        nodes = (0,) * len(keep)
+        if self.schedule is not Schedule.DEFERRED:
+            said = _USUAL_STREAM_NODES if self.stream_nodes == AUTO else self.stream_nodes
+            nodes = tuple(k if isinstance(said, str) else min(k, _at(said, w, k)) for w, k in keep)
         deferred = self.schedule is not Schedule.FUSED
         return GraphShapes(self.max_context_len, self.prefill_len, keep, self.top_k, nodes, deferred)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+from streamfuse.runtime.config import OptionError
+
 GROUP_SIZES = (32, 64, 128, 256)
 
 Part = Literal["embedding", "attention", "mlp", "head", "streams"]
@@ -13,8 +15,10 @@ GRIDS = ("q4_1", "q8_0")  # of the kernels' operators: names of llama.cpp's form
 DTYPE_BITS = {"float16": 16, "float32": 32}
 
 
-class PlanError(ValueError):
-    """A flag of the plan is out of range; the message names the flag and what is allowed."""
+class PlanError(OptionError):
+    """An option of the plan is out of range; the message names the option and what is allowed."""
+
+    keywords = {"scheme": "schemes"}  # noqa: RUF012 (never changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ RUNTIME_LIBRARIES = (  # what the engine links; each needs only those before it
 QUANTIZED_KERNELS = (
     "executorch_kernels_quantized"  # the engine loads it from the folder of libexecutorch when a graph asks
 )
+MOST_THREADS = 64  # of an engine, as kernels/ops/team.h has it; a test compares them
 VERSION_FILE = "executorch-version.txt"  # beside packaged copies: the executorch that engine and copies are from
 
 

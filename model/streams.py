@@ -156,7 +156,7 @@ class StreamFused(nn.Module):
             ValueError: there are not that many.
         """
         if not 1 <= count <= self.streams_config.num_streams:
-            raise ValueError(f"--num-streams must be from 1 to {self.streams_config.num_streams}, not {count}")
+            raise ValueError(f"num_streams must be from 1 to {self.streams_config.num_streams}, not {count}")
         self.streams_config = replace(self.streams_config, num_streams=count)
         if not self.streams_config.value_rotation:
             self.stream_embeddings = nn.Parameter(self.stream_embeddings[:count].detach())

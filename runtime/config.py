@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_STREAMS = "no streams in this bundle"
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+
+
+class OptionError(ValueError):
+    """A value that an option does not take, in one sentence with the range.
+
+    It is written with the flags of the command line, which shows `flags`. As text, which Python callers see, it has the
+    keywords: `--max-new-tokens` becomes `max_new_tokens`.
+    """
+
+    keywords: Mapping[str, str] = {}  # where a keyword is not its flag with underscores
+
+    def __init__(self, flags: str) -> None:
+        self.flags = flags
+        names = self.keywords
+        super().__init__(_FLAG.sub(lambda flag: names.get(flag[1]) or flag[1].replace("-", "_"), flags))
 
 
 class PromptError(ValueError):
@@ -18,7 +35,7 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How the next token is chosen. Temperature 0 is greedy. ValueError names the flag and its range."""
+    """How the next token is chosen. Temperature 0 is greedy. OptionError names the option and its range."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0 = off
@@ -43,12 +60,12 @@ class SamplingConfig:
 
 def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
     if not holds:
-        raise ValueError(f"--{flag} must be {range_}, not {value}")
+        raise OptionError(f"--{flag} must be {range_}, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """One generation. ValueError names the flag and its range."""
+    """One generation. OptionError names the option and its range."""
 
     max_new_tokens: int = 128
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -60,24 +77,25 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
-            raise ValueError(f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
+            raise OptionError(f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         if "" in self.stop_strings:
-            raise ValueError("--stop must not be empty")
+            raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")
         if any("\ud800" <= character <= "\udfff" for stop in self.stop_strings for character in stop):
-            raise ValueError("--stop must be UTF-8 text")
+            raise OptionError("--stop must be UTF-8 text; convert it")
 
     def stop_ids(self, spec: ModelSpec) -> frozenset[int]:
         """The tokens that end the text; they are neither delivered nor committed."""
         return frozenset(self.stop_token_ids) | frozenset(() if self.ignore_eos else spec.eos_token_ids)
 
     def width_for(self, spec: ModelSpec) -> int:
-        """Nodes per verify pass; 1 means `decode` only. ValueError for a width that the bundle does not have."""
+        """Nodes per verify pass; 1 means `decode` only. OptionError for a width that the bundle does not have."""
         widths = spec.verify_widths
         if self.fallback_reason(spec) is not None:
             return 1
         chosen = self.width or spec.default_width or widths[len(widths) // 2]
         if chosen not in widths:
-            raise ValueError(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {chosen}")
+            listed = ", ".join(map(str, widths))
+            raise OptionError(f"--width must be one of {listed} for this bundle, not {chosen}; without it, what pays")
         return chosen
 
     @property

@@ -79,6 +79,8 @@ def plan_for(checkpoint: tuple[Path, Path], output_dir: Path, **changes: Any) ->
         "top_k": 5,
         "default_width": 12,
     }
+    if changes.get("schedule") is Schedule.DEFERRED:
+        del settings["stream_nodes"]
     return ExportPlan(checkpoint[0], checkpoint[1], output_dir, **{**settings, **changes})
 
 

@@ -64,7 +64,7 @@ class LlamaCpp:
         self._context: Any = None
         self._model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
         if not self._model:
-            raise RivalError(f"{path}: llama.cpp cannot load this file")
+            raise RivalError(f"{path}: llama.cpp cannot load this file; name a GGUF of the same weights with --gguf")
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
         settings = api.llama_context_default_params()
         settings.n_ctx = settings.n_batch = capacity

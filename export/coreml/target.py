@@ -18,7 +18,7 @@ from streamfuse.runtime.backends.coreml import open_package
 from .. import facts, selftest
 from ..graphs import Method, Weights, build_methods
 from ..parts import part_sizes
-from ..plan import PARTS, ExportPlan, Part, PlanError
+from ..plan import PARTS, ExportPlan, Part
 from ..target import Progress, TargetFacts
 from . import convert, plain, report
 from .graphs import Graph, MaskedWeights
@@ -48,8 +48,6 @@ class CoreMLTarget:
 
     def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
         self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
-        if plan.layout == "ane" and any(carrying for _, _, carrying in plan.shapes.verify):
-            raise PlanError("--layout ane needs --schedule deferred")
         self.floor = selftest.FLOORS[plan.dtype]
         self.store = Store(plan)
 

@@ -28,7 +28,7 @@ class Form(stock.Form):
         self.plan = plan
 
     def scheme(self, part: Part) -> PartScheme:
-        """How a part's weights are stored; what a delegate cannot store is refused (PlanError)."""
+        """How a part's weights are stored; the plan has refused what a delegate cannot store."""
         return self.plan.part_scheme(part)
 
     def norm(self, norm: stock.Norm) -> nn.Module:

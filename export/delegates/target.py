@@ -26,7 +26,7 @@ class DelegateTarget:
     """See target.Target. What can be run here: Core ML's program by the emulator, Vulkan's graph by PyTorch.
 
     Raises:
-        PlanError: the backend's tools are missing, or it cannot store weights as the plan says.
+        PlanError: the backend's tools are missing.
     """
 
     def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:

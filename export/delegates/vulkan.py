@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from streamfuse.export import stock
 from streamfuse.export.graphs import Method, example_inputs
 from streamfuse.export.lower import quick_graphs
-from streamfuse.export.plan import ExportPlan, Part, PartScheme, PlanError
+from streamfuse.export.plan import ExportPlan, Part, PartScheme
 from streamfuse.export.quantize import Int8Linear, QuantizedEmbedding
 from streamfuse.export.weights import Weights
 
@@ -66,14 +66,7 @@ class ChannelLinear(Int8Linear):
 
 class DelegateForm(Form):
     def scheme(self, part: Part) -> PartScheme:
-        scheme = self.plan.part_scheme(part)
-        if scheme.bits == 4 and part == "embedding":
-            raise PlanError("--scheme embedding must be float or int8 with --backend vulkan, not int4")
-        if scheme.bits == 4 and scheme.group_size is None:
-            raise PlanError(f"--scheme {part}=int4 needs a group size with --backend vulkan, not channel")
-        if scheme.bits == 8 and scheme.group_size is not None and part != "embedding":
-            raise PlanError(f"--scheme {part}=int8 must be int8:channel with --backend vulkan, not {scheme.name}")
-        return replace(scheme, symmetric=True)
+        return replace(self.plan.part_scheme(part), symmetric=True)
 
     def norm(self, norm: stock.Norm) -> nn.Module:
         return Norm(norm)

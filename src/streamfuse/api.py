@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.bundle import Bundle, Manifest, open_bundle
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig, check_prompt
+from streamfuse.runtime.config import GenerationConfig, OptionError, SamplingConfig, check_prompt
 from streamfuse.text_io import Conversation, TextIO
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def config_of(
         width: nodes per verify pass; None: what pays, by the cost measured on this device.
 
     Raises:
-        ValueError: a value out of its range; names the flag.
+        OptionError: a value out of its range; names the keyword. It is a ValueError.
     """
     said = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
             "repetition_penalty": repetition_penalty}  # fmt: skip
@@ -75,7 +75,8 @@ def config_of(
     chosen: dict[str, Any] = {name: getattr(defaults, name) if said[name] is None else said[name] for name in _DEFAULTS}
     widths = [method.rows for method in manifest.verify_methods.values()]
     if speculative and width is not None and width not in widths:
-        raise ValueError(f"--width must be auto or one of {', '.join(map(str, widths))} for this bundle, not {width}")
+        listed = ", ".join(map(str, widths)) or "none, it drafts nothing"
+        raise OptionError(f"--width must be one of those of this bundle ({listed}), not {width}; without it, what pays")
     return GenerationConfig(
         max_new_tokens=defaults.max_new_tokens if max_new_tokens is None else max_new_tokens,
         sampling=SamplingConfig(seed=seed, **chosen),
@@ -107,7 +108,7 @@ class Model:
 
         Args:
             path: a folder that `streamfuse export` wrote.
-            threads: of the engine; None lets it choose.
+            threads: of the engine, 1 to 64; None lets it choose.
             cost_cache: remember what passes cost on this device; False measures it anew, about 100 ms.
             public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
                 Bundle it has no say: `open_bundle` takes it.
@@ -116,16 +117,20 @@ class Model:
         Raises:
             BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
             KeyProblem: `public_key` is no key.
+            OptionError: `threads` is out of range.
             TextError: the tokenizer or the chat template cannot be used.
             BackendError: the graphs cannot be loaded here.
             MissingExtra: a package is not installed; names the line that installs it.
         """
         from streamfuse.engines import need_engine
+        from streamfuse.kernels.library import MOST_THREADS
 
         if plan_cache is not None:
             message = "plan_cache is now cost_cache; the old name goes with streamfuse 0.3"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
             cost_cache = plan_cache
+        if threads is not None and not 1 <= threads <= MOST_THREADS:
+            raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
         self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
         need_engine(self.bundle)
         model = self.manifest.model
@@ -174,7 +179,7 @@ class Model:
         from streamfuse.runtime.tensors import map_tensors
 
         if self._closed:
-            raise CoreError("this model is closed")
+            raise CoreError("this model is closed; open its bundle again")
         started = time.perf_counter()
         backend = self._engine()
         device = device_of(self.bundle, self._threads)
@@ -221,7 +226,7 @@ class Model:
         if not self.text.can_chat:
             from streamfuse.text_io import TextError
 
-            raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use raw prompts")
+            raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
         self.config(**options)  # what is wrong with them is said now
         return Chat(self, self.session(), Conversation(self.text, system), options)
 

@@ -24,8 +24,13 @@ def need_engine(bundle: Bundle) -> None:
     """MissingExtra where the bundle's engine is not installed. Nothing is loaded to find out."""
     if bundle.manifest.target == "onnx":
         need("run-onnx")
-    if bundle.manifest.target == "coreml" and platform.system() == "Darwin":  # elsewhere it is emulated
+    if bundle.manifest.target == "coreml" and not emulated(bundle):
         need("run-coreml")
+
+
+def emulated(bundle: Bundle) -> bool:
+    """Whether streamfuse's own emulator stands in for the bundle's engine on this machine."""
+    return bundle.manifest.target == "coreml" and platform.system() != "Darwin"
 
 
 def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
@@ -51,7 +56,7 @@ def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
 
         raise BackendError(
             f"{bundle.folder} needs ExecuTorch's delegate {bundle.manifest.backend}, which is on devices;"
-            f" here run {' and '.join(_HERE)}"
+            f" here run {' and '.join(_HERE)}, so export it with `--backend kernels` to run it here"
         )
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 
@@ -67,28 +72,42 @@ def identity_of(bundle: Bundle) -> str:
     return hashlib.sha256("\n".join(f"{name} {files[name].sha256}" for name in sorted(files)).encode()).hexdigest()
 
 
-def device_of(bundle: Bundle, threads: int | None) -> str:
-    """What makes a pass cost differently: processor, cores, threads, and the engine's version or build."""
+def processor() -> str:
+    """The processor's name, as far as the system says one."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return model
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_of(bundle: Bundle, threads: int | None) -> str:
+    """What makes a pass cost differently: processor, cores, threads, and the engine's version or build."""
     forced = os.environ.get("STREAMFUSE_ISA", "")
     return (
-        f"{platform.system()} {platform.machine()}, {model}, {cores} cores, threads {threads or 'default'}, "
+        f"{platform.system()} {platform.machine()}, {processor()}, {cores()} cores, threads {threads or 'default'}, "
         f"{_engine_stamp(bundle)}" + (f", {forced}" if forced else "")
     )
+
+
+def cost_folder() -> Path:
+    """Where what passes cost is kept, a file per bundle and device. It may not be there."""
+    from streamfuse.model.pull import cache_root
+
+    return cache_root() / "costs"
 
 
 def cost_file(bundle: Bundle, device: str) -> Path:
     """Where the core keeps what passes cost, in the user's cache folder. The folder is made; it may be read-only."""
     import hashlib
 
-    from streamfuse.model.pull import cache_root
-
     key = hashlib.sha256(f"{identity_of(bundle)}\n{device}".encode()).hexdigest()[:24]
-    folder = cache_root() / "costs"
+    folder = cost_folder()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{key}.costs"

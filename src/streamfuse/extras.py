@@ -23,6 +23,16 @@ class Need:
     modules: tuple[str, ...]
     extras: str
 
+    @property
+    def missing(self) -> list[str]:
+        """Packages that are not installed, as pip knows them."""
+        return [package_of(module) for module in self.modules if not _is_installed(module)]
+
+    @property
+    def pip(self) -> str:
+        """The line that brings them."""
+        return f"pip install 'streamfuse[{self.extras}]'"
+
 
 _CHECKPOINT = ("filelock", "gguf", "huggingface_hub", "safetensors")
 _MODEL = ("torch", *_CHECKPOINT)
@@ -63,14 +73,20 @@ def need(name: str) -> None:
         MissingExtra: for example "pulling needs gguf, safetensors: pip install 'streamfuse[export]'".
     """
     work = NEEDS[name]
-    missing = [package_of(module) for module in work.modules if not _is_installed(module)]
-    if missing:
-        raise MissingExtra(f"{work.work} needs {', '.join(missing)}: pip install 'streamfuse[{work.extras}]'")
+    if missing := work.missing:
+        raise MissingExtra(f"{work.work} needs {', '.join(missing)}: {work.pip}")
 
 
 def need_export(target: str, backend: str) -> None:
     """`need` for an export to a target by a backend; empty words are the defaults."""
     need("export-onnx" if target == "onnx" else "export-coreml" if "coreml" in (target, backend) else "export")
+
+
+def need_native() -> None:
+    """LibraryError where the native library is not built, on which every bundle runs, also for an export's proofs."""
+    from streamfuse.kernels.library import find_core
+
+    find_core()
 
 
 def _is_installed(module: str) -> bool:

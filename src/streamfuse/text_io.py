@@ -72,7 +72,9 @@ class TextIO:
     def render_cut(self, messages: Sequence[Message]) -> str:
         """The same for `encode_rendered`: control tokens that messages spell are cut in two, at `_CUT`."""
         if self._template is None:
-            raise TextError("this bundle has no chat template; use --raw to complete plain text")
+            raise TextError(
+                "this bundle has no chat template, so it takes neither chats nor system messages; give it raw text"
+            )
         texts = [
             {**message, "content": self.cut(message["content"], f"{message['role']} message")} for message in messages
         ]

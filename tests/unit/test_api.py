@@ -150,18 +150,18 @@ def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"temperature": -1}, "--temperature must be a number of at least 0, not -1"),
-        ({"top_k": -1}, "--top-k must be an integer of at least 0 (0 = off), not -1"),
-        ({"top_p": 0}, "--top-p must be above 0 and at most 1 (1 = off), not 0"),
-        ({"min_p": 2}, "--min-p must be from 0 (off) to 1, not 2"),
-        ({"repetition_penalty": 0}, "--repetition-penalty must be a number above 0 (1 = off), not 0"),
-        ({"seed": -1}, "--seed must be from 0 to 2**64 - 1, not -1"),
-        ({"max_new_tokens": 0}, "--max-new-tokens must be at least 1, not 0"),
-        ({"width": 5}, "--width must be auto or one of 4, 8 for this bundle, not 5"),
-        ({"stop": [""]}, "--stop must not be empty"),
+        ({"temperature": -1}, "temperature must be a number of at least 0, not -1"),
+        ({"top_k": -1}, "top_k must be an integer of at least 0 (0 = off), not -1"),
+        ({"top_p": 0}, "top_p must be above 0 and at most 1 (1 = off), not 0"),
+        ({"min_p": 2}, "min_p must be from 0 (off) to 1, not 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be a number above 0 (1 = off), not 0"),
+        ({"seed": -1}, "seed must be from 0 to 2**64 - 1, not -1"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, not 0"),
+        ({"width": 5}, "width must be one of those of this bundle (4, 8), not 5; without it, what pays"),
+        ({"stop": [""]}, "stop must not be empty; leave it out to stop at the model's own end only"),
     ],
 )
-def test_an_option_out_of_range_is_the_command_lines_sentence(
+def test_an_option_out_of_range_is_named_by_its_keyword(
     model: streamfuse.Model, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
@@ -389,7 +389,7 @@ def test_after_close_everything_is_one_sentence(
         lambda: model.save(tmp_path / "saved"),
         lambda: model.restore(tmp_path / "saved"),
     ):
-        with pytest.raises(CoreError, match=r"^this model is closed$"):
+        with pytest.raises(CoreError, match=r"^this model is closed; open its bundle again$"):
             use()
     for use in (lambda: chat.send("b"), lambda: session.generate([1]), lambda: session.prepare(), chat.reset):
         with pytest.raises(CoreError, match=r"^this session is closed$"):
@@ -471,10 +471,10 @@ def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pyt
     [
         ({"widht": 4}, TypeError, "export has no option widht; its options are target, backend, quantize, schemes,"),
         ({"output_dir": "x"}, TypeError, "multiple values"),
-        ({"quantize": "8da3w"}, ValueError, "--quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not"),
-        ({"top_k": 65}, ValueError, "--top-k must be from 1 to 64, not 65"),
-        ({"target": "onnx", "backend": "kernels"}, ValueError, "--backend must be onnxruntime with --target onnx"),
-        ({"adapter": "nobody"}, FileNotFoundError, "--adapter nobody: no such file, and not one that ships"),
+        ({"quantize": "8da3w"}, ValueError, "quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not"),
+        ({"top_k": 65}, ValueError, "top_k must be from 1 to 64, not 65"),
+        ({"target": "onnx", "backend": "kernels"}, ValueError, "backend must be onnxruntime with target onnx"),
+        ({"adapter": "nobody"}, FileNotFoundError, "nobody: no such file, and not an adapter that ships"),
     ],
 )
 def test_a_wrong_option_of_an_export_is_one_sentence_before_anything_is_loaded(

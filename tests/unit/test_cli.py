@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ import fakes
 import streamfuse
 from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
 from streamfuse import engines
+from streamfuse.bundle import open_bundle
 from streamfuse.cli import app, chat, console, interrupt
+from streamfuse.kernels.library import MOST_THREADS
 
 STATS_KEYS = [
     "prompt_tokens", "generated_tokens", "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec",
@@ -84,7 +87,7 @@ def test_no_command_prints_the_help() -> None:
 
 def test_run_prints_the_text_only(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
     code, stdout, stderr = streamfuse_command("run", bundle, "hello")
-    assert (code, stderr) == (0, "")
+    assert (code, stderr) == (0, "The answer stops at 16 tokens; --max-new-tokens allows more.\n")
     assert len(stdout) == 17  # 16 letters by the bundle's sampling defaults, and a newline
     assert set(stdout) <= set("abcdefgh\n")
 
@@ -107,10 +110,54 @@ def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: lis
     assert facts["model_load_ms"] > 0
 
 
+def test_an_answer_that_the_model_ended_says_nothing_of_limits(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    _, whole, _ = streamfuse_command("run", bundle, "hello")
+    assert streamfuse_command("run", bundle, "hello", "--stop", whole[5:8])[2] == ""
+    assert "--max-new-tokens allows more" in streamfuse_command("chat", bundle, stdin="hello\n")[2]
+
+
+def test_a_core_ml_bundle_says_that_an_emulator_runs_it(
+    bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_bundle(bundle)
+    core_ml = replace(opened, manifest=opened.manifest.model_copy(update={"target": "coreml"}))
+    for system, expected in (("Linux", True), ("Darwin", False)):
+        monkeypatch.setattr(engines.platform, "system", lambda system=system: system)
+        assert (engines.emulated(core_ml), engines.emulated(opened)) == (expected, False)
+    monkeypatch.setattr(engines, "emulated", lambda bundle: True)
+    for command in (("run", bundle, "hi"), ("chat", bundle), ("inspect", bundle)):
+        code, _, stderr = streamfuse_command(*command)
+        assert (code, "streamfuse's emulator runs this bundle here" in stderr) == (0, True), stderr
+    for command in (("run", bundle, "hi", "--json"), ("inspect", bundle, "--json")):
+        assert streamfuse_command(*command)[2] == ""
+
+
+def test_threads_have_one_limit_and_it_names_its_flag(bundle: Path) -> None:
+    header = (Path(__file__).parents[2] / "kernels" / "ops" / "team.h").read_text(encoding="utf-8")
+    assert f"kMostThreads = {MOST_THREADS};" in header
+    assert "--threads" in refusal("run", bundle, "hi", "--threads", MOST_THREADS + 1, code=2)
+    assert "--threads" in refusal("bench", "latency", bundle, "--threads", MOST_THREADS + 1, code=2)
+    with pytest.raises(ValueError, match=f"^threads must be from 1 to {MOST_THREADS}, not 0$"):
+        streamfuse.open(bundle, threads=0)
+
+
+@pytest.mark.parametrize("command", [("tasks", "--data", "x.jsonl"), ("latency",)])
+def test_a_report_without_a_folder_is_refused_before_anything_is_measured(
+    command: tuple[str, ...], bundle: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "new" / "report.html"
+    words = refusal("bench", command[0], bundle, *command[1:], "--report", missing, code=2)
+    assert f"--report {missing}: there is no folder {tmp_path / 'new'}; make it first" in words
+    assert not missing.parent.exists()
+
+
 def test_an_old_flag_still_works_and_says_the_new_one(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
     code, text, said = streamfuse_command("run", bundle, "hello", "--no-plan-cache")
-    assert (code, said) == (0, "note: --no-plan-cache is now --no-cost-cache; the old name goes with streamfuse 0.3\n")
-    assert streamfuse_command("run", bundle, "hello", "--no_cost_cache") == (0, text, "")
+    note, limit = said.splitlines(keepends=True)
+    assert (code, note) == (0, "note: --no-plan-cache is now --no-cost-cache; the old name goes with streamfuse 0.3\n")
+    assert streamfuse_command("run", bundle, "hello", "--no_cost_cache") == (0, text, limit)
 
 
 def test_compare_as_json_is_to_the_key(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
@@ -205,7 +252,9 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
     assert "--top-p" in refusal("run", bundle, "hi", "--top-p", "0", code=2)
     assert "--repetition-penalty" in refusal("run", bundle, "hi", "--repetition-penalty", "0", code=2)
     assert "--max-new-tokens" in refusal("run", bundle, "hi", "--max-new-tokens", "0", code=2)
-    assert "--width must be auto or one of 4, 8" in refusal("run", bundle, "hi", "--width", "5", code=2)
+    assert "--width must be one of those of this bundle (4, 8), not 5" in refusal(
+        "run", bundle, "hi", "--width", "5", code=2
+    )
     assert "--stop" in refusal("run", bundle, "hi", "--stop", "", code=2)
     assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
     assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)
@@ -373,6 +422,13 @@ def test_ctrl_c_while_the_command_loads_leaves_without_a_word(after: float, bund
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr.strip()) == (130, b"", b"")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "streamfuse", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"streamfuse {streamfuse.__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "streamfuse", "inspect", "nowhere"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: nowhere: no such folder\n")
 
 
 def _subprocess(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

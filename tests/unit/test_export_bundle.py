@@ -319,7 +319,7 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
 @pytest.mark.parametrize("exported", ["kernels", FLOAT32], indirect=True)
 def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
-    fewer = {"schedule": Schedule.FUSED, "num_streams": 2, "stream_nodes": None, "widths": (4,), "default_width": 4}
+    fewer = {"schedule": Schedule.FUSED, "num_streams": 2, "stream_nodes": "all", "widths": (4,), "default_width": 4}
     plan = plan_for(checkpoint, tmp_path / "two", **{**KINDS[exported.kind], **fewer})
     export_bundle(plan)
     found = []

@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from coreml_bundles import CHUNK, KINDS, Made
-from export_samples import TEXT, VOCAB_SIZE, decode_rows, plan_for, prefill, verify_rows
+from export_samples import TEXT, VOCAB_SIZE, decode_rows, prefill, verify_rows
 from streamfuse.cli import app
-from streamfuse.export.coreml.target import DESCRIPTIONS, CoreMLTarget
-from streamfuse.export.plan import PlanError, Schedule
+from streamfuse.export.coreml.target import DESCRIPTIONS
 from streamfuse.export.selftest import FLOORS
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.coreml import open_package
@@ -159,13 +158,6 @@ def test_caches_of_unused_positions_do_not_matter(made: Made) -> None:
     dirty.truncate(19)
     rows = [decode_rows(backend, TEXT[19:22], 19) for backend in (clean, dirty)]
     np.testing.assert_array_equal(*rows)
-
-
-def test_the_neural_engines_layout_needs_the_deferred_schedule(made: Made) -> None:
-    plan = plan_for((made.plan.model, made.plan.adapter), made.plan.output_dir, target="coreml", layout="ane",
-                    schedule=Schedule.FUSED)  # fmt: skip
-    with pytest.raises(PlanError, match="--layout ane needs --schedule deferred"):
-        CoreMLTarget(plan, made.model, made.bundle.spec(), made.plan.output_dir, print)
 
 
 def test_a_folder_that_is_no_package_is_refused(made: Made) -> None:

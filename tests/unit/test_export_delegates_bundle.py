@@ -22,7 +22,6 @@ ONE_WIDTH: dict[str, Any] = {
     "widths": (4,),
     "default_width": 4,
     "prune_keep": 4,
-    "stream_nodes": None,
     "schedule": Schedule.DEFERRED,
 }
 
@@ -98,8 +97,8 @@ def test_a_delegate_that_is_not_here_is_named(tmp_path: Path) -> None:
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="--quantize must be one of none, int4, int8 with --backend coreml"):
+    with pytest.raises(PlanError, match="quantize must be one of none, int4, int8 with backend coreml"):
         _export(checkpoint, tmp_path / "a", backend="coreml", quantize=Quantize.INT4)
-    with pytest.raises(PlanError, match="--scheme embedding must be float or int8"):
+    with pytest.raises(PlanError, match="schemes embedding must be float or int8"):
         _export(checkpoint, tmp_path / "b", backend="vulkan", schemes={"embedding": "int4:32"})
     assert not (tmp_path / "a").exists()

@@ -83,7 +83,7 @@ def test_a_family_is_exported_and_run(
     family: str, form: str, checkpoints: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     """The export holds every method to its floor, through the target's engine or what stands for it here."""
-    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": None}
+    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
     options = options_of({**one_width, "schedule": Schedule.DEFERRED, **FORMS[form]})
     plan = plan_for(checkpoints[family], tmp_path / "bundle", **options)
     preview(plan)

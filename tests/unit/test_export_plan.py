@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"prune_keep": {8: 4}}, "--prune-keep names the width 8, which is not one of --widths 4,12"),
         ({"prune_keep": {12: 13}}, "--prune-keep must be from 1 to 12, not 13"),
         ({"stream_nodes": 0}, "--stream-nodes must be from 1 to 64, not 0"),
+        ({"stream_nodes": "some"}, "--stream-nodes must be a number, numbers by width, or all, not some"),
         ({"group_size": 64}, "--group-size must be 32 with --backend kernels, not 64"),
         ({"target": "tflite"}, "--target must be one of executorch, coreml, onnx, not tflite"),
         (
@@ -79,11 +81,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"dtype": "float16"}, "--dtype must be float32 with --backend kernels, not float16"),
         ({"layout": "ane"}, "--layout must be plain with --backend kernels, not ane"),
         (
-            {"compute_units": "gpu"},
+            {"compute_units": "gpu", "target": "coreml"},
             "--compute-units must be one of all, cpu_and_ne, cpu_and_gpu, cpu_only, not gpu",
         ),
         (
-            {"minimum_deployment_target": "iOS9"},
+            {"minimum_deployment_target": "iOS9", "backend": "coreml"},
             "--minimum-deployment-target must be one of iOS18, iOS26, macOS15, macOS26, not iOS9",
         ),
         (
@@ -110,7 +112,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError) as error:
         plan_for((Path(), Path()), Path("bundle"), **changes)
-    assert str(error.value) == message
+    assert error.value.flags == message
 
 
 @pytest.mark.parametrize(
@@ -129,23 +131,23 @@ def test_a_value_that_the_model_cannot_serve_is_named(
 ) -> None:
     with pytest.raises(PlanError) as error:
         preview(plan_for(checkpoint, tmp_path / "bundle", **changes))
-    assert str(error.value) == message
+    assert error.value.flags == message
 
 
 def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     bare = write_checkpoint(tmp_path / "bare", tiny_model({"pruner_rank": 0}))
     with pytest.raises(PlanError, match="at least 12 for this adapter, which has no pruner"):
         preview(plan_for(bare, tmp_path / "bundle"))
-    with pytest.raises(PlanError, match="--stream-nodes must be as many as are kept for this adapter"):
+    with pytest.raises(PlanError, match="stream_nodes must be as many as are kept for this adapter"):
         preview(plan_for(bare, tmp_path / "bundle", prune_keep=12))
-    plan = plan_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes=None)
+    plan = plan_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes="all")
     assert preview(plan).parts["streams"].parameters > 0
 
 
 def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
     changes = {"num_attention_heads": 8, "num_key_value_heads": 4}
     own = write_checkpoint(tmp_path / "narrow", tiny_model(**changes), **changes)
-    with pytest.raises(PlanError, match=r"--backend kernels needs heads of a multiple of 16.*; use --backend xnnpack"):
+    with pytest.raises(PlanError, match=r"backend kernels needs heads of a multiple of 16.*; use backend xnnpack"):
         preview(plan_for(own, tmp_path / "bundle"))
     preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
 
@@ -154,7 +156,7 @@ def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
     ("changes", "expected"),
     [
         ({}, [(4, 4, 4), (12, 6, 3)]),
-        ({"prune_keep": {4: 2}, "stream_nodes": None}, [(4, 2, 2), (12, 12, 12)]),
+        ({"prune_keep": {4: 2}, "stream_nodes": "all"}, [(4, 2, 2), (12, 12, 12)]),
         ({"prune_keep": 3, "stream_nodes": 8}, [(4, 3, 3), (12, 3, 3)]),
         ({"schedule": Schedule.DEFERRED}, [(4, 4, 0), (12, 6, 0)]),
         ({"schedule": Schedule.BOTH, "stream_nodes": 1}, [(4, 4, 1), (12, 6, 1)]),
@@ -166,6 +168,26 @@ def test_a_plan_says_nodes_survivors_and_carriers_of_each_width(
     plan = plan_for((Path(), Path()), Path("bundle"), **changes)
     assert plan.shapes.verify == expected
     assert plan.shapes.deferred == ("schedule" in changes)
+
+
+def test_python_reads_keywords_where_the_command_line_reads_flags() -> None:
+    with pytest.raises(PlanError) as error:
+        plan_for((Path(), Path()), Path("bundle"), default_width=8)
+    assert str(error.value) == "default_width must be one of widths 4,12, not 8"
+    with pytest.raises(PlanError, match=r"^schemes does not go with backend xnnpack"):
+        plan_for((Path(), Path()), Path("bundle"), backend="xnnpack", schemes={"head": "q4_1"})
+
+
+@pytest.mark.parametrize(("widths", "chosen"), [((4,), 4), ((4, 8, 16), 8), ((4, 6), 6), ((16, 32), 16)])
+def test_the_default_width_follows_the_widths(widths: tuple[int, ...], chosen: int) -> None:
+    assert ExportPlan(Path(), Path(), Path("bundle"), widths=widths).default_width == chosen
+
+
+def test_options_of_core_ml_are_chosen_where_they_mean_something() -> None:
+    for where, units in (({"target": "coreml"}, "cpu_and_ne"), ({"backend": "coreml"}, "cpu_and_ne"), ({}, "auto")):
+        plan = ExportPlan(Path(), Path(), Path("bundle"), **where)
+        assert plan.compute_units == units
+        assert replace(plan, model=Path("other")) == replace(plan, model=Path("other"), compute_units=units)
 
 
 def without_tokenizer(folder: Path) -> None:
@@ -261,6 +283,8 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
         "2",
         "--prune-keep",
         "8:4,16:8",
+        "--schedule",
+        "both",
         "--stream-nodes",
         "all",
         "--scheme",
@@ -281,6 +305,21 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
     ("flags", "words"),
     [
         (["--quantize", "4bit"], "--quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not 4bit"),
+        (
+            ["--backend", "qnn"],
+            "--backend must be one of kernels, xnnpack, coreml, vulkan with --target executorch, not qnn",
+        ),
+        (
+            ["--compute-units", "all"],
+            "--compute-units goes with --target coreml or --backend coreml, not with --backend k",
+        ),
+        (
+            ["--minimum-deployment-target", "iOS26", "--target", "onnx"],
+            "--minimum-deployment-target goes with --target coreml or --backend coreml, not with --backend onnxruntime",
+        ),
+        (["--stream-nodes", "4"], "--stream-nodes goes with --schedule fused or both"),
+        (["--target", "coreml", "--layout", "ane", "--schedule", "both"], "--layout ane needs --schedule deferred"),
+        (["--backend", "vulkan", "--scheme", "mlp=int8:32"], "--scheme mlp=int8 must be int8:channel with --backend v"),
         (["--backend", "maybe"], "--backend must be one of kernels, xnnpack, coreml, vulkan"),
         (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
         (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),
@@ -291,7 +330,10 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
         (["--backend", "xnnpack", "--group-size", "128"], "--group-size must divide this model's sizes"),
         (["--top-k", "65"], "--top-k must be from 1 to 64, not 65"),
         (["--max-context-len", "4096"], "--max-context-len must be from 32 to 128 for this model, not 4096"),
-        (["--adapter", "no-such-adapter"], "--adapter no-such-adapter: no such file"),
+        (
+            ["--adapter", "no-such-adapter"],
+            "--adapter no-such-adapter: no such file, and not an adapter that ships (chat-lossless, ",
+        ),
     ],
 )
 def test_a_wrong_flag_is_one_line(checkpoint: Checkpoint, tmp_path: Path, flags: list[str], words: str) -> None:
@@ -343,7 +385,7 @@ def test_a_config_file_gives_the_flags_that_the_command_line_leaves_out(checkpoi
 
 
 def test_a_plan_read_from_its_own_report_is_the_same_plan(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    plan = plan_for(checkpoint, tmp_path / "bundle", target="onnx", schemes={"mlp": "int8"}, stream_nodes=None)
+    plan = plan_for(checkpoint, tmp_path / "bundle", target="onnx", schemes={"mlp": "int8"}, stream_nodes="all")
     config = write_config(tmp_path, json.dumps(to_config(plan)))  # JSON is YAML
     result = CliRunner().invoke(app, ["export", "-o", str(plan.output_dir), "--config", config, "--dry-run", "--json"])
     assert result.exit_code == 0, result.stderr

@@ -97,6 +97,18 @@ def test_a_command_asks_before_it_begins(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["export -o new", "export -o new --target onnx", "bench scale"])
+def test_an_engine_that_is_not_built_is_said_before_work_begins(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMFUSE_ENGINE", str(tmp_path / "nowhere.so"))
+    result = CliRunner().invoke(app, command.split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "nowhere.so, which is not a file" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("target", "system", "missing", "line"),
     [

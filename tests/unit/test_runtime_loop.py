@@ -8,7 +8,7 @@ import pytest
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import BackendError, ModelSpec
-from streamfuse.runtime.config import NO_STREAMS, OFF_BY_REQUEST, GenerationConfig, PromptError
+from streamfuse.runtime.config import NO_STREAMS, OFF_BY_REQUEST, GenerationConfig, OptionError, PromptError
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.tree import Tree
@@ -172,7 +172,7 @@ def test_a_prompt_out_of_range_is_refused_before_the_first_pass(prompt: list[int
 
 
 def test_a_width_that_the_bundle_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match="--width must be one of 2, 4, 8 for this bundle, not 5"):
+    with pytest.raises(ValueError, match="width must be one of 2, 4, 8 for this bundle, not 5"):
         list(Loop(ArithmeticBackend(spec()), [1], GenerationConfig(width=5)).run())
 
 
@@ -218,7 +218,17 @@ def test_each_token_says_whether_it_was_drafted() -> None:
     assert [one.drafted for one in loop.run()] == [False, True, True, True, False, True, True, True, False]
 
 
-@pytest.mark.parametrize("setting", [{"max_new_tokens": 0}, {"stop_strings": ("",)}])
-def test_a_setting_that_cannot_work_is_refused_by_its_flag(setting: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"^--"):
+@pytest.mark.parametrize(
+    ("setting", "flag", "keyword"),
+    [
+        ({"max_new_tokens": 0}, "--max-new-tokens must", "max_new_tokens must"),
+        ({"stop_strings": ("",)}, "--stop", "stop"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named_as_flag_and_as_keyword(
+    setting: dict[str, object], flag: str, keyword: str
+) -> None:
+    with pytest.raises(OptionError) as error:
         GenerationConfig(**setting)
+    assert error.value.flags.startswith(flag)
+    assert str(error.value).startswith(keyword)

@@ -117,13 +117,13 @@ def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, 
 def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert "nope.jsonl: no such file" in refused("distill", tmp_path / "nope.jsonl", out, "--model", model)
-    assert "batch_size must be at least 1" in refused("distill", prompts, out, "--model", model, "--batch-size", 0)
+    assert "--batch-size must be at least 1" in refused("distill", prompts, out, "--model", model, "--batch-size", 0)
     assert "not a model name" in refused("distill", prompts, out, "--model", tmp_path / "missing")
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"prompt": "x"}\n{"text": "y"}\n')
     assert "bad.jsonl, line 2: no field 'prompt'; the row has text" in refused("distill", bad, out, "--model", model)
     assert "there is no format 'x'; the formats are e2e," in refused("distill", prompts, out, "--format", "x")
-    assert "top_p must be above 0" in refused("distill", prompts, out, "--model", model, "--top-p", 0)
+    assert "--top-p must be above 0" in refused("distill", prompts, out, "--model", model, "--top-p", 0)
     assert "--device nope cannot be used" in refused("distill", prompts, out, "--model", model, "--device", "nope")
     (model / "tokenizer_config.json").unlink()
     assert "no chat template" in refused("distill", prompts, out, "--model", model)
@@ -136,13 +136,39 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     answers(model, prompts, tmp_path / "d.jsonl")
     data = ("--data", tmp_path / "d.jsonl")
     assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
-    assert "num_streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
+    assert "--num-streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "epochs must be a positive number" in refused("train", *data, *out, "--epochs", 0)
-    assert "num_msa_layers does not go with it" in refused(
+    (tmp_path / "a").touch()
+    assert "--init-adapter brings its own stream settings, so num_msa_layers does not go with it" in refused(
         "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-msa-layers", 2
     )
-    assert "a: no such adapter file" in refused("train", *data, *out, "--held-out", 4, "--init-adapter", tmp_path / "a")
+    for flag in ("--init-adapter", "--base-adapter"):
+        assert f"{flag} nobody: no such file, and not an adapter that ships" in refused(
+            "train", *data, *out, flag, "nobody"
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--set", "max_steps=5"), "--set goes with --recipe; without one, say it by the setting's own flag"),
+        (("--sweep", "max_steps=5,9"), "--sweep goes with --recipe; without one, run this command once per value"),
+        (("--data-root", "data"), "--data-root goes with --recipe; without one, --data takes whole paths"),
+    ],
+)
+def test_flags_of_recipes_are_refused_without_one(flags: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    assert words in refused("train", "--data", "answers.jsonl", "-o", tmp_path / "run", *flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_distill_takes_a_shipped_adapter_by_name(prompts: Path, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert "--adapter nobody: no such file, and not an adapter that ships" in refused(
+        "distill", prompts, out, "--model", model, "--adapter", "nobody"
+    )
+    said = refused("distill", prompts, out, "--model", model, "--adapter", "e2e-lossless")
+    assert "e2e-lossless.safetensors" in said  # it was found, and is another base's
 
 
 RECIPE = """

@@ -13,7 +13,9 @@ from streamfuse import __version__
 from .console import say
 from .errors import OneLineErrors
 
-COMMANDS = ("pull", "invent", "distill", "train", "export", "keys", "sign", "inspect", "run", "chat", "bench")
+COMMANDS = (
+    "pull", "data", "invent", "distill", "train", "export", "keys", "sign", "inspect", "run", "chat", "bench", "doctor",
+)  # fmt: skip
 
 _OLD_FLAGS = {"no-plan-cache": "no-cost-cache"}  # of 0.1; they go with 0.3
 

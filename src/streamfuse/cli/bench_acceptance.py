@@ -16,7 +16,7 @@ from rich.table import Table
 from streamfuse.api import Model
 from streamfuse.extras import need
 
-from . import options
+from . import complete, options
 from .console import err, out, print_json
 from .engine import loaded
 from .pull import DEFAULT_MODEL
@@ -35,10 +35,18 @@ def register(bench: typer.Typer) -> None:
 def acceptance(
     data: Annotated[str, typer.Option(metavar="DATA", help=options.DATA_HELP)],
     bundle: Annotated[
-        str | None, typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.")
+        str | None,
+        typer.Argument(
+            metavar="BUNDLE", help="Folder that `streamfuse export` wrote.", autocompletion=complete.bundles
+        ),
     ] = None,
     adapter: Annotated[
-        Path | None, typer.Option(help="Measure this adapter file instead of a bundle.", show_default="none")
+        str | None,
+        typer.Option(
+            help="Measure this adapter instead of a bundle: name of a shipped one, or a file.",
+            show_default="none",
+            autocompletion=complete.adapters,
+        ),
     ] = None,
     model: Annotated[str, typer.Option(help="With --adapter: its base model.")] = DEFAULT_MODEL,
     limit: Annotated[
@@ -84,17 +92,19 @@ def acceptance(
         raise typer.BadParameter("give a BUNDLE, or --adapter")
     if adapter and temperature:
         raise typer.BadParameter("--adapter replays greedy text, so --temperature does not go with it")
+    file = None
     if adapter is not None:
         need("bench-adapter")
+        file = options.adapter_file("--adapter", adapter)
     source = options.data_template(template, completion)
     samples = spread(merged(read_samples(data, format_, source, split=split)), limit)
     if needs_rouge(samples):
         need("rouge")
     settings = AcceptanceSettings(width or _REPLAY_WIDTH, max_new_tokens, temperature, seed, not no_plain)
-    if bundle is not None:
-        result, settings = _run(bundle, samples, settings, width, threads)
+    if file is not None:
+        result = _replay(file, model, samples, settings)
     else:
-        result = _replay(adapter, model, samples, settings)
+        result, settings = _run(str(bundle), samples, settings, width, threads)
     found = {**result.to_dict(), "settings": {"data": data, **asdict(settings)}}
     if json_:
         print_json(found)
@@ -112,7 +122,7 @@ def _run(
     model = Model(bundle, threads=threads, cost_cache=False)
     widths = model.bundle.spec().verify_widths
     if not widths:
-        raise typer.BadParameter(f"{bundle}: this bundle has no streams, so nothing is drafted")
+        raise typer.BadParameter(f"{bundle}: this bundle has no streams, so nothing is drafted; name one that has")
     if width is not None and width not in widths:
         raise typer.BadParameter(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {width}")
     settings = replace(settings, width=width or widths[-1])
@@ -120,13 +130,12 @@ def _run(
         return measure_bundle(session, model.text, samples, settings, advance), settings
 
 
-def _replay(adapter: Path | None, model: str, samples: list[Sample], settings: AcceptanceSettings) -> Acceptance:
+def _replay(adapter: Path, model: str, samples: list[Sample], settings: AcceptanceSettings) -> Acceptance:
     from streamfuse.bench.acceptance import measure_adapter
     from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.prompts import open_text
 
-    assert adapter is not None
     template = read_adapter(adapter)[2].get("chat_template")
     folder = resolve_model(model)
     fused = load_stream_fused(load_base(folder), adapter)

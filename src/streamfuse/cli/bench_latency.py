@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,9 +26,7 @@ def latency(
     threads: options.Threads = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes of each method; medians count.")] = 30,
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
-    ] = None,
+    report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Time of every method and of its parts, GB/s against the machine's read bandwidth, and GMAC/s.
@@ -44,8 +41,7 @@ def latency(
     streamfuse bench latency build/demo --threads 2 --context 512 --report build/latency.html --json
     """
     need("bench-latency")
-    if report is not None:
-        need("report")
+    options.check_report(report)
     from streamfuse.bench.latency import LatencySettings, measure
     from streamfuse.bench.latency_report import latency_report
     from streamfuse.bench.loop_cost import loop_costs

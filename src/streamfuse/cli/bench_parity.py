@@ -61,6 +61,10 @@ def parity(
 
     opened = [Model(bundle) for bundle in bundles]
     first = opened[0].bundle.spec()
+    if not first.verify_widths:
+        raise typer.BadParameter(
+            f"{bundles[0]}: this bundle has no streams, so there is nothing to compare; name another first"
+        )
     width = width or first.default_width or first.verify_widths[-1]
     try:
         check_comparable([one.bundle for one in opened], width)
@@ -105,7 +109,9 @@ def _prompts(text: TextIO, data: list[str], format_: str | None, limit: int, roo
         samples = [s for s in merged(read_samples(source, format_)) if len(encode_prompt(s, text)) <= room]
         found += [encode_prompt(sample, text) for sample in spread(samples, limit)]
     if not found:
-        raise typer.BadParameter(f"no prompt fits into {room} tokens")
+        raise typer.BadParameter(
+            f"--data {', '.join(data)}: no prompt fits into the {room} tokens that --max-new-tokens leaves; lower it"
+        )
     return found
 
 

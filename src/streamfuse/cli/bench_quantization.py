@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfuse.adapters import DEFAULT, find
+from streamfuse.adapters import DEFAULT
 from streamfuse.extras import need
 
 from . import options, tables
@@ -63,7 +63,7 @@ def quantization(
         ),
     ],
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
-    adapter: Annotated[str, typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.")] = DEFAULT,
+    adapter: options.AdapterName = DEFAULT,
     choice: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,9 +98,10 @@ def quantization(
     names = list(choice or CHOICES)
     try:
         choices = {name or "kernels": parse_choice(name) for name in names}
-        adapter_path = find(adapter)
-    except (PlanError, FileNotFoundError) as error:
-        raise typer.BadParameter(str(error)) from None
+    except PlanError as error:
+        raise typer.BadParameter(options.in_flags(error)) from None
+    adapter_path = options.adapter_file("--adapter", adapter)
+    options.check_place("--output", output)
     folder = resolve_model(model)
     texts = _texts(folder, data, format_, tokens)
     bench = Bench(load_stream_fused(load_base(folder), adapter_path), texts, width)

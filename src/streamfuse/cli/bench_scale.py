@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfuse.extras import need
+from streamfuse.extras import need, need_native
 
 from . import options, tables
 from .console import out, print_json, say
@@ -50,6 +50,7 @@ def scale(
     streamfuse bench scale --shapes 135M,1B --contexts 64,4096 --keep --json
     """
     need("bench-scale")
+    need_native()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is loaded, here and in the exports
     from streamfuse.bench.scale import LeftOut, Scale, lines_of, rows, shape_of
 

@@ -13,7 +13,7 @@ import typer
 from streamfuse.api import Model
 from streamfuse.extras import MissingExtra, need
 
-from . import options, tables
+from . import complete, options, tables
 from .console import err, out, print_json, say
 from .engine import loaded
 
@@ -39,7 +39,12 @@ def tasks(
     repetitions: Annotated[int, typer.Option(min=1, help="Times that every system answers every prompt.")] = 5,
     systems: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Of plain, speculative, llama.cpp.", show_default="all that are here"),
+        typer.Option(
+            metavar="NAME,...",
+            help="Of plain, speculative, llama.cpp.",
+            show_default="all that are here",
+            autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
+        ),
     ] = None,
     gguf: Annotated[
         Path | None,
@@ -47,7 +52,11 @@ def tasks(
     ] = None,
     adapter: Annotated[
         str | None,
-        typer.Option(help="Adapter that the bundle was exported with, as a file.", show_default="the shipped one"),
+        typer.Option(
+            help="Adapter that the bundle was exported with: name of a shipped one, or a file.",
+            show_default="the one that the bundle names",
+            autocompletion=complete.adapters,
+        ),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="0 is greedy.", show_default=f"0; 1.5 for {ADVERSARIAL}")
@@ -57,9 +66,7 @@ def tasks(
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "test",
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
-    ] = None,
+    report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
@@ -75,8 +82,7 @@ def tasks(
 
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
-    if report is not None:
-        need("report")
+    options.check_report(report)
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.prompts import (
         ADVERSARIAL_PROMPTS,
@@ -90,6 +96,7 @@ def tasks(
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
+    own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
     opened = Model(bundle, threads=threads, cost_cache=False)
@@ -102,7 +109,7 @@ def tasks(
     prompts = fitting(asked, manifest, max_new_tokens)
     if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
-    rival = _rival(names, gguf, adapter, opened, asked_for=systems is not None)
+    rival = _rival(names, gguf, own_adapter, opened, asked_for=systems is not None)
     with loaded(opened, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
         facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
         used = engine_threads(session.backend)
@@ -142,7 +149,7 @@ def _own(names: list[str], session: Session) -> list[System]:
     return [OwnRuntime(session, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
 
 
-def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Model, asked_for: bool) -> Path | None:
+def _rival(names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool) -> Path | None:
     """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
     from streamfuse.bench.rivals.llama_cpp import RivalError
     from streamfuse.bench.systems import LLAMA_CPP
@@ -159,7 +166,7 @@ def _rival(names: list[str], gguf: Path | None, adapter: str | None, opened: Mod
         return None
 
 
-def _gguf(gguf: Path | None, adapter: str | None, opened: Model) -> Path:
+def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
     """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
     from streamfuse.adapters import find
     from streamfuse.bench.rivals.gguf_weights import gguf_of, merged_gguf
@@ -173,8 +180,9 @@ def _gguf(gguf: Path | None, adapter: str | None, opened: Model) -> Path:
     manifest = opened.manifest
     checkpoint = resolve_model(manifest.model.name, offline=True)
     source = gguf_of(checkpoint, manifest)
-    name = adapter or manifest.speculation.adapter
-    return source if name is None else merged_gguf(source, checkpoint, find(name), cache_root() / "rivals")
+    name = manifest.speculation.adapter
+    file = adapter or (None if name is None else find(name))
+    return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / "rivals")
 
 
 @contextmanager

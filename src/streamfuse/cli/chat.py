@@ -11,9 +11,9 @@ import typer
 from streamfuse.api import Model
 from streamfuse.text_io import Conversation, TextError
 
-from . import options, tables
+from . import drafts, options, tables
 from .console import out, read_input, say
-from .engine import loaded
+from .engine import loaded, tell_emulated, tell_limit
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def chat(
     width: options.Width = options.AUTO,
     no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
+    show_drafts: options.ShowDrafts = False,
     public_key: options.PublicKey = None,
 ) -> None:
     """Talk with the model; Ctrl-C ends an answer, not the program.
@@ -58,6 +59,8 @@ def chat(
 
     streamfuse chat build/demo
 
+    streamfuse chat build/demo --show-drafts
+
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
     model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
@@ -67,18 +70,22 @@ def chat(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
     ).config(model.manifest)  # fmt: skip
+    tell_emulated(model.bundle)
     with loaded(model, plan=config.needs_plan) as session:
         say(f"{model.manifest.model.name}. {_HELP}")
-        _Terminal(session, Conversation(model.text, system), config).talk()
+        _Terminal(session, Conversation(model.text, system), config, show_drafts).talk()
 
 
 class _Terminal:
     """Reads lines, obeys commands, streams answers."""
 
-    def __init__(self, session: Session, conversation: Conversation, config: GenerationConfig) -> None:
+    def __init__(
+        self, session: Session, conversation: Conversation, config: GenerationConfig, show_drafts: bool
+    ) -> None:
         self._session = session
         self._conversation = conversation
         self._config = config
+        self._show_drafts = show_drafts
         self._last: dict[str, Any] | None = None
 
     def talk(self) -> None:
@@ -128,10 +135,7 @@ class _Terminal:
             say(f"{error}. /reset begins anew.", "yellow")
             return
         with stop_on_interrupt(generation.stop) as interrupted:
-            for piece in generation:
-                sys.stdout.write(piece.text)
-                sys.stdout.flush()
-        print()
+            drafts.write(generation, self._show_drafts)
         if interrupted and not generation.token_ids:
             self._conversation.take_back()
         else:
@@ -141,6 +145,7 @@ class _Terminal:
             say("(stopped)")
         elif self._last["finish_reason"] == "context":
             say("The context is full. /reset begins anew.", "yellow")
+        tell_limit(generation, self._config)
 
 
 def read_line() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -10,8 +11,9 @@ from rich.console import Console
 from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.text_io import TextError
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+_NO_COLOR = bool(os.environ.get("NO_COLOR"))  # then no escape codes for styles either, such as bold
+out = Console(highlight=False, color_system=None if _NO_COLOR else "auto")
+err = Console(stderr=True, highlight=False, color_system=None if _NO_COLOR else "auto")
 
 MOST_BYTES = 4 << 20  # of a prompt; no context holds that much text
 

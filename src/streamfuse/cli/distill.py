@@ -10,7 +10,7 @@ import typer
 
 from streamfuse.extras import need
 
-from . import options
+from . import complete, options
 from .console import err, say
 from .pull import DEFAULT_MODEL
 
@@ -23,12 +23,17 @@ def register(app: typer.Typer) -> None:
 
 
 def distill(
+    ctx: typer.Context,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help=options.DATA_HELP)],
     out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Answers are appended; those there are skipped.")],
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[
-        Path | None,
-        typer.Option(help="Adapter file: the base that it tunes answers, in its chat template.", show_default="none"),
+        str | None,
+        typer.Option(
+            help="Name of a shipped adapter, or a file: the base that it tunes answers, in its chat template.",
+            show_default="none",
+            autocompletion=complete.adapters,
+        ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens per answer at most.")] = 128,
     max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are left out.")] = 144,
@@ -76,15 +81,16 @@ def distill(
     try:
         config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed, dtype)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
+    tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
     folder = resolve_model(model, offline=offline)
-    text = open_text(folder, _chat_template(adapter) if adapter else None)
+    text = open_text(folder, _chat_template(tuned) if tuned else None)
     items = prompt_items(samples, text, system, seed, limit)
     todo = pending(items, out, config)
     n_long = sum(len(item["input_ids"]) > max_prompt_tokens for item in items)
     n_done = len(items) - n_long - len(todo)
-    writer = _on_device(load_writer(folder, adapter, config), device)
+    writer = _on_device(load_writer(folder, tuned, config), device)
     say(f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go.")
     n_tokens, started = 0, time.perf_counter()
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))

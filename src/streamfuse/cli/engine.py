@@ -7,10 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from streamfuse import engines
 from streamfuse.api import Model
+from streamfuse.bundle import Bundle
+
+from .console import say
 
 if TYPE_CHECKING:
-    from streamfuse.runtime.session import Session
+    from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.runtime.session import Generation, Session
+
+
+def tell_emulated(bundle: Bundle) -> None:
+    """A line about who runs a Core ML bundle where there is no Core ML."""
+    if engines.emulated(bundle):
+        say("Core ML is on Apple's systems only; streamfuse's emulator runs this bundle here, much slower.")
+
+
+def tell_limit(generation: Generation, config: GenerationConfig) -> None:
+    """A line where the limit ended an answer, not the model."""
+    if generation.statistics["finish_reason"] == "length":
+        say(f"The answer stops at {config.max_new_tokens} tokens; --max-new-tokens allows more.")
 
 
 @contextmanager

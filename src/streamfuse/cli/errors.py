@@ -55,11 +55,11 @@ def describe(error: Exception) -> tuple[str, int]:
     if system is not None and system.strerror:
         return _one_line(f"{system.filename}: {reason(system)}" if system.filename else reason(system)), EXIT_FAILURE
     if type(error).__module__.startswith(_KNOWN_MODULES) or isinstance(error, (ValueError, OSError)):
-        return _one_line(str(error)) or type(error).__name__, EXIT_FAILURE
+        return _one_line(str(getattr(error, "flags", error))) or type(error).__name__, EXIT_FAILURE
     if isinstance(error, MemoryError):
-        return "not enough memory", EXIT_FAILURE
+        return "not enough memory; close other programs, or take a smaller model or context", EXIT_FAILURE
     if isinstance(error, ImportError):
-        return f"a part of streamfuse is not installed ({_one_line(str(error))})", EXIT_FAILURE
+        return f"a package is missing ({_one_line(str(error))}); `streamfuse doctor` says what brings it", EXIT_FAILURE
     name = type(error).__name__
     return f"{name}: {_one_line(str(error))} (set STREAMFUSE_DEBUG=1 for the traceback)", EXIT_FAILURE
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from streamfuse.adapters import DEFAULT, find
-from streamfuse.extras import need, need_export
+from streamfuse.adapters import DEFAULT
+from streamfuse.extras import need, need_export, need_native
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 
-from . import export_plan, options
+from . import complete, export_plan, options
 from .console import err, out, print_json, say
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
         try:
             context.default_map = read_config(path, known)
         except PlanError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(error.flags) from None
     return path
 
 
 def export(
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder of the bundle.")],
     model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
-    adapter: Annotated[str, typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.")] = DEFAULT,
+    adapter: options.AdapterName = DEFAULT,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -58,12 +58,14 @@ def export(
     ] = None,
     target: Annotated[
         str,
-        typer.Option(metavar="[executorch|coreml|onnx]", help="Format of the graphs.", rich_help_panel=_FORMAT),
+        typer.Option(
+            **complete.among("executorch", "coreml", "onnx"), help="Format of the graphs.", rich_help_panel=_FORMAT
+        ),
     ] = "executorch",
     backend: Annotated[
         str,
         typer.Option(
-            metavar="[kernels|xnnpack|coreml|vulkan]",
+            **complete.among("kernels", "xnnpack", "coreml", "vulkan"),
             help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators.",
             show_default="kernels",
             rich_help_panel=_FORMAT,
@@ -72,7 +74,7 @@ def export(
     dtype: Annotated[
         str,
         typer.Option(
-            metavar="[float16|float32]",
+            **complete.among("float16", "float32"),
             help="Of the arithmetic and of what is not quantized; kernels and xnnpack have float32 only.",
             show_default="float16 for coreml and vulkan, else float32",
             rich_help_panel=_FORMAT,
@@ -81,7 +83,7 @@ def export(
     layout: Annotated[
         str,
         typer.Option(
-            metavar="[plain|ane]",
+            **complete.among("plain", "ane"),
             help="ane: channels first with 1x1 convolutions, as the Neural Engine likes it; coreml.",
             rich_help_panel=_FORMAT,
         ),
@@ -89,19 +91,25 @@ def export(
     compute_units: Annotated[
         str,
         typer.Option(
-            metavar="[all|cpu_and_ne|cpu_and_gpu|cpu_only]", help="What Core ML may use.", rich_help_panel=_FORMAT
+            **complete.among("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only"),
+            help="What Core ML may use; with --target coreml or --backend coreml.",
+            show_default="cpu_and_ne",
+            rich_help_panel=_FORMAT,
         ),
-    ] = "cpu_and_ne",
+    ] = "auto",
     minimum_deployment_target: Annotated[
         str,
         typer.Option(
-            metavar="[iOS18|iOS26|macOS15|macOS26]", help="Oldest system for Core ML.", rich_help_panel=_FORMAT
+            **complete.among("iOS18", "iOS26", "macOS15", "macOS26"),
+            help="Oldest system for Core ML; with --target coreml or --backend coreml.",
+            show_default="iOS18",
+            rich_help_panel=_FORMAT,
         ),
-    ] = "iOS18",
+    ] = "auto",
     quantize: Annotated[
         str,
         typer.Option(
-            metavar="[8da4w|8da8w|int4|int8|none]",
+            **complete.among("8da4w", "8da8w", "int4", "int8", "none"),
             help="executorch: int8 activations with int4 or int8 weights; coreml, onnx: int4 or int8 weights alone.",
             show_default="8da4w; int4 for coreml and onnx; none for delegates of phones",
             rich_help_panel=_WEIGHTS,
@@ -123,7 +131,7 @@ def export(
     merge_adapter: Annotated[
         str,
         typer.Option(
-            metavar="[auto|on|off]",
+            **complete.among("auto", "on", "off"),
             help="Add what tunes the base to its weights, or keep it beside them; auto: beside weights of four bits.",
             rich_help_panel=_WEIGHTS,
         ),
@@ -136,8 +144,13 @@ def export(
         str, typer.Option(help="Nodes of the verify methods, ascending.", rich_help_panel=_SIZES)
     ] = "4,8,16",
     default_width: Annotated[
-        int, typer.Option(help="The verify method to use where nobody chooses.", rich_help_panel=_SIZES)
-    ] = 8,
+        int | None,
+        typer.Option(
+            help="The verify method to use where nobody chooses.",
+            show_default="the widest of at most 8, else the narrowest",
+            rich_help_panel=_SIZES,
+        ),
+    ] = None,
     num_streams: Annotated[
         int | None,
         typer.Option(
@@ -154,7 +167,7 @@ def export(
     schedule: Annotated[
         str,
         typer.Option(
-            metavar="[fused|deferred|both]",
+            **complete.among("fused", "deferred", "both"),
             help="Streams in the verifying pass, in a second one after it, or both.",
             rich_help_panel=_SPECULATION,
         ),
@@ -171,10 +184,11 @@ def export(
         str,
         typer.Option(
             metavar="N|WIDTH:N,...|all",
-            help="Survivors that carry streams, the likeliest last ones; not with the deferred schedule.",
+            help="Survivors that carry streams, the likeliest last ones; with --schedule fused or both.",
+            show_default="4",
             rich_help_panel=_SPECULATION,
         ),
-    ] = "4",
+    ] = "auto",
     sign_key: Annotated[
         Path | None,
         typer.Option(
@@ -223,12 +237,14 @@ def export(
     streamfuse export -o build/mine --config mine.yaml --overwrite
     """
     need_export(target, backend)
+    if not dry_run:
+        need_native()
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
-    from streamfuse.export.choices import BACKENDS, Quantize
+    from streamfuse.export.choices import AUTO, BACKENDS, Quantize
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from streamfuse.export.plan import ExportPlan, PlanError, Schedule
+    from streamfuse.export.plan import ALL, ExportPlan, PlanError, Schedule
     from streamfuse.export.preview import preview
 
     try:
@@ -237,10 +253,7 @@ def export(
         raise typer.BadParameter(
             f"--widths must be numbers with commas between, for example 4,8,16, not {widths}"
         ) from None
-    try:
-        adapter_path = find(adapter)
-    except FileNotFoundError as error:
-        raise typer.BadParameter(str(error)) from None
+    adapter_path = options.adapter_file("--adapter", adapter)
     _choice("--target", target, {name: name for name in BACKENDS})
     try:
         plan = ExportPlan(
@@ -263,7 +276,7 @@ def export(
             widths=nodes,
             default_width=default_width,
             prune_keep=_per_width("--prune-keep", prune_keep),
-            stream_nodes=None if stream_nodes == "all" else _per_width("--stream-nodes", stream_nodes),
+            stream_nodes=stream_nodes if stream_nodes in (AUTO, ALL) else _per_width("--stream-nodes", stream_nodes),
             schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
             top_k=top_k,
             overwrite=overwrite,
@@ -274,7 +287,7 @@ def export(
             return
         report = _run(plan, expected, {"model": model, "adapter": adapter}, key)
     except PlanError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(error.flags) from None
     if json_:
         print_json(vars(report))
         return

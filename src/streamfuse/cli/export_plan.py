@@ -21,7 +21,7 @@ def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
     if as_json:
         print_json({**config, "output_dir": str(plan.output_dir), **expected.to_dict()})
         return
-    if plan.target != "coreml":
+    if "coreml" not in (plan.target, plan.backend):
         config = {name: value for name, value in config.items() if name not in _COREML}
     _section("plan", {"output_dir": plan.output_dir, **config, "adapter": expected.adapter})
     _section("weights, one copy for all methods", {**_parts(plan, expected), "all": _megabytes(expected.weight_bytes)})

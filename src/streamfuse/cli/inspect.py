@@ -12,6 +12,7 @@ from streamfuse.bundle.manifest import manifest_json
 
 from . import options, tables
 from .console import out, say
+from .engine import tell_emulated
 
 _REPORT = "export_report.json"
 
@@ -45,5 +46,6 @@ def inspect(
         print(manifest_json(opened.manifest), end="")
         return
     out.print(tables.bundle(opened.manifest))
+    tell_emulated(opened)
     if opened.manifest.target == "coreml" and _REPORT in opened.manifest.files:
         out.print(tables.operations(json.loads(opened.file(_REPORT).read_text(encoding="utf-8"))["target"]))

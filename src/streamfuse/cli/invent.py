@@ -9,6 +9,7 @@ import typer
 
 from streamfuse.extras import need
 
+from . import options
 from .console import err
 from .pull import DEFAULT_MODEL
 
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def invent(
+    ctx: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Prompts are appended until there are enough.")],
     count: Annotated[int, typer.Option(min=1, help="Prompts that the file shall hold.")] = 2000,
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
@@ -59,7 +61,7 @@ def invent(
     try:
         config = DistillConfig(batch_size, 144, max_new_tokens, temperature, top_p, seed, dtype)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
     if not temperature:
         raise typer.BadParameter("--temperature must be above 0: every prompt would be the same")
     folder = resolve_model(model, offline=offline)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +12,10 @@ import typer
 
 from streamfuse.bundle import KeyProblem, Manifest
 from streamfuse.bundle.signature import read_private_key, read_public_key
+from streamfuse.extras import need
+from streamfuse.kernels.library import MOST_THREADS
+
+from . import complete
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -29,7 +35,10 @@ def _public_key(file: str | None) -> str | None:
         raise typer.BadParameter(str(problem)) from None
 
 
-BundleFolder = Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.")]
+BundleFolder = Annotated[
+    str,
+    typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.", autocompletion=complete.bundles),
+]
 PublicKey = Annotated[
     str | None,
     typer.Option(
@@ -69,17 +78,41 @@ System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message
 NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="One token per pass, the baseline.")]
 Width = Annotated[
     str,
-    typer.Option(metavar="auto|N", help="Nodes per verify pass; auto: what pays, by the cost measured on this device."),
+    typer.Option(
+        metavar="auto|N",
+        autocompletion=complete.listed(AUTO),
+        help="Nodes per verify pass; auto: what pays, by the cost measured on this device.",
+    ),
 ]
 NoCostCache = Annotated[
     bool, typer.Option("--no-cost-cache", help="Measure what passes cost again, and do not remember it.")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default="the engine's choice")]
+ShowDrafts = Annotated[
+    bool,
+    typer.Option(
+        "--show-drafts",
+        help="Colour each token by who drafted it, and keep counts and speed in a line below; in brackets where there "
+        "is no colour.",
+    ),
+]
+AdapterName = Annotated[
+    str,
+    typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.", autocompletion=complete.adapters),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="the engine's choice"),
+]
 
 DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set: owner/name or owner/name:configuration."
 DataFormat = Annotated[
     str | None,
-    typer.Option("--format", help="Of the rows; see docs/data.md.", show_default="told by the fields"),
+    typer.Option(
+        "--format",
+        help="Of the rows; see docs/data.md.",
+        show_default="told by the fields",
+        autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "spec-bench", "distilled"),
+    ),
 ]
 DataTemplate = Annotated[
     str | None,
@@ -90,6 +123,43 @@ DataTemplate = Annotated[
     ),
 ]
 DataSplit = Annotated[str, typer.Option(help="Of a folder or a data set.")]
+ReportFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
+]
+
+
+def in_flags(error: Exception, names: Collection[str] = ()) -> str:
+    """The sentence of an error with flags for keywords; `names` are keywords that may begin it."""
+    words = str(getattr(error, "flags", error))
+    keyword = re.match(r"[a-z_]+", words)
+    if keyword and keyword[0] in names:
+        return f"--{words.replace(keyword[0], keyword[0].replace('_', '-'), 1)}"
+    return words
+
+
+def adapter_file(flag: str, name: str | Path) -> Path:
+    """The file of a shipped adapter, by name, or the path itself. BadParameter, exit code 2, where there is none."""
+    from streamfuse.adapters import find
+
+    try:
+        return find(str(name))
+    except FileNotFoundError as error:
+        raise typer.BadParameter(f"{flag} {error}") from None
+
+
+def check_report(report: Path | None) -> None:
+    """Before minutes of measuring: a report can be drawn, and its folder is there."""
+    if report is not None:
+        need("report")
+        check_place("--report", report)
+
+
+def check_place(flag: str, file: Path | None) -> None:
+    """BadParameter where a file cannot be written for want of a folder, or is one."""
+    if file is not None and not file.parent.is_dir():
+        raise typer.BadParameter(f"{flag} {file}: there is no folder {file.parent}; make it first")
+    if file is not None and file.is_dir():
+        raise typer.BadParameter(f"{flag} {file} is a folder; name a file in it")
 
 
 def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
@@ -134,4 +204,4 @@ class GenerationOptions:
         try:
             return config_of(manifest, **said, width=None if self.width == AUTO else int(self.width))
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(in_flags(error)) from None

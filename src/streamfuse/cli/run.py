@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamfuse.api import Model
 
-from . import options, tables
+from . import drafts, options, tables
 from .compare import compare
 from .console import as_text, err, out, print_json, read_input, say
-from .engine import loaded
+from .engine import loaded, tell_emulated, tell_limit
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
     from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.session import Session
+    from streamfuse.runtime.session import Generation
 
 
 def register(app: typer.Typer) -> None:
@@ -54,6 +53,7 @@ def run(
     stats: Annotated[
         bool, typer.Option("--stats", "--verbose", help="Statistics and plan after the answer, on standard error.")
     ] = False,
+    show_drafts: options.ShowDrafts = False,
 ) -> None:
     """Answer one prompt; the text is streamed to standard output.
 
@@ -65,17 +65,25 @@ def run(
 
     streamfuse run build/demo "Count from 1 to 30." --compare
 
+    streamfuse run build/demo "Why is the sky blue?" --show-drafts
+
     cat letter.txt | streamfuse run build/demo - --raw --max-new-tokens 64 --json
     """
     if compare_ and no_speculation:
         raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
     if raw and system is not None:
         raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
+    if show_drafts and (json_ or compare_):
+        raise typer.BadParameter(
+            f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
+        )
     model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
     config = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
     ).config(model.manifest)  # fmt: skip
+    if not json_:
+        tell_emulated(model.bundle)
     prompt_ids = model.encode(as_text(read_input()) if prompt == "-" else prompt, system, raw)
     model.check_prompt(prompt_ids)
     with loaded(model, plan=config.needs_plan) as session:
@@ -87,24 +95,20 @@ def run(
                 out.print(comparison.text, markup=False)
                 out.print(tables.comparison(comparison))
         else:
-            _answer(session, prompt_ids, config, json_, stats)
+            generation = session.generate(prompt_ids, config)
+            with stop_on_interrupt(generation.stop) as interrupted:
+                if json_:
+                    print_json({"text": generation.finish(), **generation.statistics})
+                else:
+                    drafts.write(generation, show_drafts)
+                    _tell_end(generation, config, session.backend.spec.capacity, stats)
+            if interrupted:
+                raise KeyboardInterrupt
 
 
-def _answer(session: Session, prompt_ids: list[int], config: GenerationConfig, as_json: bool, stats: bool) -> None:
-    generation = session.generate(prompt_ids, config)
-    with stop_on_interrupt(generation.stop) as interrupted:
-        for piece in generation:
-            if not as_json:
-                sys.stdout.write(piece.text)
-                sys.stdout.flush()
-    statistics = generation.statistics
-    if as_json:
-        print_json({"text": generation.text, **statistics})
-    else:
-        print()
-        if stats:
-            err.print(tables.statistics(statistics))
-        elif statistics["finish_reason"] == "context":
-            say(f"The context of {session.backend.spec.capacity} tokens is full.", "yellow")
-    if interrupted:
-        raise KeyboardInterrupt
+def _tell_end(generation: Generation, config: GenerationConfig, capacity: int, stats: bool) -> None:
+    if stats:
+        err.print(tables.statistics(generation.statistics))
+    tell_limit(generation, config)
+    if generation.statistics["finish_reason"] == "context":
+        say(f"The context of {capacity} tokens is full.", "yellow")

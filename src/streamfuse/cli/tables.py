@@ -9,6 +9,7 @@ from typing import Any
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from streamfuse.bundle import Manifest
 from streamfuse.bundle.manifest import TensorFacts
@@ -51,6 +52,21 @@ def operations(report: dict[str, Any]) -> Group:
         rules = [f"{rule}: {sum(kinds.values())}" for rule, kinds in found["might_break"].items()]
         table.add_row(name, counts, "\n".join(rules))
     return Group(table, *(f"{rule}: {text}" for rule, text in report["rules"].items()))
+
+
+def facts(rows: Sequence[Sequence[str]]) -> Table:
+    """Names and what is said of them, as it stands: paths may hold brackets."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, said in rows:
+        table.add_row(plain(name), plain(said))
+    return table
+
+
+def plain(text: str) -> Text:
+    """Text that is not read as markup."""
+    return Text(text)
 
 
 def figures(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -11,7 +11,7 @@ import typer
 
 from streamfuse.extras import need
 
-from . import options
+from . import complete, options
 from .console import err, say
 from .errors import EXIT_INTERRUPTED
 from .interrupt import stop_on_interrupt
@@ -58,14 +58,21 @@ def train(
     ] = None,
     format: options.DataFormat = None,
     task: Annotated[
-        str, typer.Option(help="Whose prompts these are: chat, e2e, sql or dialogsum (docs/data.md).")
+        str,
+        typer.Option(
+            **complete.among("chat", "e2e", "sql", "dialogsum"), help="Whose prompts these are (docs/data.md)."
+        ),
     ] = "chat",
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default="OUTPUT_DIR/adapter.safetensors")
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="lossless: the base is frozen; shared: tuned with the streams; base: tuned without.")
+        str,
+        typer.Option(
+            **complete.among("lossless", "shared", "base"),
+            help="lossless: the base is frozen; shared: tuned with the streams; base: tuned without.",
+        ),
     ] = "lossless",
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 3.0,
     max_steps: Annotated[int, typer.Option(min=0, help="Steps, instead of epochs; 0: as epochs say.")] = 0,
@@ -89,13 +96,24 @@ def train(
     evaluate_every: Annotated[int, typer.Option(help="Steps between two held-out measures and checkpoints.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Initial weights and order of the data.")] = 0,
     init_adapter: Annotated[
-        Path | None, typer.Option(help="Begin with this adapter's weights and stream settings; ranks may grow.")
+        str | None,
+        typer.Option(
+            help="Begin with this adapter's weights and stream settings, a shipped one or a file; ranks may grow.",
+            autocompletion=complete.adapters,
+        ),
     ] = None,
     base_adapter: Annotated[
-        Path | None, typer.Option(help="Begin with the base that this adapter tuned, and new streams.")
+        str | None,
+        typer.Option(
+            help="Begin with the base that this adapter tuned, a shipped one or a file, and new streams.",
+            autocompletion=complete.adapters,
+        ),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="Of the frozen base: float32, bfloat16, or auto, the faster one here.")
+        str,
+        typer.Option(
+            **complete.among("auto", "float32", "bfloat16"), help="Of the frozen base; auto: the faster one here."
+        ),
     ] = "auto",
     resume: Annotated[
         bool,
@@ -124,7 +142,10 @@ def train(
         int | None, _stream_option("base_layers", "Top layers that have them; 12 where the base is tuned.")
     ] = None,
     recipe: Annotated[
-        str | None, _recipe_option("--recipe", help="A recipe that ships (docs/training.md), or a file.")
+        str | None,
+        _recipe_option(
+            "--recipe", help="A recipe that ships (docs/training.md), or a file.", autocompletion=complete.recipes
+        ),
     ] = None,
     data_root: Annotated[Path, _recipe_option("--data-root", help="Folder that the recipe's files are in.")] = Path(
         "data"
@@ -165,6 +186,7 @@ def train(
 
         run_recipe(recipe, changes or [], sweep, data_root, output_dir, adapter, model, resume, offline)
         return
+    _refuse_recipe_flags(ctx)
     if not data:
         raise typer.BadParameter("give --data or --recipe")
     streams = {
@@ -180,22 +202,37 @@ def train(
         "epochs": epochs, "max_steps": max_steps, "batch_size": batch_size, "learning_rate": learning_rate,
         "embedding_learning_rate": embedding_learning_rate,
         "max_tokens": max_tokens, "limit": limit, "valid": valid, "held_out": held_out, "log_every": log_every,
-        "evaluate_every": evaluate_every, "seed": seed, "init_adapter": init_adapter, "base_adapter": base_adapter,
-        "dtype": dtype,
+        "evaluate_every": evaluate_every, "seed": seed, "dtype": dtype,
     }  # fmt: skip
+    for flag, name in (("--init-adapter", init_adapter), ("--base-adapter", base_adapter)):
+        settings[flag[2:].replace("-", "_")] = None if name is None else options.adapter_file(flag, name)
     if init_adapter:
         settings, said = {**settings, "widen": said}, {}
-    config = _config(model, offline, settings, said)
+    config = _config(ctx, model, offline, settings, said)
     report(run_config(config, resume), config.adapter)
 
 
 def _refuse_other_flags(ctx: typer.Context) -> None:
     for name in ctx.params.keys() - _WITH_A_RECIPE:
-        if str(getattr(ctx.get_parameter_source(name), "name", "")) == "COMMANDLINE":
+        if _said(ctx, name):
             flag = name.replace("_", "-")
             raise typer.BadParameter(
                 f"--recipe brings its own settings; change one with --set {name}=..., not --{flag}"
             )
+
+
+def _refuse_recipe_flags(ctx: typer.Context) -> None:
+    for name, flag, instead in (
+        ("changes", "--set", "say it by the setting's own flag"),
+        ("sweep", "--sweep", "run this command once per value"),
+        ("data_root", "--data-root", "--data takes whole paths"),
+    ):
+        if _said(ctx, name):
+            raise typer.BadParameter(f"{flag} goes with --recipe; without one, {instead}")
+
+
+def _said(ctx: typer.Context, name: str) -> bool:
+    return str(getattr(ctx.get_parameter_source(name), "name", "")) == "COMMANDLINE"
 
 
 def report(result: TrainResult, adapter: Path) -> None:
@@ -209,7 +246,9 @@ def report(result: TrainResult, adapter: Path) -> None:
     print(adapter)
 
 
-def _config(model: str, offline: bool, settings: dict[str, Any], streams: dict[str, Any]) -> TrainConfig:
+def _config(
+    ctx: typer.Context, model: str, offline: bool, settings: dict[str, Any], streams: dict[str, Any]
+) -> TrainConfig:
     """Check what was said, then fetch the model. BadParameter, exit code 2, for values out of range."""
     import_main()
     from streamfuse.model.pull import resolve_model
@@ -217,12 +256,12 @@ def _config(model: str, offline: bool, settings: dict[str, Any], streams: dict[s
 
     try:
         if settings["mode"] not in MODES:
-            raise ValueError(f"--mode must be one of {', '.join(MODES)}, not {settings['mode']!r}")
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {settings['mode']!r}")
         config = TrainConfig(
             model=Path(model), streams=replace(default_streams(settings["mode"]), **streams), **settings
         )
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
     return replace(config, model=resolve_model(model, offline=offline))
 
 

@@ -106,5 +106,5 @@ def _invent(stage: InventStage, model: Path) -> None:
 def _pair(change: str) -> tuple[str, str]:
     key, equals, value = change.partition("=")
     if not equals:
-        raise ValueError(f"{change}: expected KEY=VALUE")
+        raise ValueError(f"--set and --sweep: expected KEY=VALUE, for example epochs=2, not {change}")
     return key.strip(), value.strip()

@@ -1,0 +1,142 @@
+"""What `streamfuse doctor` finds out. Each fact is looked up where the product itself looks, so that they agree."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from streamfuse import __version__, engines
+from streamfuse.bench.machine import ReadBandwidth
+from streamfuse.bundle import open_bundle
+from streamfuse.extras import NEEDS
+from streamfuse.kernels.library import LibraryError, find_library, load_library
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+from streamfuse.runtime.core import load_core
+
+from .errors import describe
+
+_PACKAGES = ("torch", "executorch", "onnxruntime", "coremltools", "transformers", "numpy")
+_RUNS = {"kernels": "by the native engine", "xnnpack": "by the native engine", "onnxruntime": "by ONNX Runtime"}
+
+
+def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
+    """All facts as JSON takes them.
+
+    Bundles of `named` are checked to the last byte; one of `nearby` is loaded only to ask the engine for its
+    instruction set. Takes a second or two.
+    """
+    found_engines = _engines()
+    core = found_engines["native"]["problem"] is None
+    bundles = [_bundle(folder) for folder in named]
+    said = next((one["instruction_set"] for one in bundles if one["instruction_set"]), None)
+    if said is None and core:
+        said = next(filter(None, map(_instruction_set, nearby)), None)
+    missing = _missing()
+    to_do = [facts["to_do"] for facts in found_engines.values() if facts["to_do"]]
+    to_do += [f"{one['folder']}: {one['problem']}" for one in bundles if one["problem"]]
+    return {
+        "usable": core and not any(one["problem"] for one in bundles),
+        "streamfuse": __version__,
+        "python": platform.python_version(),
+        "machine": _machine(),
+        "memory_gb_per_s": _memory(),
+        "instruction_set": said,
+        "forced_isa": os.environ.get("STREAMFUSE_ISA") or None,
+        "engines": found_engines,
+        "cost_cache": _cost_cache(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "bundles": bundles,
+        "missing": missing,
+        "to_do": to_do,
+    }
+
+
+def _engines() -> dict[str, dict[str, Any]]:
+    """By name: `about`, or the `problem`, and what `to_do` where nothing runs without it."""
+    native: dict[str, Any] = {"about": None, "problem": None, "to_do": None}
+    try:
+        load_core()
+        load_library()
+        native["about"] = f"runs ExecuTorch bundles (kernels, xnnpack): {find_library()}"
+    except (LibraryError, BackendError) as error:
+        native["problem"] = str(error)
+        native["to_do"] = f"the loop of all bundles is in the native library: {error}"
+    onnx, coreml = NEEDS["run-onnx"], NEEDS["run-coreml"]
+    found = {"native": native, "onnxruntime": {"about": None, "problem": None, "to_do": None}}
+    if onnx.missing:
+        found["onnxruntime"]["problem"] = f"not installed; ONNX bundles need it: {onnx.pip}"
+    else:
+        found["onnxruntime"]["about"] = f"runs ONNX bundles: onnxruntime {_version('onnxruntime')}"
+    mac = platform.system() == "Darwin"
+    runs = "runs Core ML bundles" if mac else "not on this system; streamfuse's emulator runs Core ML bundles, slowly"
+    lacks = f"not installed; Core ML bundles need coremltools: {coreml.pip}" if mac and coreml.missing else None
+    found["coreml"] = {"about": runs, "problem": lacks, "to_do": None}
+    return found
+
+
+def _bundle(folder: str) -> dict[str, Any]:
+    """Opened, hashed, its graphs loaded; `problem` is the sentence that `streamfuse run` would say."""
+    facts: dict[str, Any] = dict.fromkeys(("model", "target", "backend", "runs", "instruction_set", "problem"))
+    try:
+        bundle = open_bundle(folder)
+        manifest = bundle.manifest
+        facts.update(model=manifest.model.name, target=manifest.target, backend=manifest.backend)
+        backend = engines.engines_of(bundle, None)()
+        try:
+            facts["instruction_set"] = getattr(backend, "description", {}).get("instruction_set")
+        finally:
+            backend.close()
+        emulated = "by the emulator here" if engines.emulated(bundle) else "by Core ML"
+        facts["runs"] = _RUNS.get(manifest.backend, emulated)
+    except Exception as error:  # whatever it is, it is what this command is asked for
+        facts["problem"] = describe(error)[0]
+    return {"folder": folder, **facts}
+
+
+def _instruction_set(folder: str) -> str | None:
+    """What the engine says with this bundle; None where it is another engine's or damaged."""
+    with suppress(Exception), ExecuTorchProgram(open_bundle(folder, verify=False).graph) as program:
+        return str(program.description["instruction_set"])
+    return None
+
+
+def _missing() -> list[dict[str, Any]]:
+    """Per line of pip: the works that it makes possible, and what it brings."""
+    found: dict[str, dict[str, Any]] = {}
+    for part in NEEDS.values():
+        if packages := part.missing:
+            row = found.setdefault(part.pip, {"work": [], "packages": [], "pip": part.pip})
+            row["work"].append(part.work)
+            row["packages"] += [name for name in packages if name not in row["packages"]]
+    return [{**row, "work": ", ".join(row["work"])} for row in found.values()]
+
+
+def _memory() -> dict[str, Any]:
+    threads = engines.cores()
+    read = ReadBandwidth(threads)
+    speed = read()
+    by = "the native engine" if read.core_distance_ns else "numpy, about three quarters of it"
+    return {"value": round(speed, 1), "threads": threads, "measured_by": by}
+
+
+def _cost_cache() -> dict[str, Any]:
+    folder = engines.cost_folder()
+    entries = list(folder.glob("*.costs")) if folder.is_dir() else []
+    return {"folder": str(folder), "entries": len(entries), "clear": f"rm -r {shlex.quote(str(folder))}"}
+
+
+def _machine() -> str:
+    return f"{platform.system()} {platform.machine()}, {engines.processor()}, {engines.cores()} cores"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,241 @@
+"""Public data sets from where their authors keep them, as the JSON lines that training and measuring read.
+
+Each source is pinned to a commit, so its files never change; git's own id of each file is checked. The splits are the
+authors'. Nothing but the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamfuse.durable import reason
+
+from .formats import DataError, Row
+
+Files = Mapping[str, bytes]
+Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all (0: not known)
+
+_TIMEOUT_S = 30.0
+_BLOCK_BYTES = 1 << 18
+_MOST_BYTES = 1 << 28  # of a file; the largest here has 26 MB
+_AGGREGATES = ("", "MAX", "MIN", "COUNT", "SUM", "AVG")  # of WikiSQL, by number
+_COMPARISONS = ("=", ">", "<")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`base` is the folder at a commit, `files` git's ids by name, `folder` what recipes call the result."""
+
+    about: str
+    licence: str
+    base: str
+    files: Mapping[str, str]
+    folder: str
+    splits: Callable[[Files], dict[str, list[Row]]]
+
+
+def _e2e(files: Files) -> dict[str, list[Row]]:
+    def rows(name: str) -> list[tuple[str, str]]:
+        table = csv.DictReader(io.StringIO(files[name].decode("utf-8"), newline=""))
+        return [(row["mr"], row["ref"]) for row in table]
+
+    def grouped(name: str) -> list[Row]:
+        references: dict[str, list[str]] = {}
+        for meaning, text in rows(name):
+            references.setdefault(meaning, []).append(text)
+        return [{"prompt": meaning, "references": texts} for meaning, texts in references.items()]
+
+    train: list[Row] = [{"prompt": meaning, "completion": text} for meaning, text in rows("trainset.csv")]
+    return {"train": train, "valid": grouped("devset.csv"), "test": grouped("testset_w_refs.csv")}
+
+
+def _sql(files: Files) -> dict[str, list[Row]]:
+    with tarfile.open(fileobj=io.BytesIO(files["data.tar.bz2"]), mode="r:bz2") as archive:
+
+        def lines(name: str) -> Iterator[Any]:
+            file = archive.extractfile(f"data/{name}.jsonl")
+            if file is None:
+                raise KeyError(name)
+            return map(json.loads, file)
+
+        found = {}
+        for split, name in (("train", "train"), ("valid", "dev"), ("test", "test")):
+            headers = {table["id"]: table["header"] for table in lines(f"{name}.tables")}
+            rows = (_query(row, headers[row["table_id"]]) for row in lines(name))
+            found[split] = [row for row in rows if row is not None]
+    return found
+
+
+def _query(row: Any, header: list[str]) -> Row | None:
+    """A row of WikiSQL as a schema, a question and a query; None where two columns would have one name.
+
+    Names in lower case with underscores; columns and conditions by alphabet; every type VARCHAR; numbers bare.
+    """
+    names = [_column(name) for name in header]
+    conditions = sorted((names[column], comparison, str(value)) for column, comparison, value in row["sql"]["conds"])
+    if len(set(names)) < len(names) or any(comparison >= len(_COMPARISONS) for _, comparison, _ in conditions):
+        return None
+    aggregate, column = _AGGREGATES[row["sql"]["agg"]], names[row["sql"]["sel"]]
+    where = " AND ".join(
+        f"{name} {_COMPARISONS[comparison]} {_literal(value)}" for name, comparison, value in conditions
+    )
+    return {
+        "context": f"CREATE TABLE table_1 ({', '.join(f'{name} VARCHAR' for name in sorted(names))})",
+        "question": row["question"],
+        "answer": f"SELECT {f'{aggregate}({column})' if aggregate else column} FROM table_1"
+        + (f" WHERE {where}" if where else ""),
+    }
+
+
+def _column(name: str) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower().replace("'", "")).strip("_")
+    return plain if plain[:1].isalpha() else f"c_{plain}"
+
+
+def _literal(value: str) -> str:
+    return value if _NUMBER.fullmatch(value) else '"{}"'.format(value.replace('"', '""'))
+
+
+def _dialogsum(files: Files) -> dict[str, list[Row]]:
+    def rows(split: str) -> list[Row]:
+        return [json.loads(line) for line in files[f"dialogsum.{split}.jsonl"].splitlines() if line.strip()]
+
+    def held_out(split: str) -> list[Row]:
+        return [
+            {"dialogue": row["dialogue"], "references": [row[key] for key in sorted(row) if key.startswith("summary")]}
+            for row in rows(split)
+        ]
+
+    train = [{"dialogue": row["dialogue"], "summary": row["summary"]} for row in rows("train")]
+    return {"train": train, "valid": held_out("dev"), "test": held_out("test")}
+
+
+def _spec_bench(files: Files) -> dict[str, list[Row]]:
+    rows = [json.loads(line) for line in files["question.jsonl"].splitlines() if line.strip()]
+    return {"question": [{key: row[key] for key in ("question_id", "category", "turns")} for row in rows]}
+
+
+_GITHUB = "https://raw.githubusercontent.com"
+SOURCES = {
+    "e2e": Source(
+        "E2E NLG: a meaning representation in, a sentence or two out",
+        "CC BY-SA 4.0",
+        f"{_GITHUB}/tuetschek/e2e-dataset/ab0d967dd5729ce455ef14ba9ffafc456a335264",
+        {
+            "trainset.csv": "fa3a5e1124d2aa0d768881e38f8ee73e63d5880d",
+            "devset.csv": "c45950a0771c769d787a33fdf56439cb890005d7",
+            "testset_w_refs.csv": "86733864c96dc18cbaa5f18042356296ef679302",
+        },
+        "e2e_nlg",
+        _e2e,
+    ),
+    "sql": Source(
+        "WikiSQL, reshaped: a CREATE TABLE and a question in, a query out",
+        "BSD 3-Clause",
+        f"{_GITHUB}/salesforce/WikiSQL/7857cfd8aefcc9823245c370f9e39ecd55745ea6",
+        {"data.tar.bz2": "941de4cb2ad5fa7aeb2e37d314468636ce070af7"},
+        "sql_context",
+        _sql,
+    ),
+    "dialogsum": Source(
+        "DialogSum: a dialogue in, a summary out",
+        "CC BY-NC-SA 4.0: measure with it, ship no weights trained on it",
+        f"{_GITHUB}/cylnlp/dialogsum/848cc8c05e0a04def79326539de827f1b28786a0/DialogSum_Data",
+        {
+            "dialogsum.train.jsonl": "0a02b0f0cbe801a75384ba28364a7528b9340587",
+            "dialogsum.dev.jsonl": "de762eea17e5e2464e221ac9a1cf5c7c64eec655",
+            "dialogsum.test.jsonl": "1975a852f57a07f93fbabe68841c3328e3057f65",
+        },
+        "dialogsum",
+        _dialogsum,
+    ),
+    "spec-bench": Source(
+        "Spec-Bench: 480 questions of thirteen kinds, without answers",
+        "Apache 2.0",
+        f"{_GITHUB}/hemingkx/Spec-Bench/fd2c1cd7d2201ef71db4c5f4e455008f017967bf/data/spec_bench",
+        {"question.jsonl": "2498d09719b92937c9408f9d7e6efbeaaceb0413"},
+        "spec_bench",
+        _spec_bench,
+    ),
+}
+NAMES = tuple(SOURCES)
+
+
+def make(name: str, out: Path, origin: str | None = None, progress: Progress = lambda *_: None) -> Path:
+    """Write a set below `out`, a file of JSON lines per split; its folder. What is there already is replaced.
+
+    `origin` is a folder or an address that has the same files; None: where the authors keep them.
+
+    Raises:
+        DataError: a file cannot be had, or is not the one that is meant.
+    """
+    source = SOURCES[name]
+    base = source.base if origin is None else origin
+    files = {file: _read(base, file, progress) for file in source.files}
+    for file, data in files.items():
+        found = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        if found != source.files[file]:
+            raise DataError(
+                f"{_place(base, file)}: not the file of {source.base} (git's id is {found}, not {source.files[file]});"
+                " get it anew"
+            )
+    try:
+        splits = source.splits(files)
+    except (KeyError, ValueError, OSError, tarfile.TarError, EOFError) as error:
+        raise DataError(f"{base}: {name} cannot be read ({type(error).__name__}: {error})") from None
+    folder = out / source.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, rows in splits.items():
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            partial = folder / f".{split}.partial"
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(folder / f"{split}.jsonl")
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be written ({reason(error)})") from None
+    return folder
+
+
+def _place(base: str, file: str) -> str:
+    return f"{base.rstrip('/')}/{file}"
+
+
+def _read(base: str, file: str, progress: Progress) -> bytes:
+    place = _place(base, file)
+    if not base.startswith(("http://", "https://")):
+        try:
+            return Path(place).read_bytes()
+        except OSError as error:
+            raise DataError(f"{place}: {reason(error)}; the folder of --from must hold it") from None
+    try:
+        with urllib.request.urlopen(place, timeout=_TIMEOUT_S) as answer:
+            return _all(answer, file, int(answer.headers.get("Content-Length") or 0), progress)
+    except (OSError, ValueError) as error:  # urllib's errors are OSErrors; ValueError: no address
+        said = str(error.reason) if type(error) is urllib.error.URLError else str(error)
+        raise DataError(
+            f"{place}: cannot be downloaded ({said}); check the network, or name a folder that has {file} by --from"
+        ) from None
+
+
+def _all(answer: Any, file: str, size: int, progress: Progress) -> bytes:
+    data = bytearray()
+    while block := answer.read(_BLOCK_BYTES):
+        data += block
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES >> 20} MiB")
+        progress(file, len(data), size)
+    if len(data) < size:
+        raise ValueError(f"the connection ended after {len(data)} of {size} bytes")
+    return bytes(data)
