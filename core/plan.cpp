@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* kCosts = "verifying costs more here than drafts bring";
 constexpr const char* kRejected = "too few drafts were accepted";
+constexpr const char* kNothing = "nothing to draft from in the text";  // of a bundle without streams
 
 constexpr double kForget = 0.96;  // of what was seen of a source, per step: about the last 25 count
 constexpr double kPriorWeight =
@@ -131,7 +132,12 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   if (width > 0) {  // one width always
     draft_.tree.set_root(tokens.back());
     if (width < 2 || room < 2) return plain;  // the last token's successor is of no use
-    if (streams_ready_) from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
+    if (streams_ready_) {
+      from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
+    } else if (model_.spec.num_streams == 0) {
+      look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+      if (!look_up_.join(tokens, width, room - 1, draft_.tree)) return plain;
+    }
     int64_t method = 0;
     while (model_.spec.verify[static_cast<size_t>(method)].rows < draft_.tree.size()) ++method;
     return {method, draft_.tree.size(), nullptr};
@@ -154,7 +160,7 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
     return {choice.method, choice.nodes, nullptr};
   const bool buys = wanted(0.0) && can_buy();
   if (buys && !model_.spec.deferred && !streams_ready_) return {0, 1, nullptr};
-  if (!buys) plain.reason = reason_;
+  if (!buys) plain.reason = model_.spec.num_streams == 0 && draft_.tree.size() == 1 ? kNothing : reason_;
   return plain;
 }
 

@@ -59,8 +59,9 @@ class Plan {
 
   // A text begins with these tokens, of which the first `kept` are as they were: nothing is known of its last pass.
   void begin(const std::vector<int64_t>& tokens, int64_t kept);
-  // The next pass after `tokens`, of which at most `room` more are wanted. `width` above 0 drafts from streams at one
-  // width always; 1 is plain decoding. The tree is `tree()`, its first `nodes` rows.
+  // The next pass after `tokens`, of which at most `room` more are wanted. `width` above 0 drafts at one width always,
+  // from streams alone, or by look-up alone where the bundle has no streams; 1 is plain decoding. The tree is `tree()`,
+  // its first `nodes` rows.
   Step step(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   const Tree& tree() const { return draft_.tree; }
   // What came of it: the tokens chosen, the streams of the last accepted node (NULL: it has none), milliseconds. True:

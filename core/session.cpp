@@ -12,7 +12,7 @@ namespace streamfuse {
 namespace {
 
 constexpr const char* kOffByRequest = "off by request";
-constexpr const char* kNoStreams = "no streams in this bundle";
+constexpr const char* kNoVerify = "no verify methods in this bundle";
 constexpr const char *kStop = "stop", *kLength = "length", *kContext = "context", *kStopped = "stopped";
 
 [[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
@@ -92,8 +92,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
     if (ids[i] < 0 || ids[i] >= spec_.vocab_size)
       bad("the prompt holds token " + std::to_string(ids[i]) + ", outside this bundle's vocabulary of " +
           std::to_string(spec_.vocab_size));
-  const bool can_draft = spec_.num_streams > 0 && !spec_.verify.empty();
-  const bool drafts = generation.speculative && can_draft;
+  const bool drafts = generation.speculative && !spec_.verify.empty();
   if (drafts && generation.width != 0 && std::none_of(spec_.verify.begin(), spec_.verify.end(), [&](const Method& m) {
         return m.rows == generation.width;
       })) {
@@ -111,7 +110,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   tokens_.assign(ids, ids + n);
   statistics_.clear();
   statistics_.speculative = drafts;
-  statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoStreams : kOffByRequest;
+  statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
   statistics_.prompt_tokens = n;
   if (drafts && generation_.width == 0 && planner_ == nullptr) {
     for (int64_t i = 0; i < costs_.count(); ++i) {

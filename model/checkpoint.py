@@ -91,7 +91,8 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
     """Write the trained part of a stream-fused model, atomically. `facts` (data, steps, ...) go into the metadata."""
     state = {name: _stored(name, value.detach().cpu()) for name, value in model.extra_state().items()}
     state |= {_NGRAMS + name: value.contiguous() for name, value in model.ngrams.items()}
-    own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": json.dumps(_base_facts(model.base))}
+    base = json.dumps(_base_facts(model.base.config))
+    own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": base}
     metadata = {**(facts or {}), **own}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -140,7 +141,8 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
         CheckpointError: as `read_adapter`, and where the adapter was trained on a base of another shape.
     """
     config, state, metadata = read_adapter(path)
-    _check_base(base, metadata, path)
+    if (misfit := _misfit_of_base(base.config, metadata, path)) is not None:
+        raise CheckpointError(f"{path}: {misfit}")
     if config.num_msa_layers > base.config.num_layers:
         raise CheckpointError(f"{path}: has {config.num_msa_layers} layers with streams, {_misfit(base)}")
     vocab = state.get("stream_vocab")
@@ -163,19 +165,29 @@ def _check_finite(state: dict[str, Tensor], path: Path) -> None:
             raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers; get the file again")
 
 
-def _base_facts(base: Transformer) -> dict[str, int | str]:
-    return {name: getattr(base.config, name) for name in _BASE_FACTS}
+def _base_facts(config: ModelConfig) -> dict[str, int | str]:
+    return {name: getattr(config, name) for name in _BASE_FACTS}
 
 
-def _check_base(base: Transformer, metadata: dict[str, str], path: Path) -> None:
+def adapter_misfit(config: ModelConfig, path: Path) -> str | None:
+    """Why an adapter file cannot be one of this base model, in a few words; None where nothing speaks against it.
+
+    Raises:
+        CheckpointError: as `read_adapter`.
+    """
+    return _misfit_of_base(config, read_adapter(path)[2], path)
+
+
+def _misfit_of_base(config: ModelConfig, metadata: dict[str, str], path: Path) -> str | None:
     """Shapes alone would let an adapter of 30 layers pass for a base of 32."""
     try:
         trained_on = dict(json.loads(metadata.get("base", "{}")))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: metadata field 'base' cannot be read ({error})") from None
-    for name, value in _base_facts(base).items():
+    for name, value in _base_facts(config).items():
         if trained_on.get(name, value) != value:
-            raise CheckpointError(f"{path}: trained on a base with {name} {trained_on[name]}, this one has {value}")
+            return f"trained on a base with {name} {trained_on[name]}, this one has {value}"
+    return None
 
 
 def _misfit(base: Transformer) -> str:

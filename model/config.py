@@ -26,6 +26,15 @@ WIDENS = (
     "adapter_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
+_SIZES = (  # of streams; all 0 where there are none
+    *WIDENS,
+    "num_msa_layers",
+    "value_rotation",
+    "parent_rank",
+    "pruner_rank",
+    "base_rank",
+    "base_layers",
+)
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SCALING_FIELDS = {  # RoPE scaling and what its formula needs
     "default": (),
@@ -231,6 +240,8 @@ class StreamConfig:
             value = getattr(self, setting.name)
             if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(value):
                 raise ValueError(f"{setting.name} must be a number, not {value!r}")
+        if not any(getattr(self, name) for name in _SIZES):  # a base model alone
+            return
         if not 1 <= self.num_streams <= 8:
             raise ValueError(f"num_streams must be 1 to 8, not {self.num_streams}")
         if self.num_msa_layers < 1:
@@ -243,6 +254,11 @@ class StreamConfig:
                 f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "
                 f"{self.base_layers}"
             )
+
+    @classmethod
+    def without(cls) -> StreamConfig:
+        """Of a base model alone."""
+        return cls(num_streams=0, num_msa_layers=0, adapter_rank=0, parent_rank=0, pruner_rank=0)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -120,6 +120,11 @@ class StreamFused(nn.Module):
         self.register_buffer("stream_vocab", stream_vocab)
         self.ngrams: dict[str, Tensor] = {}  # arrays of the host's n-gram table (train/ngram_counts.py); {} for none
 
+    @classmethod
+    def without_streams(cls, base: Transformer) -> StreamFused:
+        """The base model alone: nothing is added to it, and no token may be proposed."""
+        return cls(base, StreamConfig.without(), torch.zeros(0, dtype=torch.int64)).eval()
+
     @property
     def num_lower_layers(self) -> int:
         """Layers without streams, N - Ns."""

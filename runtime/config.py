@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
-NO_STREAMS = "no streams in this bundle"
+NO_VERIFY = "no verify methods in this bundle"
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 
 
@@ -107,7 +107,7 @@ class GenerationConfig:
         """Why this generation decodes one token per pass; None where it drafts."""
         if not self.speculative:
             return OFF_BY_REQUEST
-        return None if spec.num_streams and spec.widths else NO_STREAMS
+        return None if spec.widths else NO_VERIFY
 
 
 def check_prompt(prompt_ids: Sequence[int], spec: ModelSpec) -> None:

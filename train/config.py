@@ -95,6 +95,8 @@ class TrainConfig:
         if self.task not in TEMPLATES:
             raise ValueError(f"task must be one of {', '.join(TEMPLATES)}, not {self.task!r}")
         check_dtype(self.dtype)
+        if not self.streams.num_streams:
+            raise ValueError("num_streams must be 1 to 8, not 0")
         if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
             raise ValueError(f"{self.mode} mode tunes the base, so base_rank and base_layers must be positive")
         if self.init_adapter and self.base_adapter:

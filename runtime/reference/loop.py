@@ -129,6 +129,8 @@ class Loop:
         if width < 2 or room < 2:  # the last token's successor is of no use
             return DECODE, Tree.root(self.tokens[-1])
         tree = self.drafter.draft(self.tokens, width, room - 1)
+        if len(tree) == 1 and not self.backend.spec.num_streams:  # nothing to verify, and no streams to gain
+            return DECODE, tree
         return self.backend.spec.verify_method(len(tree)), tree
 
     def _prefill(self) -> None:

@@ -25,6 +25,7 @@ from streamfuse.runtime.backends.callbacks import Table, callback_table
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
 from streamfuse.runtime.core import RELEASE, CoreError, CoreModel, load_core
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.numbers import exponential, logarithm
@@ -173,7 +174,8 @@ def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int],
     """The core and the reference loop on equal engines: the same passes, tokens and cache."""
     rounds: list[Round] = []
     passes: list[Pass] = []
-    loop = Loop(twin, list(prompt), config, StreamDrafter(), observe=rounds.append)
+    drafter = StreamDrafter() if twin.spec.num_streams else LookUpDrafter()
+    loop = Loop(twin, list(prompt), config, drafter, observe=rounds.append)
     expected = [one.token for one in loop.run()]
     with Session(backend) as session:
         generation = session.generate(prompt, config, passes.append)
@@ -206,6 +208,47 @@ def test_the_core_and_the_readable_loop_do_the_same_pass_by_pass(
         )  # fmt: skip
         engines = (ArithmeticBackend(model, accuracy, mixed=True) for _ in range(2))
         both(*engines, prompt, config)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "hot", "top-p", "filters", "penalty"])
+def test_without_streams_the_core_drafts_by_look_up_as_the_readable_loop_does(
+    rng: np.random.Generator, sampling: SamplingConfig
+) -> None:
+    for _ in range(60):
+        model = spec(num_streams=0, top_k=0, capacity=int(rng.integers(12, 90)))
+        prompt = rng.integers(0, int(rng.integers(2, 64)), int(rng.integers(1, 10))).tolist()
+        config = GenerationConfig(
+            int(rng.integers(1, 80)), replace(sampling, seed=int(rng.integers(2**60))), width=int(rng.choice([2, 4, 8]))
+        )
+        engines = (ArithmeticBackend(model, mixed=True) for _ in range(2))
+        both(*engines, prompt, config)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "hot", "top-p", "filters", "penalty"])
+def test_without_streams_planned_text_is_the_plain_one_and_drafts_are_look_ups(
+    rng: np.random.Generator, sampling: SamplingConfig
+) -> None:
+    model, accepted = spec(num_streams=0, top_k=0), 0
+    with Session(ArithmeticBackend(model), costs=costs_of(model)) as session:
+        for _ in range(40):
+            chosen = replace(sampling, seed=int(rng.integers(2**60)))
+            prompt = rng.integers(0, 64, 3).tolist() * 3
+            plain = session.generate(prompt, GenerationConfig(70, chosen, speculative=False))
+            plain.finish()
+            drafting = session.generate(prompt, GenerationConfig(70, chosen))
+            drafting.finish()
+            assert drafting.token_ids == plain.token_ids
+            found = drafting.statistics
+            assert found["speculative"]
+            assert set(found["widths"]) <= {DECODE, *model.widths}
+            by_source = found["accepted_by_source"]
+            assert by_source == {"streams": 0, "lookup": found["draft_tokens_accepted"], "table": 0}
+            assert set(found["fallback_reasons"]) <= {
+                "nothing to draft from in the text",
+                "verifying costs more here than drafts bring",
+            }
+            accepted += by_source["lookup"]
+    assert accepted > 0
 
 
 def test_turns_stops_saves_and_restores_at_random_leave_the_text_as_it_would_be(

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import ArithmeticBackend, spec
 from streamfuse.runtime.backend import BackendError, ModelSpec
-from streamfuse.runtime.config import NO_STREAMS, OFF_BY_REQUEST, GenerationConfig, OptionError, PromptError
+from streamfuse.runtime.config import NO_VERIFY, OFF_BY_REQUEST, GenerationConfig, OptionError, PromptError
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.tree import Tree
@@ -180,8 +180,8 @@ def test_a_width_that_the_bundle_lacks_is_refused() -> None:
     ("model", "config", "reason"),
     [
         (spec(), GenerationConfig(5, speculative=False), OFF_BY_REQUEST),
-        (spec(num_streams=0), GenerationConfig(5), NO_STREAMS),
-        (spec(widths={}), GenerationConfig(5, width=4), NO_STREAMS),
+        (spec(widths={}), GenerationConfig(5, width=4), NO_VERIFY),
+        (spec(num_streams=0, widths={}), GenerationConfig(5), NO_VERIFY),
     ],
 )
 def test_plain_decoding_says_why(model: ModelSpec, config: GenerationConfig, reason: str) -> None:
