@@ -116,7 +116,7 @@ typedef struct sf_spec {
   size_t size;
   int64_t capacity; /* tokens of context that the cache holds */
   int64_t vocab_size;
-  int64_t num_streams;  /* 0 where the bundle has none */
+  int64_t num_streams;  /* 0 where the bundle has none; it drafts by look-up then */
   int64_t top_k;        /* candidates per stream */
   int64_t prefill_rows; /* prompt tokens per prefill pass */
   const sf_method* verify;

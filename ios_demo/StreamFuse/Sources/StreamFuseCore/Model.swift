@@ -52,7 +52,7 @@ public final class Model: Sendable {
   public var contextLength: Int { spec.capacity }
 
   /// Whether the bundle can draft.
-  public var hasSpeculativeDecodingSupport: Bool { spec.numStreams > 0 && !spec.verify.isEmpty }
+  public var hasSpeculativeDecodingSupport: Bool { !spec.verify.isEmpty }
 
   /// Values for `GenerationConfig.width`, ascending; empty where the bundle has no verify methods.
   public var widths: [Int] { spec.verify.map(\.rows).sorted() }

@@ -40,7 +40,7 @@ public class Model internal constructor(
 
     /** Whether the bundle can draft. */
     public val hasSpeculativeDecodingSupport: Boolean
-        get() = widths.isNotEmpty() && (facts.speculation?.num_streams ?: 0) > 0
+        get() = widths.isNotEmpty()
 
     /** The bundle's defaults: every field but [GenerationConfig.width] has a value. */
     public val defaults: GenerationConfig
@@ -128,12 +128,10 @@ public class Model internal constructor(
     }
 
     // What this library reads of a manifest and of the engine's description, by their own names.
-    @Suppress("PropertyName", "ConstructorParameterNaming")
     @Serializable
     private class Manifest(
         val model: Facts,
         val methods: Map<String, Method>,
-        val speculation: Speculation? = null,
         val cache: Cache,
     ) {
         @Serializable
@@ -141,9 +139,6 @@ public class Model internal constructor(
 
         @Serializable
         class Method(val rows: Int)
-
-        @Serializable
-        class Speculation(val num_streams: Int = 0)
 
         @Serializable
         class Cache(val capacity: Int)
