@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -134,14 +134,22 @@ class ModelConfig:
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
-        """Read `config.json` of a checkpoint folder; end-of-sequence ids of `generation_config.json` are added."""
+        """Read a checkpoint folder's `config.json`, and its special tokens as the files beside it have them.
+
+        What ends an answer is said by `generation_config.json`, else by config.json. The words of tokenizer_config.json
+        for `bos_token` and `eos_token` go first: they are what a chat template writes.
+        """
         path = folder / "config.json"
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file; a checkpoint folder needs config.json")
         config, generation = read_object(path), read_object(folder / "generation_config.json")
         if (extra := generation.get("eos_token_id")) is not None:
             config["eos_token_id"] = extra
-        return cls.from_hf(config, str(path))
+        found = cls.from_hf(config, str(path))
+        named = _named_token_ids(folder, found.vocab_size)
+        eos = named.get("eos_token")
+        ends = found.eos_token_ids if eos is None else tuple(dict.fromkeys((eos, *found.eos_token_ids)))
+        return replace(found, bos_token_id=named.get("bos_token", found.bos_token_id), eos_token_ids=ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +207,40 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def token_word(said: Any) -> str | None:
+    """A special token as tokenizer_config.json spells it: text, or an object with `content`. None for anything else."""
+    word = said.get("content") if isinstance(said, dict) else said
+    return word if isinstance(word, str) else None
+
+
+def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
+    """Ids of the `bos_token` and `eos_token` that tokenizer_config.json names; None where it says null.
+
+    A name that is not there, or a word that is no token of the model, is left out.
+    """
+    config = read_object(folder / "tokenizer_config.json")
+    words = {name: token_word(config[name]) for name in ("bos_token", "eos_token") if name in config}
+    if not words:
+        return {}
+    decoder = config.get("added_tokens_decoder")
+    known: dict[str | None, int | None] = {None: None}
+    if isinstance(decoder, dict):
+        known |= {token_word(said): int(number) for number, said in decoder.items() if number.isdecimal()}
+    if not known.keys() >= set(words.values()):
+        known |= _added_tokens(folder / "tokenizer.json")
+    ids = {name: known[word] for name, word in words.items() if word in known}
+    return {name: number for name, number in ids.items() if number is None or number < vocab_size}
+
+
+def _added_tokens(path: Path) -> dict[str | None, int | None]:
+    """Words and ids of a tokenizer's added tokens; none where the file cannot be read, which who opens it says."""
+    try:
+        added = json.loads(path.read_bytes())["added_tokens"]
+        return {str(entry["content"]): int(entry["id"]) for entry in added}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

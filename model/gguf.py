@@ -118,7 +118,7 @@ def _tokenizer_config(fields: _Fields, config: dict[str, Any]) -> dict[str, Any]
         "chat_template": fields.get("tokenizer.chat_template"),
         "bos_token": None if bos is None else tokens[bos],
         "eos_token": tokens[config["eos_token_id"]],
-        "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", False)),
+        "add_bos_token": _adds_bos(fields),
         "model_max_length": config["max_position_embeddings"],
     }
 
@@ -243,9 +243,15 @@ def _tokenizer(fields: _Fields) -> Tokenizer:
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     _add_special_tokens(tokenizer, tokens, fields["tokenizer.ggml.token_type"])
-    if fields.get("tokenizer.ggml.add_bos_token", False):
+    if _adds_bos(fields):
         tokenizer.post_processor = _begin_with(tokens[fields["tokenizer.ggml.bos_token_id"]], vocab)
     return tokenizer
+
+
+def _adds_bos(fields: _Fields) -> bool:
+    """Whether plain text begins with a token of its own; where the file says nothing, as llama.cpp has it (Llama 3)."""
+    said = fields.get("tokenizer.ggml.add_bos_token", fields.get("tokenizer.ggml.pre") == "llama-bpe")
+    return bool(said) and fields.get("tokenizer.ggml.bos_token_id") is not None
 
 
 def _pre_tokenizer(pre: str, path: Path) -> PreTokenizer:

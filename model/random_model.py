@@ -119,8 +119,9 @@ def write_random_model(
     if tokenizer is None:
         _byte_tokenizer().save(str(folder / "tokenizer.json"))
     else:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copyfile(tokenizer / name, folder / name)
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            if (tokenizer / name).is_file() or name == "tokenizer.json":
+                shutil.copyfile(tokenizer / name, folder / name)
     config = ModelConfig.load(folder)
     with torch.device("meta"):
         base = Transformer(config)

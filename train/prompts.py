@@ -8,7 +8,8 @@ from pathlib import Path
 
 from streamfuse.model.checkpoint import own_template
 from streamfuse.model.config import CheckpointError, ModelConfig
-from streamfuse.text_io import TextIO
+from streamfuse.model.tokenizer import tokenizer_json
+from streamfuse.text_io import TextIO, load_tokenizer
 
 from .distill import Item
 from .formats import Sample
@@ -26,7 +27,8 @@ def open_text(folder: Path, chat_template: str | None = None) -> TextIO:
     chat = chat_template or own_template(folder)
     if chat is None:
         raise CheckpointError(f"{folder}: no chat template; distillation needs a model that was trained to chat")
-    return TextIO(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
+    tokenizer = load_tokenizer(folder / "tokenizer.json", tokenizer_json(folder))
+    return TextIO(tokenizer, chat, config.bos_token_id, config.eos_token_ids)
 
 
 def prompt_items(

@@ -29,12 +29,12 @@ class TextIO:
 
     def __init__(
         self,
-        tokenizer_file: Path,
+        tokenizer: Path | Tokenizer,
         chat_template: str | None,
         bos_token_id: int | None = None,
         eos_token_ids: Sequence[int] = (),
     ) -> None:
-        self._tokenizer = load_tokenizer(tokenizer_file)
+        self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
         special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
         spelt = "|".join(re.escape(word) for word in special if len(word) > 1)
         self._control = re.compile(f"(?=(?:{spelt}))." if spelt else "(?!)", re.DOTALL)
@@ -96,14 +96,16 @@ class TextIO:
         return "" if token_id is None else (self._tokenizer.id_to_token(token_id) or "")
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, content: bytes | None = None) -> Tokenizer:
     """The tokenizer of a file. What the file says of lengths (truncation, padding) is for training, so it is dropped.
+
+    `content` is read in the place of the file's own.
 
     Raises:
         TextError: the file is not a tokenizer.
     """
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path)) if content is None else Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises bare Exception
         raise TextError(f"{path}: not a tokenizer ({one_line(error)})") from None
     tokenizer.no_truncation()

@@ -90,6 +90,17 @@ def test_a_begin_token_is_added_where_the_file_asks_for_it(tmp_path: Path) -> No
     assert found.encode("hell", add_special_tokens=False).ids == source.tokenizer.encode("hell").ids
 
 
+@pytest.mark.parametrize(("said", "adds"), [(None, True), (False, False)])
+def test_llama_3_begins_with_a_token_where_the_file_says_nothing(said: bool | None, adds: bool, tmp_path: Path) -> None:
+    source = Source()
+    source.pre = "llama-bpe"
+    source.fields |= {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert found.encode("hell").ids == [0] * adds + found.encode("hell", add_special_tokens=False).ids
+    assert json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())["add_bos_token"] == adds
+
+
 def test_linear_rope_scaling_is_carried_over(tmp_path: Path) -> None:
     source = Source()
     source.fields |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}

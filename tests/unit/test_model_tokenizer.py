@@ -1,0 +1,126 @@
+"""Special tokens as a checkpoint has them, in plain text and in chats, before and after an export.
+
+Run: python -m pytest tests/unit/test_model_tokenizer.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+import tiny
+from export_samples import tiny_model, write_checkpoint
+from streamfuse.model.config import ModelConfig
+from streamfuse.model.tokenizer import tokenizer_json
+from streamfuse.text_io import TextIO
+from streamfuse.train.formats import Sample
+from streamfuse.train.prompts import open_text
+from streamfuse.train.readers import encode_prompt
+
+START, END = 256, 257  # of the byte tokenizer: <|im_start|>, <|im_end|>
+NAMED = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>", "lstrip": False}}
+CHAT = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(1)
+    return tiny_model()
+
+
+@pytest.fixture
+def folder(model: Any, tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "mine", model)[0]
+
+
+def say(folder: Path, **config: Any) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def mark(folder: Path, *around: str) -> None:
+    """Let tokenizer.json itself put tokens around a text."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    known = [(word, tokenizer.token_to_id(word)) for word in around if word != "$A"]
+    tokenizer.post_processor = TemplateProcessing(single=list(around), special_tokens=known)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def ids(content: bytes, text: str) -> list[int]:
+    return list(Tokenizer.from_buffer(content).encode(text).ids)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["the file adds none", "the file adds one"])
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, None),
+        (NAMED, None),
+        ({**NAMED, "add_bos_token": True}, ([START], [])),
+        ({**NAMED, "add_bos_token": False}, ([], [])),
+        ({**NAMED, "add_eos_token": True, "add_bos_token": True}, ([START], [END])),
+        ({**NAMED, "tokenizer_class": "LlamaTokenizerFast"}, ([START], [])),
+        ({"add_bos_token": True}, None),  # which one nobody says
+        ({"add_bos_token": True, "bos_token": "<nobody>"}, None),
+    ],
+)
+def test_plain_text_has_the_marks_that_the_settings_ask_for(
+    config: dict[str, Any], expected: tuple[list[int], list[int]] | None, own: bool, folder: Path
+) -> None:
+    if own:
+        mark(folder, "<|im_start|>", "$A")
+    say(folder, **config)
+    before, after = expected if expected is not None else ([START] if own else [], [])
+    content, own_content = tokenizer_json(folder), (folder / "tokenizer.json").read_bytes()
+    bare = Tokenizer.from_buffer(own_content).encode("to be", add_special_tokens=False).ids
+    assert ids(content, "to be") == [*before, *bare, *after]
+    assert ids(content, "") == [*before, *after]
+    assert (content == own_content) == (ids(own_content, "to be") == ids(content, "to be"))
+
+
+@pytest.mark.parametrize(
+    ("config", "bos", "eos"),
+    [
+        ({}, 1, (3, 257)),  # as config.json has them
+        (NAMED, START, (END, 3)),
+        ({"bos_token": None, "eos_token": None}, None, (3, 257)),
+        ({"bos_token": "<nobody>", "eos_token": "<nobody>"}, 1, (3, 257)),
+        ({"eos_token": "<|im_start|>"}, 1, (START, 3, 257)),
+        ({"bos_token": "<s>", "added_tokens_decoder": {"7": {"content": "<s>"}}}, 7, (3, 257)),
+        ({"bos_token": "<s>", "added_tokens_decoder": {"258": {"content": "<s>"}}}, 1, (3, 257)),  # no token
+    ],
+)
+def test_the_tokens_of_templates_are_those_that_tokenizer_config_names(
+    config: dict[str, Any], bos: int | None, eos: tuple[int, ...], folder: Path
+) -> None:
+    say(folder, **config)
+    found = ModelConfig.load(folder)
+    assert (found.bos_token_id, found.eos_token_ids) == (bos, eos)
+
+
+def test_settings_beside_no_tokenizer_leave_the_configuration_as_it_is(tmp_path: Path) -> None:
+    tiny.write_base(tmp_path, tiny.base())
+    say(tmp_path, **NAMED)
+    assert ModelConfig.load(tmp_path).eos_token_ids == (tiny.EOS,)
+
+
+def test_training_reads_a_checkpoint_as_its_settings_say(folder: Path) -> None:
+    say(folder, **NAMED, add_bos_token=True, chat_template=CHAT)
+    letters = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def spelt(text: str) -> list[int]:
+        return list(letters.encode(text, add_special_tokens=False).ids)
+
+    text = open_text(folder)
+    assert encode_prompt(Sample(("hello",), ()), text) == [START, *spelt("user: hello"), END]
+    assert text.encode("hello") == [START, *spelt("hello")]
+
+
+def test_a_text_takes_a_tokenizer_or_its_file(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    assert TextIO(path, None).encode("yes") == TextIO(Tokenizer.from_file(str(path)), None).encode("yes")
