@@ -413,7 +413,7 @@ def test_an_output_that_takes_nothing_ends_without_a_traceback(
 
 @pytest.mark.parametrize("after", [0.05, 0.1, 0.2, 0.3, 0.5])
 def test_ctrl_c_while_the_command_loads_leaves_without_a_word(after: float, bundle: Path) -> None:
-    reader = "import sys; sys.stdout.write('.'); sys.stdout.flush(); from streamfuse.__main__ import main; main()"
+    reader = "import sys; from streamfuse.__main__ import main; sys.stdout.write('.'); sys.stdout.flush(); main()"
     command = [sys.executable, "-c", reader, "run", str(bundle), "-"]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
