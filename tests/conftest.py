@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +34,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, os.environ.get
 
 from beside import Turns, made_once  # noqa: E402
 
+SLOWEST_FILES = 12
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
 TURNS = pytest.StashKey[Turns]()  # only where several processes run tests (`make test`)
 TURNS_FOLDER = pytest.StashKey[str]()
@@ -80,6 +82,19 @@ def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not go through it at each export's many objects."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the time went, by file: fixtures count for the test that asked first."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.section("slowest files")
+        for file, spent in sorted(seconds.items(), key=lambda one: -one[1])[:SLOWEST_FILES]:
+            terminalreporter.write_line(f"{spent:7.1f}s {file}")
+        terminalreporter.write_line(f"{sum(seconds.values()):7.1f}s in {len(seconds)} files")
 
 
 @pytest.hookimpl(tryfirst=True)

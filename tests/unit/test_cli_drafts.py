@@ -51,7 +51,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, generation: Told, width: int = 40, se
     """The screen after the text; `seconds` between two drawings."""
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system="standard", highlight=False)
     monkeypatch.setattr(drafts, "out", console)
-    monkeypatch.setattr(drafts, "_SECONDS", seconds)
+    monkeypatch.setattr(drafts, "SECONDS", seconds)
     screen = Screen(width)
     try:
         drafts.write(generation, show_drafts=True)  # type: ignore[arg-type]

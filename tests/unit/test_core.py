@@ -193,12 +193,13 @@ def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int],
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "hot", "top-p", "filters", "penalty"])
 @pytest.mark.parametrize("deferred", [False, True], ids=["fused", "deferred"])
+@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.full)])
 def test_the_core_and_the_readable_loop_do_the_same_pass_by_pass(
-    rng: np.random.Generator, sampling: SamplingConfig, deferred: bool
+    rng: np.random.Generator, sampling: SamplingConfig, deferred: bool, count: int
 ) -> None:
-    """A hundred generations each, a thousand in all."""
+    """So many generations each, ten times as many in all."""
     nodes = {"verify_8": 2, "verify_4": 0} if deferred else {}
-    for _ in range(100):
+    for _ in range(count):
         model = spec(deferred=deferred, stream_nodes=nodes, capacity=int(rng.integers(12, 60)))
         accuracy, width = int(rng.integers(0, 17)), int(rng.choice([1, 2, 4, 8]))
         prompt = rng.integers(0, 64, int(rng.integers(1, 10))).tolist()

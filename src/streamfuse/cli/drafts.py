@@ -28,7 +28,7 @@ SOURCES = {
     "table": ("table", "magenta"),
     "model": ("plain", ""),
 }
-_SECONDS = 0.05  # between two drawings: fast enough for eyes, and a hundredth of the time
+SECONDS = 0.05  # between two drawings: fast enough for eyes, and a hundredth of the time
 
 
 def write(generation: Generation, show_drafts: bool = False) -> None:
@@ -83,7 +83,7 @@ def _coloured(generation: Generation, console: Console) -> None:
             for piece in generation:
                 _count(counts, piece)
                 tail.append(piece.text, SOURCES[piece.source][1])
-                if time.monotonic() - drawn >= _SECONDS:
+                if time.monotonic() - drawn >= SECONDS:
                     tail = _draw(live, tail, status(counts, generation))
                     drawn = time.monotonic()
         finally:
