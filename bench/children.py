@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streamfuse.export.bundle import peak_memory
+from streamfuse.export.pipeline import peak_memory
 
 _PATIENCE_S = 30.0  # for a child to clean up after itself
 

@@ -15,7 +15,7 @@ from streamfuse.adapters import DEFAULT
 from streamfuse.model.pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from .bundle import Report
+    from .pipeline import Report
 
 
 def export(
@@ -56,7 +56,7 @@ def export(
     key = None if sign_key is None else read_private_key(Path(sign_key))
     checked = ExportPlan(Path(model), find(str(adapter)), Path(output_dir), **options_of(plan))
     made = replace(checked, model=resolve_model(str(model)))  # may be a download, so the last thing before the work
-    from .bundle import export_bundle
+    from .pipeline import export_bundle
 
     return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": str(adapter)}, key)
 

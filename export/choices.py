@@ -18,7 +18,9 @@ class Quantize(str, Enum):
 
     AUTO = AUTO  # the target's default
     NONE = "none"
-    INT4 = "8da4w"  # with activations in int8
+    Q4_1 = "q4_1"  # grids of GGUF files, with activations in int8
+    Q8_0 = "q8_0"
+    INT4 = "8da4w"  # integers of ExecuTorch, with activations in int8
     INT8 = "8da8w"
     INT4_WEIGHTS = "int4"  # with activations in the plan's dtype
     INT8_WEIGHTS = "int8"
@@ -26,7 +28,7 @@ class Quantize(str, Enum):
     @property
     def bits(self) -> int:
         """Of the layers' weights; 0: floats."""
-        return {"none": 0, "8da4w": 4, "int4": 4, "8da8w": 8, "int8": 8}[self.value]
+        return {"none": 0, "q4_1": 4, "8da4w": 4, "int4": 4, "q8_0": 8, "8da8w": 8, "int8": 8}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ _DELEGATE = Choices((Quantize.NONE, *_INTEGERS[:2]), ("float16", "float32"))
 # Backends by target; a target's first one is its default.
 BACKENDS: dict[str, dict[str, Choices]] = {
     "executorch": {
-        "kernels": Choices((Quantize.INT4, Quantize.INT8), ("float32",)),
+        "kernels": Choices((Quantize.Q4_1, Quantize.Q8_0), ("float32",)),
         "xnnpack": Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
         "coreml": _DELEGATE,
         "vulkan": _DELEGATE,
@@ -50,6 +52,10 @@ BACKENDS: dict[str, dict[str, Choices]] = {
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
     "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},
 }
+
+
+# Words of version 0.1 for the kernels' grids, which were called as XNNPACK's integers are. They go with version 0.3.
+RENAMED = {"kernels": {Quantize.INT4: Quantize.Q4_1, Quantize.INT8: Quantize.Q8_0}}
 
 
 def check_choice(flag: str, value: str, choices: tuple[str, ...], where: str = "") -> None:

@@ -17,9 +17,9 @@ from . import facts, native, selftest
 from .delegates.report import describe
 from .graphs import Method, Weights, build_methods
 from .lower import lower_methods, required_operators, to_program
-from .parts import manifest_parts, part_sizes
 from .plan import ExportPlan, Quantize
 from .quantize import quantize_weights
+from .sizes import manifest_parts, part_sizes
 from .target import Progress, TargetFacts
 
 GRAPH_FILE = "model.pte"

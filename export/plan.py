@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -16,6 +17,7 @@ from .choices import (
     COMPUTE_UNITS,
     DEPLOYMENT_TARGETS,
     LAYOUTS,
+    RENAMED,
     Quantize,
     check_choice,
 )
@@ -173,6 +175,15 @@ class ExportPlan:
         of_backend = f" with --target {self.target}" if len(backends) == 1 else f" with --backend {self.backend}"
         if self.quantize is Quantize.AUTO:
             object.__setattr__(self, "quantize", choices.quantize[0])
+        renamed = RENAMED.get(self.backend, {}).get(self.quantize)
+        if renamed is not None:
+            warnings.warn(
+                f"--quantize {self.quantize.value} is now --quantize {renamed.value} with --backend {self.backend}; "
+                "version 0.3 will not take the old word",
+                FutureWarning,
+                stacklevel=4,
+            )
+            object.__setattr__(self, "quantize", renamed)
         check_choice("--quantize", self.quantize.value, tuple(q.value for q in choices.quantize), of_backend)
         if self.dtype == AUTO:
             object.__setattr__(self, "dtype", choices.dtype[0])
@@ -262,8 +273,8 @@ class ExportPlan:
         """The grids of the kernels' operators; None elsewhere."""
         if not self.kernels:
             return None
-        layers = "q4_1" if self.quantize is Quantize.INT4 else "q8_0"
-        return Schemes(**{"attention": layers, "mlp": layers, **self.schemes})
+        layers = {"attention": self.quantize.value, "mlp": self.quantize.value}
+        return Schemes(**{**layers, **self.schemes})
 
     def merges(self, streams: StreamConfig) -> bool:
         """Whether the low-rank adapters that tune the base are added to its weights.

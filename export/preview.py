@@ -15,9 +15,9 @@ from streamfuse.text_io import load_tokenizer
 
 from .cost import Cost, export_cost
 from .facts import source_facts
-from .parts import PartSize, part_sizes
 from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
 from .schemes import DTYPE_BITS
+from .sizes import PartSize, part_sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,13 @@ from streamfuse.runtime.backend import DECODE, PREFILL, STREAMS, Backend, ModelS
 from streamfuse.runtime.reference.draft import grow
 from streamfuse.runtime.reference.tree import Tree
 
+TEXT = (
+    "The lighthouse stood at the edge of the cliff, and every evening the keeper climbed the one hundred and twelve "
+    "steps to light the lamp. Ships far out at sea counted the seconds between its flashes: 3, 2, 1, and then the "
+    "light again. One winter the lamp went dark, and the whole village walked up the hill with lanterns in their hands "
+    "until the keeper found the broken gear and mended it. Nobody in the harbour forgot that night, and when the "
+    "keeper grew old the children took turns on the stairs, because a light that goes out once may go out again."
+)
 WALK = "walk"  # the name of the passes over natural text among the results
 _HEAD_TOKENS = 16  # of the text, by prefill
 _WALK_TOKENS = 64  # fewer rows would not hold a share of best tokens against a floor

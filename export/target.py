@@ -1,6 +1,6 @@
 """What a target brings to the exporter's pipeline: weights as it stores them, graph files, a backend that runs them.
 
-The pipeline (bundle.py) loads the model, runs the float32 reference, proves what the target made of it and writes the
+The pipeline (pipeline.py) loads the model, runs the float32 reference, proves what the target made of it and writes the
 rest of the bundle; it knows no target by itself. A target's module is imported when a plan asks for it.
 """
 

@@ -11,8 +11,8 @@ import torch
 from export_samples import plan_for, tiny_model, write_checkpoint
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.emulator import CoreMLEmulator
-from streamfuse.export.bundle import export_bundle
 from streamfuse.export.coreml import ane
+from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.backends.coreml_common import CoreMLBackend

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from export_samples import plan_for, tiny_model, write_checkpoint
-from streamfuse.export.bundle import export_bundle
+from streamfuse.export.pipeline import export_bundle
 
 WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 

@@ -17,8 +17,8 @@ from streamfuse.runtime.backends.coreml import open_package
 
 from .. import facts, selftest
 from ..graphs import Method, Weights, build_methods
-from ..parts import part_sizes
 from ..plan import PARTS, ExportPlan, Part
+from ..sizes import part_sizes
 from ..target import Progress, TargetFacts
 from . import convert, plain, report
 from .graphs import Graph, MaskedWeights

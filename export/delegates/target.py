@@ -9,8 +9,8 @@ from typing import Any
 from streamfuse.export import facts, selftest
 from streamfuse.export.graphs import Method, Weights, build_methods
 from streamfuse.export.lower import to_program
-from streamfuse.export.parts import manifest_parts, part_sizes
 from streamfuse.export.plan import PARTS, ExportPlan
+from streamfuse.export.sizes import manifest_parts, part_sizes
 from streamfuse.export.target import Progress, TargetFacts
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec

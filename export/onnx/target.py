@@ -16,8 +16,8 @@ from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 
 from .. import selftest
 from ..graphs import Method, Weights, build_methods
-from ..parts import part_sizes
 from ..plan import PARTS, ExportPlan, Part, Quantize
+from ..sizes import part_sizes
 from ..target import Progress, TargetFacts
 from .blocks import DEFAULT_BLOCK
 from .emit import contrib_operators, write_models

@@ -10,7 +10,7 @@ import torch
 
 from streamfuse import adapters
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.export.bundle import export_bundle
+from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import ExportPlan
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model

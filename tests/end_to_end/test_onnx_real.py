@@ -34,7 +34,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     pytest.importorskip("onnxruntime")
-    from streamfuse.export.bundle import export_bundle
+    from streamfuse.export.pipeline import export_bundle
     from streamfuse.export.plan import ExportPlan
 
     folder = tmp_path_factory.mktemp("onnx") / "bundle"

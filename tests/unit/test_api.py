@@ -442,7 +442,7 @@ def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
 
 
 def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import streamfuse.export.bundle as exporter
+    import streamfuse.export.pipeline as exporter
     from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 
     plans: list[ExportPlan] = []
@@ -457,13 +457,13 @@ def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(exporter, "export_bundle", export_bundle)
     monkeypatch.setattr("streamfuse.model.pull.resolve_model", Path)
     found = streamfuse.export(
-        tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="8da8w",
+        tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="q8_0",
         schedule="fused", widths=[4, 8],
     )  # fmt: skip
     assert found == "report"
     (plan,) = plans
     assert (plan.model, plan.adapter.stem, plan.output_dir) == (tmp_path, "e2e-lossless", tmp_path / "new")
-    assert (plan.quantize, plan.schedule, plan.widths) == (Quantize.INT8, Schedule.FUSED, (4, 8))
+    assert (plan.quantize, plan.schedule, plan.widths) == (Quantize.Q8_0, Schedule.FUSED, (4, 8))
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,11 @@ def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pyt
     [
         ({"widht": 4}, TypeError, "export has no option widht; its options are target, backend, quantize, schemes,"),
         ({"output_dir": "x"}, TypeError, "multiple values"),
-        ({"quantize": "8da3w"}, ValueError, "quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not"),
+        (
+            {"quantize": "8da3w"},
+            ValueError,
+            "quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not",
+        ),
         ({"top_k": 65}, ValueError, "top_k must be from 1 to 64, not 65"),
         ({"target": "onnx", "backend": "kernels"}, ValueError, "backend must be onnxruntime with target onnx"),
         ({"adapter": "nobody"}, FileNotFoundError, "nobody: no such file, and not an adapter that ships"),

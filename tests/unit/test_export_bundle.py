@@ -29,9 +29,9 @@ from export_samples import (
 from signed_samples import PUBLIC, rfc_key
 from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.export import executorch, facts, selftest
-from streamfuse.export.bundle import Report, count_steps, export_bundle
 from streamfuse.export.executorch import ExecuTorchTarget
 from streamfuse.export.grid import to_q4_1
+from streamfuse.export.pipeline import Report, count_steps, export_bundle
 from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script

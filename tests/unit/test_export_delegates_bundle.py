@@ -15,7 +15,7 @@ import torch
 import export_samples as samples
 from bundle_samples import write_bundle
 from streamfuse.bundle import open_bundle
-from streamfuse.export.bundle import Report, export_bundle
+from streamfuse.export.pipeline import Report, export_bundle
 from streamfuse.export.plan import PlanError, Quantize, Schedule
 
 ONE_WIDTH: dict[str, Any] = {

@@ -15,8 +15,8 @@ import torch
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
 from streamfuse.bundle import open_bundle
 from streamfuse.engines import engines_of
-from streamfuse.export.bundle import export_bundle
 from streamfuse.export.choices import BACKENDS
+from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import Schedule, options_of
 from streamfuse.export.preview import preview
 from streamfuse.model.config import ARCHITECTURES

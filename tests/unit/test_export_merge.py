@@ -14,11 +14,11 @@ from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, ver
 from streamfuse.bench.work import weight_bytes
 from streamfuse.bundle import open_bundle
 from streamfuse.export import reference
-from streamfuse.export.bundle import export_bundle
 from streamfuse.export.graphs import Weights, build_methods, example_inputs
-from streamfuse.export.parts import part_sizes
+from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import GraphShapes, PlanError, Quantize, Schedule
 from streamfuse.export.preview import preview
+from streamfuse.export.sizes import part_sizes
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
@@ -58,8 +58,8 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
     cases: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"merge_adapter": "on"}, True),
-        ({"quantize": Quantize.INT8}, True),
-        ({"quantize": Quantize.INT8, "merge_adapter": "off"}, False),
+        ({"quantize": Quantize.Q8_0}, True),
+        ({"quantize": Quantize.Q8_0, "merge_adapter": "off"}, False),
         ({"schemes": {"attention": "q8_0"}}, False),
         ({"schemes": {"attention": "q8_0", "mlp": "q8_0"}}, True),
         ({"backend": "xnnpack", "quantize": Quantize.NONE}, True),
@@ -91,7 +91,7 @@ def test_two_kinds_need_a_pass_for_the_streams_alone(both: StreamFused, tmp_path
         (DEFERRED, False),
         ({"schedule": Schedule.BOTH}, True),
         ({**DEFERRED, "target": "onnx"}, True),
-        ({**DEFERRED, "quantize": Quantize.INT8}, True),
+        ({**DEFERRED, "quantize": Quantize.Q8_0}, True),
     ):
         plan = plan_for(files, tmp_path / "none", **settings)
         assert plan.merges(both.streams_config) is merges, settings

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
 from streamfuse.cli import app
 from streamfuse.export import facts
-from streamfuse.export.config import read_config, to_config
 from streamfuse.export.cost import export_cost
 from streamfuse.export.graphs import build_methods
 from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
+from streamfuse.export.plan_file import read_config, to_config
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
@@ -68,7 +68,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"target": "onnx", "backend": "vulkan"}, "--backend must be onnxruntime with --target onnx, not vulkan"),
         (
             {"quantize": Quantize.NONE},
-            "--quantize must be one of 8da4w, 8da8w with --backend kernels, not none",
+            "--quantize must be one of q4_1, q8_0 with --backend kernels, not none",
         ),
         (
             {"quantize": Quantize.INT8, "backend": "xnnpack"},
@@ -292,7 +292,7 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
     )
     assert code == 0
     found = json.loads(stdout)
-    assert (found["quantize"], found["num_streams"], found["widths"]) == ("8da4w", 2, [4, 8, 16])
+    assert (found["quantize"], found["num_streams"], found["widths"]) == ("q4_1", 2, [4, 8, 16])
     assert found["weight_bytes"] == sum(part["bytes"] for part in found["parts"].values())
     assert found["prune_keep"] == {"8": 4, "16": 8}
     assert found["parts"]["embedding"] == {"parameters": 258 * 64, "bytes": 258 * 2 * 34}
@@ -301,10 +301,28 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("old", "new"), [("8da4w", "q4_1"), ("8da8w", "q8_0")])
+def test_the_old_word_for_a_grid_is_taken_with_a_note(
+    old: str, new: str, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, f"quantize: {old}")
+    for said in (["--quantize", old], ["--config", config]):
+        code, stdout, stderr = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--json", *said)
+        assert (code, json.loads(stdout)["quantize"]) == (0, new)
+        assert stderr == (
+            f"--quantize {old} is now --quantize {new} with --backend kernels; version 0.3 will not take the old word\n"
+        )
+    with pytest.warns(FutureWarning, match=f"is now --quantize {new}"):
+        assert plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize(old)).quantize.value == new
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--quantize", "4bit"], "--quantize must be one of auto, none, 8da4w, 8da8w, int4, int8, not 4bit"),
+        (
+            ["--quantize", "4bit"],
+            "--quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not 4bit",
+        ),
         (
             ["--backend", "qnn"],
             "--backend must be one of kernels, xnnpack, coreml, vulkan with --target executorch, not qnn",

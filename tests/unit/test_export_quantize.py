@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from export_samples import GROUP, STREAM_VOCAB, plan_for, tiny_model
 from streamfuse.export import native
-from streamfuse.export.parts import Sizes, part_sizes, schemes
 from streamfuse.export.plan import ExportPlan, Quantize, Schemes
 from streamfuse.export.quantize import (
     Int4Linear,
@@ -23,6 +22,7 @@ from streamfuse.export.quantize import (
     quantize_weights,
     symmetric_int8,
 )
+from streamfuse.export.sizes import Sizes, part_sizes, schemes
 from streamfuse.export.weights import Weights
 from streamfuse.model.streams import StreamFused
 

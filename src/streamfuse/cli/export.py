@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
@@ -18,7 +20,7 @@ from .console import err, out, print_json, say
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from streamfuse.export.bundle import Report
+    from streamfuse.export.pipeline import Report
     from streamfuse.export.plan import ExportPlan
     from streamfuse.export.preview import Preview
 
@@ -35,8 +37,8 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Put the file's values in the place of the flags' defaults, so that flags win."""
     if path is not None:
         need("export")
-        from streamfuse.export.config import read_config
         from streamfuse.export.plan import PlanError
+        from streamfuse.export.plan_file import read_config
 
         known = {parameter.name or "" for parameter in context.command.params} - set(_NOT_IN_FILES)
         try:
@@ -109,9 +111,9 @@ def export(
     quantize: Annotated[
         str,
         typer.Option(
-            **complete.among("8da4w", "8da8w", "int4", "int8", "none"),
-            help="executorch: int8 activations with int4 or int8 weights; coreml, onnx: int4 or int8 weights alone.",
-            show_default="8da4w; int4 for coreml and onnx; none for delegates of phones",
+            **complete.among("q4_1", "q8_0", "8da4w", "int4", "int8", "none"),
+            help="kernels: the GGUF's grids q4_1 or q8_0; xnnpack: 8da4w or none; elsewhere int4, int8 or none.",
+            show_default="q4_1; 8da4w for xnnpack; int4 for coreml and onnx; none for delegates of phones",
             rich_help_panel=_WEIGHTS,
         ),
     ] = "auto",
@@ -256,7 +258,7 @@ def export(
     adapter_path = options.adapter_file("--adapter", adapter)
     _choice("--target", target, {name: name for name in BACKENDS})
     try:
-        plan = ExportPlan(
+        plan = _with_notes(ExportPlan)(
             model=resolve_model(model, offline=offline),
             adapter=adapter_path,
             output_dir=output_dir,
@@ -298,6 +300,21 @@ def export(
 
 
 Chosen = TypeVar("Chosen")
+Options = ParamSpec("Options")
+
+
+def _with_notes(make: Callable[Options, Chosen]) -> Callable[Options, Chosen]:
+    """`make`, which may warn of words that are going, with its warnings as lines on standard error."""
+
+    def noted(*args: Options.args, **options: Options.kwargs) -> Chosen:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", FutureWarning)
+            made = make(*args, **options)
+        for warning in found:
+            say(str(warning.message))
+        return made
+
+    return noted
 
 
 def _choice(flag: str, value: str, choices: dict[str, Chosen]) -> Chosen:
@@ -330,7 +347,7 @@ def _run(plan: ExportPlan, expected: Preview, said: dict[str, str], sign_key: Ed
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading PyTorch and the exporter", total=None)
-        from streamfuse.export.bundle import count_steps, export_bundle
+        from streamfuse.export.pipeline import count_steps, export_bundle
 
         progress.update(task, total=count_steps(expected))
         return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words), said, sign_key)

@@ -15,7 +15,7 @@ _COREML = ("layout", "compute_units", "minimum_deployment_target")
 
 def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
     """Print to standard output: sections of names and values, or one JSON object."""
-    from streamfuse.export.config import to_config
+    from streamfuse.export.plan_file import to_config
 
     config = to_config(plan)
     if as_json:
@@ -47,7 +47,7 @@ def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
 
 
 def _parts(plan: ExportPlan, expected: Preview) -> dict[str, str]:
-    from streamfuse.export.parts import schemes
+    from streamfuse.export.sizes import schemes
 
     return {
         name: f"{part.parameters / 1e6:.1f} M weights, {_megabytes(part.bytes)}, {schemes(plan)[name]['scheme']}"

@@ -1,0 +1,276 @@
+"""The stages of an export, the same for every target: load, reference, quantize, lower, parity, write.
+
+`STAGES` lists them. A stage is a function: its parameters are what it takes, by name, and `gives` names what it
+returns, for the stages after it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from streamfuse import __version__
+from streamfuse.bundle import BundleWriter
+from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
+from streamfuse.model.checkpoint import load_base, load_stream_fused
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.backends.reference import ReferenceBackend
+from streamfuse.runtime.strict_json import dump_strict
+from streamfuse.text_io import TextIO, load_tokenizer
+
+from . import facts, selftest
+from .calibrate import calibrate, held_out_prompts, questions
+from .draft import draft_arrays, write_tensors
+from .graphs import Method, Weights, build_methods
+from .plan import ExportPlan
+from .plan_file import to_config
+from .preview import Preview, check_fit
+from .reference import Form
+from .selftest import PassResult, Script
+from .target import Progress, Target, TargetFacts, make_target
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Results: TypeAlias = list[PassResult]
+
+
+@dataclass
+class Report:
+    """What an export did. Lies in the bundle as export_report.json.
+
+    Attributes:
+        config: the plan as `--config` takes it.
+        seconds: per stage, by the clock; `cpu_seconds` likewise, of this process.
+        parity: per comparison and method: `quantization` is the integer weights against float32, both in PyTorch;
+            `lowering` the emitted graphs against PyTorch on the same weights; `float32` the emitted graphs against the
+            float32 model.
+        bytes: per file.
+        calibration: of the drafts, hits per predicted hit at each depth.
+        target: what the target has to say, for example how many groups of weights were carried over bit for bit.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int = 0
+    parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    calibration: list[float] = field(default_factory=list)
+    target: dict[str, Any] = field(default_factory=dict)
+
+    def prove(self, name: str, results: Results, against: Results, floor: selftest.Floor) -> None:
+        """Note a comparison; ParityError where it is below the floor."""
+        self.parity[name] = selftest.compare(results, against)
+        selftest.check(self.parity[name], floor)
+
+
+def load(plan: ExportPlan, folder: Path, progress: Progress) -> tuple[StreamFused, ModelSpec, Target, Script]:
+    """The model of the plan, what the loop will need of it, its target, and the passes that prove it."""
+    progress("loading the model")
+    model = load_stream_fused(load_base(plan.model), plan.adapter, merge=False)
+    check_fit(plan, model)
+    model = model.merged() if plan.merges(model.streams_config) else model
+    spec = facts.model_spec(model, plan)
+    target = make_target(plan, model, spec, folder, progress)
+    tokenizer = load_tokenizer(plan.model / "tokenizer.json")
+    return model, spec, target, Script.of(spec, tokenizer.encode(selftest.TEXT).ids)
+
+
+def reference(plan: ExportPlan, progress: Progress, model: StreamFused, spec: ModelSpec, script: Script) -> Results:
+    """The self-test on the model's own float32 layers."""
+    progress("running the float32 reference")
+    methods = build_methods(Weights(model, plan.shapes, Form()).eval())
+    return _run(methods, model, spec, script)
+
+
+def quantize(
+    plan: ExportPlan,
+    progress: Progress,
+    report: Report,
+    model: StreamFused,
+    spec: ModelSpec,
+    target: Target,
+    script: Script,
+    exact: Results,
+) -> Results:
+    """The self-test on the weights as the target will store them: what its graphs are expected to give."""
+    progress("quantizing")
+    methods = target.quantize()
+    if methods is None:
+        return exact
+    rounded = _run(methods, model, spec, script)
+    report.prove("quantization", rounded, exact, selftest.FLOORS["int4" if plan.four_bits else "int8"])
+    return rounded
+
+
+def lower(target: Target) -> None:
+    """The graph files. The target speaks of its own steps."""
+    target.lower()
+
+
+def parity(
+    progress: Progress, report: Report, target: Target, script: Script, exact: Results, expected: Results
+) -> tuple[TargetFacts, Results]:
+    """The self-test through the target's own engine; what the bundle will ask of every other one."""
+    progress("checking parity")
+    with closing(target.open()) as backend:
+        found = script.run(backend)
+    target_facts = target.facts()
+    report.prove("lowering", found, expected, target.floor)
+    report.parity["float32"] = selftest.compare(found, exact)
+    # Our operators give the same bits on every machine, so the bundle can ask for them.
+    return target_facts, found if target_facts.kernels else expected
+
+
+def write(
+    plan: ExportPlan,
+    folder: Path,
+    progress: Progress,
+    report: Report,
+    model: StreamFused,
+    target: Target,
+    script: Script,
+    target_facts: TargetFacts,
+    asked: Results,
+) -> None:
+    """What lies beside the graphs, but for the report and the manifest."""
+    progress("writing the bundle")
+    np.savez(folder / SELFTEST_FILE, **script.to_arrays(asked))
+    write_tensors(folder / DRAFT_FILE, draft_arrays(model))
+    (folder / "tokenizer.json").write_bytes((plan.model / "tokenizer.json").read_bytes())
+    if target_facts.kernels:
+        report.calibration = _calibrate(plan, model, target, folder / DRAFT_FILE)
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    report.target = target_facts.report
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A function of this module, and the names of what it returns: one value, or a tuple of as many."""
+
+    function: Callable[..., Any]
+    gives: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @property
+    def takes(self) -> list[str]:
+        return list(inspect.signature(self.function).parameters)
+
+    def run(self, values: dict[str, Any]) -> None:
+        """Take from `values` and put there what comes of it."""
+        found = self.function(**{name: values[name] for name in self.takes})
+        values.update(zip(self.gives, found if len(self.gives) > 1 else (found,), strict=False))
+
+
+GIVEN = ("plan", "folder", "progress", "report")  # what there is before the first stage
+STAGES = (
+    Stage(load, ("model", "spec", "target", "script")),
+    Stage(reference, ("exact",)),
+    Stage(quantize, ("expected",)),
+    Stage(lower),
+    Stage(parity, ("target_facts", "asked")),
+    Stage(write),
+)
+
+
+def export_bundle(
+    plan: ExportPlan,
+    progress: Progress = lambda _: None,
+    said: Mapping[str, str] | None = None,
+    sign_key: Ed25519PrivateKey | None = None,
+) -> Report:
+    """Write the bundle of `plan`, atomically.
+
+    Args:
+        said: what the user said in the place of paths, for the report: `model`, `adapter`.
+        sign_key: signs the bundle; None: it is not signed.
+
+    Raises:
+        PlanError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each; nothing is left behind.
+    """
+    report = Report(config={**to_config(plan), **(said or {})})
+    with torch.inference_mode(), BundleWriter(plan.output_dir, plan.overwrite, sign_key) as writer:
+        values = dict(zip(GIVEN, (plan, writer.folder, progress, report), strict=True))
+        for stage in STAGES:
+            started, cpu_started = time.perf_counter(), time.process_time()
+            stage.run(values)
+            report.seconds[stage.name] = round(time.perf_counter() - started, 2)
+            report.cpu_seconds[stage.name] = round(time.process_time() - cpu_started, 2)
+        report.peak_memory_bytes = peak_memory(resource.getrusage(resource.RUSAGE_SELF))
+        path = writer.folder / "export_report.json"
+        path.write_text(dump_strict(vars(report), indent=2) + "\n", encoding="utf-8")
+        writer.write_manifest(**_manifest(plan, values["model"], values["target"], values["target_facts"], report))
+    return report
+
+
+def count_steps(expected: Preview) -> int:
+    """How often an export calls `progress`, for a progress bar."""
+    delegates, methods = sum(expected.delegates.values()), len(expected.delegates)
+    return len(STAGES) - 1 + delegates + methods + 1  # lowering speaks of its own steps only: these, and the file
+
+
+def _run(methods: dict[str, Method], model: StreamFused, spec: ModelSpec, script: Script) -> Results:
+    """The self-test on PyTorch modules."""
+    config, top = model.base.config, model.streams_config.num_msa_layers
+    sizes = (config.num_layers, top, config.num_kv_heads, config.head_dim)
+    with closing(ReferenceBackend(methods, spec, *sizes)) as backend:
+        return script.run(backend)
+
+
+def _calibrate(plan: ExportPlan, model: StreamFused, target: Target, draft: Path) -> list[float]:
+    """Adds `calibration` to draft.safetensors, by a few answers of the bundle itself."""
+    of_model = facts.model_facts(plan, model)
+    marks = of_model["bos_token_id"], of_model["eos_token_ids"]
+    text = TextIO(draft.parent / "tokenizer.json", of_model["chat_template"], *marks)
+    prompts = held_out_prompts(plan.adapter, model.base.config.vocab_size) or questions(text)
+    arrays = draft_arrays(model)
+    ratios = calibrate(target.open(), arrays, prompts)
+    if ratios:
+        write_tensors(draft, {**arrays, "calibration": np.array(ratios, np.float32)})
+    return ratios
+
+
+def _manifest(
+    plan: ExportPlan, model: StreamFused, target: Target, found: TargetFacts, report: Report
+) -> dict[str, Any]:
+    """What the manifest says, but for the files."""
+    measured = report.parity["lowering"]
+    return {
+        "exporter_version": __version__,
+        "target": plan.target,
+        "backend": found.backend,
+        "kernels": found.kernels,
+        "required_operators": found.required_operators,
+        "model": facts.model_facts(plan, model),
+        "methods": found.methods,
+        "speculation": facts.speculation_facts(plan, model),
+        "cache": {"layout": found.cache_layout, "capacity": plan.max_context_len, "dtype": found.cache_dtype},
+        "quantization": found.quantization,
+        "sampling_defaults": {"temperature": 0.0, "max_new_tokens": 128},
+        "parity": {
+            name: {"floor": target.floor.name, "metrics": row}
+            for name, row in measured.items()
+            if name in found.methods
+        },
+    }
+
+
+def peak_memory(usage: resource.struct_rusage) -> int:
+    """Largest resident size that the system counted, in bytes."""
+    return usage.ru_maxrss if sys.platform == "darwin" else usage.ru_maxrss * 1024
