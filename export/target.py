@@ -26,12 +26,11 @@ __all__ = ["PartScheme", "Progress", "Target", "TargetFacts", "make_target"]
 
 Progress = Callable[[str], None]
 
-_DELEGATES = "delegates.target:DelegateTarget"
 _PLACES = {  # module and class below this package, by backend
-    "kernels": "executorch:ExecuTorchTarget",
-    "xnnpack": "executorch:ExecuTorchTarget",
-    "coreml": _DELEGATES,
-    "vulkan": _DELEGATES,
+    "kernels": "executorch.kernels:KernelsTarget",
+    "xnnpack": "executorch.xnnpack.target:XnnpackTarget",
+    "coreml": "executorch.coreml:CoreMLDelegateTarget",
+    "vulkan": "executorch.vulkan:VulkanTarget",
     "mlprogram": "coreml.target:CoreMLTarget",
     "onnxruntime": "onnx.target:OnnxTarget",
 }

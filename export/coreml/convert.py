@@ -1,18 +1,13 @@
 """Graphs to one multifunction package, by coremltools.
 
 A graph is traced in the package's own float type, with placeholders for the large weights, so a conversion copies
-nothing and casts nothing; the few of coremltools' passes that change our graphs are named here. The stored weights take
+nothing and casts nothing. The stored weights take
 the placeholders' place, and constants that are equal in several functions lie in the weights file once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +23,9 @@ from coremltools.converters.mil.mil.scope import ScopeInfo, ScopeSource
 from torch._export.verifier import Verifier
 
 from .graphs import Graph
+from .passes import PACKAGE, quiet
 from .stored import Stored
 
-_PASSES = (
-    "common::const_elimination",
-    "common::cast_optimization",
-    "common::noop_elimination",
-    "common::merge_consecutive_reshapes",
-    "common::reduce_transposes",
-    "common::dead_code_elimination",
-    "common::const_deduplication",
-    "mil_backend::sanitize_name_strings",
-    "common::dedup_op_and_var_names",
-    "nn_backend::handle_unused_inputs",
-)
 # Every operation must say where it comes from.
 _NO_SOURCE = [ScopeInfo(ScopeSource.EXIR_STACK_TRACE, [None]), ScopeInfo(ScopeSource.EXIR_DEBUG_HANDLE, [None])]
 
@@ -74,7 +58,7 @@ def to_program(graph: Graph, minimum_deployment_target: str) -> Program:
         if attribute == "weight" and stored is not None:
             weights[name] = stored
     put_weights(program.functions["main"], weights)
-    for name in _PASSES:
+    for name in PACKAGE:
         PASS_REGISTRY[name](program)
     return program
 
@@ -109,19 +93,6 @@ def _constant(stored: Stored, placeholder: Operation, before: Operation) -> Any:
         name=name,
         before_op=before,
     )
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without coremltools' warnings and progress bars."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def merge(programs: dict[str, Program], default: str) -> Program:

@@ -28,8 +28,9 @@ from export_samples import (
 )
 from signed_samples import PUBLIC, rfc_key
 from streamfuse.bundle import Bundle, BundleError, open_bundle
-from streamfuse.export import executorch, facts, selftest
-from streamfuse.export.executorch import ExecuTorchTarget
+from streamfuse.export import facts, selftest
+from streamfuse.export.executorch.kernels import KernelsTarget
+from streamfuse.export.executorch.target import PteTarget
 from streamfuse.export.grid import to_q4_1
 from streamfuse.export.pipeline import Report, count_steps, export_bundle
 from streamfuse.export.plan import ExportPlan, Quantize, Schedule
@@ -344,11 +345,11 @@ def left(folder: Path) -> list[str]:
 def test_a_graph_below_its_floor_leaves_nothing(
     exported: Exported, checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lower(target: ExecuTorchTarget) -> None:  # the program that the same plan gave before
+    def lower(target: PteTarget) -> None:  # the program that the same plan gave before
         shutil.copy(exported.bundle.graph, target.folder)
         target.operators = list(exported.bundle.manifest.required_operators)
 
-    monkeypatch.setattr(ExecuTorchTarget, "lower", lower)
+    monkeypatch.setattr(PteTarget, "lower", lower)
     export_bundle(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
     monkeypatch.setitem(selftest.FLOORS, exported.kind, Floor("impossible", 500.0, 1.0))
     with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
@@ -360,7 +361,7 @@ def test_weights_below_their_floor_are_refused_before_lowering(
     checkpoint: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(selftest.FLOORS, "int4", Floor("impossible", 500.0, 1.0))
-    monkeypatch.setattr(executorch, "lower_methods", lambda *_: pytest.fail("lowered"))
+    monkeypatch.setattr(KernelsTarget, "edge", lambda *_: pytest.fail("lowered"))
     with pytest.raises(ParityError, match="'impossible'"):
         export_bundle(plan_for(checkpoint, tmp_path / "bundle"))
     assert left(tmp_path) == []
@@ -372,7 +373,7 @@ def test_an_interrupted_export_leaves_the_old_bundle(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executorch, "lower_methods", interrupt)
+    monkeypatch.setattr(KernelsTarget, "edge", interrupt)
     before = left(exported.plan.output_dir.parent)
     plan = plan_for(checkpoint, exported.plan.output_dir, overwrite=True)
     with pytest.raises(KeyboardInterrupt):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from streamfuse.export.delegates.form import GroupedLinear, GroupedTable
-from streamfuse.export.delegates.modules import answers_with_shapes, deduplicated
+from streamfuse.export.executorch.delegate import GroupedLinear, GroupedTable
+from streamfuse.export.executorch.modules import answers_with_shapes, deduplicated
 from streamfuse.export.plan import PartScheme
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows
-from streamfuse.export import facts, native
+from streamfuse.export import facts
+from streamfuse.export.executorch import native
 from streamfuse.export.graphs import build_methods
 from streamfuse.export.plan import Schedule
 from streamfuse.export.pruning import Survivors

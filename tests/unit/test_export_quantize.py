@@ -12,16 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from export_samples import GROUP, STREAM_VOCAB, plan_for, tiny_model
-from streamfuse.export import native
+from streamfuse.export.executorch import native
+from streamfuse.export.executorch.decomposed import QuantizedEmbedding, symmetric_int8
+from streamfuse.export.executorch.xnnpack.form import Form, Int4Linear, Int8Linear, affine_int4
 from streamfuse.export.plan import ExportPlan, Quantize, Schemes
-from streamfuse.export.quantize import (
-    Int4Linear,
-    Int8Linear,
-    QuantizedEmbedding,
-    affine_int4,
-    quantize_weights,
-    symmetric_int8,
-)
 from streamfuse.export.sizes import Sizes, part_sizes, schemes
 from streamfuse.export.weights import Weights
 from streamfuse.model.streams import StreamFused
@@ -156,8 +150,7 @@ def test_sizes_of_parts_are_those_of_the_modules(tied: bool, architecture: str, 
 def test_bytes_of_quantized_parts_are_those_of_the_modules(tmp_path: Path) -> None:
     model = tiny_model()
     plan = stock_plan(tmp_path, Quantize.INT4)
-    weights = Weights(model, plan.shapes)
-    quantize_weights(weights, GROUP)
+    weights = Weights(model, plan.shapes, Form(GROUP))
     held = 4 * sum(parameter.numel() for parameter in weights.parameters())
     for module in weights.modules():
         if isinstance(module, Int4Linear):

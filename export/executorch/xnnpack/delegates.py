@@ -20,9 +20,8 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from streamfuse.export.stock import Part
-
-from .modules import LoweringError, answers_with_shapes, delegate_module
+from ...stock import Part
+from ..modules import LoweringError, answers_with_shapes, delegate_module
 
 # Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
 _SPECS = [CompileSpec("dqlinear_partitioner", b"")]

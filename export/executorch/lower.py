@@ -1,6 +1,6 @@
 """Lowering to one ExecuTorch program: torch.export, edge dialect, emission.
 
-Graphs of the kernels' operators need nothing else; those of stock operators get their delegates first (delegates/).
+Graphs of the kernels' operators need nothing else; those of stock operators get their delegates first.
 """
 
 from __future__ import annotations
@@ -24,35 +24,9 @@ from torch._ops import OpOverload
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputSpec
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from .delegates.modules import LoweringError, deduplicated
-from .delegates.xnnpack import with_delegates
-from .graphs import Method, example_inputs
-from .weights import Weights
-
-__all__ = ["LoweringError", "edge_program", "lower_methods", "quick_graphs", "required_operators", "to_program"]
+from .modules import deduplicated
 
 _ALIGNMENT = 64  # bytes, of constants: packed weights are read by whole vectors
-
-
-def lower_methods(
-    weights: Weights,
-    methods: Mapping[str, Method],
-    constants: dict[str, Any],
-    progress: Callable[[str], None] = lambda _: None,
-) -> EdgeProgramManager:
-    """All methods in ExecuTorch's edge dialect, with an XNNPACK delegate in the place of every `stock.Part`.
-
-    Args:
-        constants: constant methods, name to value.
-        progress: called with a few words before each step: one call per delegate and one per method.
-
-    Raises:
-        LoweringError: XNNPACK cannot take a part.
-    """
-    inputs = {name: example_inputs(weights, method) for name, method in methods.items()}
-    with torch.no_grad(), quick_graphs():
-        modules = with_delegates(methods, inputs, progress)
-    return edge_program(modules, inputs, constants, progress)
 
 
 def edge_program(

@@ -7,7 +7,7 @@ look-up, and so do top-k and the look-up of stream ids, which Vulkan lacks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,17 +21,14 @@ from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_trans
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 
-from streamfuse.export import stock
-from streamfuse.export.graphs import Method, example_inputs
-from streamfuse.export.lower import quick_graphs
-from streamfuse.export.plan import ExportPlan, Part, PartScheme
-from streamfuse.export.quantize import Int8Linear, QuantizedEmbedding
-from streamfuse.export.weights import Weights
+from streamfuse.runtime.backend import Backend
 
-from .form import Form, GroupedLinear
+from .. import stock
+from ..plan import Part, PartScheme
+from .decomposed import Int8Linear, QuantizedEmbedding
+from .delegate import DelegateTarget, Form, GroupedLinear
+from .lower import quick_graphs
 from .modules import deduplicated
-
-PROOF = "graph"
 
 # Passes of the delegate that rewrite what our graphs do not have: batch norms, clamps, mixed types, convolutions,
 # quantized activations. Each would trace a graph of a thousand nodes again, eight times in all.
@@ -54,17 +51,7 @@ class Norm(nn.Module):
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * weight
 
 
-class ChannelLinear(Int8Linear):
-    """int8 weights, one scale per output; activations stay floats."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = torch.ops.quantized_decomposed.dequantize_per_channel(
-            self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8
-        )
-        return nn.functional.linear(x, weight, self.bias)
-
-
-class DelegateForm(Form):
+class VulkanForm(Form):
     def scheme(self, part: Part) -> PartScheme:
         return replace(self.plan.part_scheme(part), symmetric=True)
 
@@ -72,41 +59,47 @@ class DelegateForm(Form):
         return Norm(norm)
 
     def linear(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
-        return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else ChannelLinear(linear)
+        return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else Int8Linear(linear)
 
     def table(self, weight: Tensor, scheme: PartScheme) -> nn.Module:
         return QuantizedEmbedding(weight, scheme.group_size or weight.shape[1])
 
 
-def lower(
-    plan: ExportPlan,
-    weights: Weights,
-    methods: Mapping[str, Method],
-    constants: dict[str, Any],
-    progress: Callable[[str], None],
-) -> EdgeProgramManager:
-    """The methods as edge programs with their delegates."""
-    programs = {}
-    with torch.no_grad(), quick_graphs(), _needed_passes_only():
-        for name, method in methods.items():
-            progress(f"{name}: graph")
-            program = torch.export.export(method.eval(), example_inputs(weights, method), strict=False)
-            programs[name] = deduplicated(program)
-        progress("delegates")
-        options = {"force_fp16": plan.dtype == "float16"}
-        return to_edge_transform_and_lower(
-            programs,
-            partitioner={name: [VulkanPartitioner(options)] for name in programs},
-            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
-            constant_methods=constants,
-        )
+class VulkanTarget(DelegateTarget):
+    """Nothing here runs a Vulkan program: the proof runs the graphs that the delegates were made of."""
+
+    PROOF = "graph"
+
+    def floor_name(self) -> str:
+        return "float32"
+
+    def make_form(self) -> Form:
+        return VulkanForm(self.plan)
+
+    def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
+        programs, inputs = {}, self.examples()
+        with torch.no_grad(), quick_graphs(), _needed_passes_only():
+            for name, method in self.methods.items():
+                self.progress(f"{name}: graph")
+                program = torch.export.export(method.eval(), inputs[name], strict=False)
+                programs[name] = deduplicated(program)
+            self.progress("delegates")
+            options = {"force_fp16": self.plan.dtype == "float16"}
+            edge = to_edge_transform_and_lower(
+                programs,
+                partitioner={name: [VulkanPartitioner(options)] for name in programs},
+                compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+                constant_methods=constants,
+            )
+        self.graphs = _runnable(edge)  # now, because emitting the programs changes them
+        return edge
+
+    def open(self) -> Backend:
+        return self.run_by(self.graphs)
 
 
-def runnable(edge: EdgeProgramManager) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
-    """The methods of lowered edge programs as PyTorch runs them: of each delegate the graph that it was made of.
-
-    To be asked before the programs are emitted, which changes them.
-    """
+def _runnable(edge: EdgeProgramManager) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+    """The methods of lowered edge programs as PyTorch runs them: of each delegate the graph that it was made of."""
     for name in edge.methods:
         for _, child in edge.exported_program(name).graph_module.named_children():
             if isinstance(child, LoweredBackendModule):

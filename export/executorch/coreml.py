@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,38 +30,16 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from streamfuse.emulator import CoreMLEmulator
-from streamfuse.export import stock
-from streamfuse.export.coreml.convert import quiet
-from streamfuse.export.graphs import STREAMS, Method, Streams, Verify, example_inputs
-from streamfuse.export.lower import LoweringError, edge_program
-from streamfuse.export.plan import ExportPlan
-from streamfuse.export.weights import Weights
+from streamfuse.runtime.backend import Backend
 
-from .form import Form
-from .modules import answers_with_shapes, deduplicated, delegate_module
+from .. import stock
+from ..coreml.passes import DELEGATE, quiet
+from ..graphs import STREAMS, Method, Streams, Verify
+from .delegate import DelegateTarget, Form
+from .lower import edge_program
+from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
+from .target import GRAPH_FILE
 
-PROOF = "emulator"
-
-# Of coremltools' 95 passes those that change our graphs. Without a rewrite each walks every operation of every method.
-_PASSES = [
-    "common::update_output_dtypes",
-    "common::cast_optimization",
-    "common::noop_elimination",
-    "common::sanitize_input_output_names",
-    "common::const_elimination",
-    "common::fuse_linear_bias",
-    "common::fuse_transpose_matmul",
-    "common::merge_consecutive_reshapes",
-    "common::merge_consecutive_transposes",
-    "common::dedup_op_and_var_names",
-    "common::add_fp16_cast",
-    "common::const_elimination",
-    "common::cast_optimization",
-    "common::remove_redundant_ops",
-    "common::const_deduplication",
-    "common::noop_elimination",
-    "common::dead_code_elimination",
-]
 _WANT_LOGITS = 4  # its place among a method's inputs
 _REFERENCE = b"CMJR"  # before a delegate's JSON that names the shared program
 
@@ -79,7 +57,7 @@ class Norm(nn.Module):
         return normed[:, :size] * weight
 
 
-class DelegateForm(Form):
+class CoreMLForm(Form):
     def norm(self, norm: stock.Norm) -> nn.Module:
         return Norm(norm)
 
@@ -117,51 +95,58 @@ def _narrowed(tensor: Tensor) -> Tensor:
     return tensor.to(kinds.get(tensor.dtype, tensor.dtype))
 
 
-def lower(
-    plan: ExportPlan,
-    weights: Weights,
-    methods: Mapping[str, Method],
-    constants: dict[str, Any],
-    progress: Callable[[str], None],
-) -> EdgeProgramManager:
-    """Every method with one delegate inside; the delegates share their program through one store of named data.
+class CoreMLDelegateTarget(DelegateTarget):
+    """The emulator runs here what a phone would load: the program in the file."""
 
-    Raises:
-        LoweringError: coremltools cannot convert an operator.
-    """
-    specs = CoreMLBackend.generate_compile_specs(
-        compute_unit=ct.ComputeUnit[plan.compute_units.upper()],
-        minimum_deployment_target=getattr(ct.target, plan.minimum_deployment_target),
-        compute_precision=ct.precision.FLOAT16 if plan.dtype == "float16" else ct.precision.FLOAT32,
-        pass_names=_PASSES,
-    )
-    programs = {}
-    for name, method in methods.items():
-        progress(f"{name}: graph")
-        narrow = Border(lambda *inner: inner, isinstance(method, Streams))
-        inputs = narrow(*example_inputs(weights, method))
-        program = torch.export.export(_Inner(method).eval(), inputs, strict=False)
-        programs[name] = deduplicated(program)
-        # coremltools asks for the dialect of `run_decompositions`, which traces the graph a second time. It understands
-        # our operators as they are, but for the pruner's conversions of types.
-        if isinstance(method, Verify) and method.survivors is not None:
-            programs[name] = programs[name].run_decompositions({})
-        else:
-            programs[name] = _with_plain_casts(programs[name])
-    progress("Core ML program")
-    try:
-        with quiet(), _unwatched():
-            results = CoreMLBackend.preprocess_multimethod(
-                {name: [program] for name, program in programs.items()}, {name: [specs] for name in programs}
-            )
-    except (NotImplementedError, RuntimeError, ValueError) as error:
-        raise LoweringError(f"coremltools cannot convert a method: {error}") from error
-    made: dict[str, nn.Module] = {}
-    for name, (result,) in results.items():
-        program = answers_with_shapes(programs[name])
-        module = delegate_module(program, CoreMLBackend.__name__, result, specs)
-        made[name] = Border(module, isinstance(methods[name], Streams))
-    return edge_program(made, {name: example_inputs(weights, methods[name]) for name in made}, constants)
+    PROOF = "emulator"
+
+    def floor_name(self) -> str:
+        return self.plan.dtype
+
+    def make_form(self) -> Form:
+        return CoreMLForm(self.plan)
+
+    def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
+        """Every method with one delegate inside; the delegates share their program through one store of named data."""
+        plan, inputs = self.plan, self.examples()
+        specs = CoreMLBackend.generate_compile_specs(
+            compute_unit=ct.ComputeUnit[plan.compute_units.upper()],
+            minimum_deployment_target=getattr(ct.target, plan.minimum_deployment_target),
+            compute_precision=ct.precision.FLOAT16 if plan.dtype == "float16" else ct.precision.FLOAT32,
+            pass_names=list(DELEGATE),
+        )
+        programs = {}
+        for name, method in self.methods.items():
+            self.progress(f"{name}: graph")
+            programs[name] = _exported(method, inputs[name])
+        self.progress("Core ML program")
+        try:
+            with quiet(), _unwatched():
+                results = CoreMLBackend.preprocess_multimethod(
+                    {name: [program] for name, program in programs.items()}, {name: [specs] for name in programs}
+                )
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            raise LoweringError(f"coremltools cannot convert a method: {error}") from error
+        made: dict[str, nn.Module] = {}
+        for name, (result,) in results.items():
+            program = answers_with_shapes(programs[name])
+            module = delegate_module(program, CoreMLBackend.__name__, result, specs)
+            made[name] = Border(module, isinstance(self.methods[name], Streams))
+        return edge_program(made, inputs, constants)
+
+    def open(self) -> Backend:
+        return self.run_by(_emulated(self.folder / GRAPH_FILE))
+
+
+def _exported(method: Method, inputs: tuple[Tensor, ...]) -> ExportedProgram:
+    """A method on Core ML's types, in a dialect that coremltools reads."""
+    narrow = Border(lambda *inner: inner, isinstance(method, Streams))
+    program = deduplicated(torch.export.export(_Inner(method).eval(), narrow(*inputs), strict=False))
+    # coremltools asks for the dialect of `run_decompositions`, which traces the graph a second time. It understands
+    # our operators as they are, but for the pruner's conversions of types.
+    if isinstance(method, Verify) and method.survivors is not None:
+        return program.run_decompositions({})
+    return _with_plain_casts(program)
 
 
 @contextmanager
@@ -189,7 +174,7 @@ def _with_plain_casts(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def runnable(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+def _emulated(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
     """The methods of a .pte as the emulator runs them: the program that a phone would load, taken from the file.
 
     Raises:

@@ -1,19 +1,24 @@
-"""The parts of a graph as whole-method delegates take them: stock parts, with a delegate's own norms and weights."""
+"""What the targets share whose delegate takes whole methods: stock parts, with a delegate's own norms and weights."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 import torchao.quantization.quant_primitives as ao
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.export import stock
-from streamfuse.export.grid import GROUP, to_q4_1, to_q8_0
-from streamfuse.export.plan import ExportPlan, Part, PartScheme
 from streamfuse.model.streams import StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
+from streamfuse.runtime.backend import Backend
+from streamfuse.runtime.backends.reference import ReferenceBackend
+
+from .. import stock
+from ..grid import GROUP, to_q4_1, to_q8_0
+from ..plan import PARTS, ExportPlan, Part, PartScheme
+from .target import PteTarget
 
 _LARGEST_ZERO = 2.0**14  # in steps of the grid; beyond it a group's spread is below float16's rounding of its minimum
 
@@ -78,6 +83,25 @@ class Form(stock.Form):
                 if isinstance(child, stock.Norm):
                     setattr(parent, name, self.norm(child))
         return module
+
+
+class DelegateTarget(PteTarget):
+    form: Form
+
+    def rounds(self) -> bool:
+        return any(self.form.scheme(part).bits < 16 for part in PARTS)
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        found = super().parts()
+        for part in PARTS:
+            scheme = self.form.scheme(part)
+            found[part].update(scheme=scheme.name, symmetric=scheme.symmetric)
+        return found
+
+    def run_by(self, methods: Mapping[str, Callable[..., tuple[Tensor, ...]]]) -> Backend:
+        """A backend over what runs the methods here, in the place of the device's engine."""
+        config, top = self.model.base.config, self.model.streams_config.num_msa_layers
+        return ReferenceBackend(methods, self.spec, config.num_layers, top, config.num_kv_heads, config.head_dim)
 
 
 class Grouped(nn.Module):

@@ -14,8 +14,8 @@ from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0,
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
-from .grid import GridReport, to_q4_1, to_q8_0
-from .plan import Part, Schemes
+from ..grid import GridReport, to_q4_1, to_q8_0
+from ..plan import Part, Schemes
 
 _ops = torch.ops.streamfuse
 

@@ -1,1 +1,0 @@
-"""ExecuTorch's delegates that take whole methods: Core ML and Vulkan. docs/delegates.md."""

@@ -1,0 +1,1 @@
+"""The target ExecuTorch: model.pte with all methods, weights stored once. Each backend is a `target.PteTarget`."""

@@ -1,0 +1,69 @@
+"""Integer weights by ExecuTorch's quantized_decomposed operators, which XNNPACK's and Vulkan's delegates recognise."""
+
+from __future__ import annotations
+
+# Two modules register torch.ops.quantized_decomposed.*: torch's the products, ExecuTorch's the embeddings.
+import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401
+import torch
+import torch.ao.quantization.fx._decomposed
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ops = torch.ops.quantized_decomposed
+
+
+def symmetric_int8(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+    """weight [N, K] -> int8 values [N, K] and scales [N, K / group_size]; a group's largest magnitude is at 127."""
+    groups = grouped(weight, group_size)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127
+    return (groups / scale).round().flatten(1).to(torch.int8), scale.squeeze(-1)
+
+
+def grouped(weight: Tensor, group_size: int) -> Tensor:
+    """weight [N, K] -> float32 [N, K / group_size, group_size]."""
+    if weight.shape[1] % group_size:
+        raise ValueError(f"--group-size {group_size} does not divide the {weight.shape[1]} inputs of a weight")
+    groups: Tensor = weight.float().unflatten(1, (-1, group_size))
+    return groups
+
+
+class Int8Linear(nn.Module):
+    """int8 weights, one scale per output; activations stay floats: x [R, K] -> [R, N]."""
+
+    weight: Tensor  # int8 [N, K]
+    scales: Tensor  # [N]
+    zeros: Tensor  # int64 [N]
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        values, scales = symmetric_int8(linear.weight, linear.in_features)
+        self.register_buffer("weight", values)
+        self.register_buffer("scales", scales[:, 0].clone())
+        self.register_buffer("zeros", torch.zeros(len(values), dtype=torch.int64))
+        self.register_buffer("bias", linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        return F.linear(self.activations(x), weight, self.bias)
+
+    def activations(self, x: Tensor) -> Tensor:
+        """x as the product takes it."""
+        return x
+
+
+class QuantizedEmbedding(nn.Module):
+    """An embedding table in int8 with one scale per group of columns; lookups are dequantized row by row."""
+
+    weight: Tensor  # int8 [V, h]
+    scales: Tensor  # [V, h / group_size]
+
+    def __init__(self, table: Tensor, group_size: int) -> None:
+        super().__init__()
+        values, scales = symmetric_int8(table, group_size)
+        self.register_buffer("weight", values)
+        self.register_buffer("scales", scales)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows: Tensor = ops.embedding_byte.dtype(self.weight, self.scales, None, -128, 127, ids, dtype=torch.float32)
+        return rows

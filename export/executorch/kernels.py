@@ -1,0 +1,56 @@
+"""`--backend kernels`: graphs of streamfuse's own operators, which the native engine runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from executorch.exir import EdgeProgramManager
+from torch import nn
+
+from streamfuse.model.low_rank import PROJECTIONS, projection
+from streamfuse.model.streams import StreamFused
+
+from ..graphs import Method
+from ..target import TargetFacts
+from . import native
+from .lower import edge_program
+from .target import PteTarget
+
+if TYPE_CHECKING:
+    from ..plan import Schemes
+
+
+class KernelsTarget(PteTarget):
+    form: native.Form
+
+    def floor_name(self) -> str:
+        return "kernels"
+
+    def make_form(self) -> native.Form:
+        return native.Form(cast("Schemes", self.plan.grids))
+
+    def quantize(self) -> dict[str, Method] | None:
+        methods = super().quantize()
+        _forget(self.model)
+        return methods
+
+    def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
+        return edge_program(self.methods, self.examples(), constants, self.progress)
+
+    def facts(self) -> TargetFacts:
+        found = super().facts()
+        grid = {part: report.to_dict() for part, report in self.form.report.items()}
+        return replace(found, report={**found.report, "grid": grid})
+
+
+def _forget(model: StreamFused) -> None:
+    """Free the matrices of the layers, which are packed by now: of a large model they are most of the memory.
+
+    Their shapes stay. Embedding and head stay as they are: the host's drafting data is made of them.
+    """
+    for block in model.base.blocks:
+        for name in PROJECTIONS:
+            layer = projection(block, name)
+            layer.weight = nn.Parameter(torch.empty_like(layer.weight, device="meta"), requires_grad=False)

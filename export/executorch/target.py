@@ -1,0 +1,103 @@
+"""What the targets of .pte files share: methods from a form, an ExecuTorch program, its proof and its facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from executorch.exir import EdgeProgramManager
+from torch import Tensor
+
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backend import Backend, ModelSpec
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+from .. import facts, selftest
+from ..graphs import Method, Weights, build_methods, example_inputs
+from ..plan import ExportPlan, Quantize
+from ..sizes import manifest_parts, part_sizes
+from ..target import Progress, TargetFacts
+from ..weights import Form
+from .lower import required_operators, to_program
+from .report import describe
+
+GRAPH_FILE = "model.pte"
+
+
+class PteTarget:
+    """See target.Target. A backend says what its graphs are made of (`make_form`) and who runs them (`edge`, `open`).
+
+    Attributes:
+        PROOF: what the parity of the file was measured with: the engine of this machine, Core ML's emulator, or the
+            graph in PyTorch.
+    """
+
+    PROOF: ClassVar[Literal["engine", "emulator", "graph"]] = "engine"
+
+    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
+        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
+        self.floor = selftest.FLOORS[self.floor_name()]
+        self.form = self.make_form()
+        self.operators: list[str] = []
+        self.delegation: dict[str, Any] = {}
+
+    def floor_name(self) -> str:
+        """What the emitted graphs must reach, a key of selftest.FLOORS."""
+        raise NotImplementedError
+
+    def make_form(self) -> Form:
+        """What the methods are made of; PlanError where weights cannot be stored as the plan says."""
+        raise NotImplementedError
+
+    def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
+        """The methods with their delegates in the edge dialect; one call of `progress` per step.
+
+        Args:
+            constants: constant methods, name to value.
+
+        Raises:
+            LoweringError: a delegate cannot take an operator.
+        """
+        raise NotImplementedError
+
+    def examples(self) -> dict[str, tuple[Tensor, ...]]:
+        """Zero inputs of every method."""
+        return {name: example_inputs(self.weights, method) for name, method in self.methods.items()}
+
+    def rounds(self) -> bool:
+        """Whether any weight is stored in integers."""
+        return self.plan.quantize is not Quantize.NONE
+
+    def quantize(self) -> dict[str, Method] | None:
+        self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
+        self.methods = build_methods(self.weights)
+        return self.methods if self.rounds() else None
+
+    def lower(self) -> None:
+        config, streams = self.model.base.config, self.model.streams_config
+        edge = self.edge(facts.constant_methods(config, self.plan, streams.num_streams, streams.num_msa_layers))
+        self.delegation = {name: report.to_dict() for name, report in describe(edge).items()}
+        self.progress("ExecuTorch program")
+        program = to_program(edge)
+        self.operators = required_operators(program)
+        with (self.folder / GRAPH_FILE).open("wb") as file:
+            program.write_to_file(file)
+
+    def open(self) -> Backend:
+        return ExecuTorchBackend(self.folder / GRAPH_FILE, self.spec)
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """`quantization` of the manifest."""
+        sizes = part_sizes(self.model.base.config, self.model.streams_config, len(self.model.stream_vocab), self.plan)
+        return manifest_parts(sizes, self.plan)
+
+    def facts(self) -> TargetFacts:
+        return TargetFacts(
+            backend=self.plan.backend,
+            kernels=self.plan.kernels,
+            required_operators=self.operators,
+            methods={name: facts.method_facts(method, self.weights) for name, method in self.methods.items()},
+            cache_dtype="float32",
+            quantization=self.parts(),
+            report={"proof": self.PROOF, "delegation": self.delegation},
+        )

@@ -1,0 +1,122 @@
+"""Weights of `--backend xnnpack` as integers, as the XNNPACK delegate recognises them: quantized_decomposed operators.
+
+`8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay
+independent), and int4 weights in groups. The delegate's int4 grid is symmetric, s (q - 8), but weights that come from a
+GGUF lie on d q + m, and rounding them to another grid costs more than the first quantization did
+(docs/quantization.md). So a group keeps its own offset: the product is the delegate's symmetric one plus, per group,
+(m + 8 d) times the sum of the group's inputs, two thin float32 products. The head uses int8 weights with one scale per
+output (`8da8w`), the embedding int8 weights in groups (`8w`), which loses nothing of a Q8_0 table.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from streamfuse.model.streams import StreamAdapters
+from streamfuse.model.transformer import Block, RMSNorm
+
+from ... import stock
+from .. import decomposed
+from ..decomposed import QuantizedEmbedding, grouped, ops
+
+
+def affine_int4(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """weight [N, K] -> int8 values q - 8 in [-8, 7] [N, K], scales d and offsets m + 8 d [N, K / group_size].
+
+    A weight is d (q - 8) + offset. A group's least weight is at q = 0 and its greatest at 15, as in a GGUF's Q4_1, so
+    the q of such a group come back unchanged.
+    """
+    groups = grouped(weight, group_size)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    scale = ((high - low) / 15).clamp(min=1e-9)
+    # The delegate keeps scales as bfloat16; rounded here, so that values and offsets fit the scale that will be used.
+    scale = scale.to(torch.bfloat16).float()
+    values = ((groups - low) / scale).round().clamp(0, 15) - 8
+    offset = (groups - values * scale).mean(-1)
+    return values.flatten(1).to(torch.int8), scale.squeeze(-1), offset
+
+
+def _int8_rows(x: Tensor) -> Tensor:
+    """x [R, K] through int8 and back, one scale and zero point per row: what the delegate does to activations."""
+    scale, zero = ops.choose_qparams_per_token_asymmetric(x, torch.int8)
+    x = ops.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
+    rounded: Tensor = ops.dequantize_per_token(x, scale, zero, -128, 127, torch.int8, torch.float32)
+    return rounded
+
+
+class Int4Linear(nn.Module):
+    """`8da4w` with an offset per group: x [R, K] -> [R, N]."""
+
+    weight: Tensor  # int8 [N, K], values in [-8, 7]
+    scales: Tensor  # [N, K / group_size]
+    zeros: Tensor  # int32, likewise
+    offsets: Tensor  # likewise
+    group_sum: Tensor  # [K / group_size, K], sums the inputs of a group
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, group_size: int) -> None:
+        super().__init__()
+        self.group_size = group_size
+        values, scales, offsets = affine_int4(linear.weight, group_size)
+        self.register_buffer("weight", values)
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", torch.zeros(scales.shape, dtype=torch.int32))
+        self.register_buffer("offsets", offsets)
+        groups = torch.eye(linear.in_features // group_size).repeat_interleave(group_size, dim=1)
+        self.register_buffer("group_sum", groups)
+        self.register_buffer("bias", linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = ops.dequantize_per_channel_group(
+            self.weight, self.scales, self.zeros, -8, 7, torch.int8, self.group_size, torch.float32
+        )
+        # XNNPACK's form takes no bias beside rows that are quantized at run time, so the float32 product has it.
+        return F.linear(_int8_rows(x), weight) + F.linear(F.linear(x, self.group_sum), self.offsets, self.bias)
+
+
+class Int8Linear(decomposed.Int8Linear):
+    """`8da8w`: int8 weights, one scale per output, on activations in int8."""
+
+    def activations(self, x: Tensor) -> Tensor:
+        return _int8_rows(x)
+
+
+class Form(stock.Form):
+    """Stock parts with integers in the place of products and embeddings; the manifest says the same (`sizes.schemes`).
+
+    Adapters of stream rows, the pruner and the norms stay in float32: they are small, and rounding them gains nothing.
+    """
+
+    def __init__(self, group_size: int) -> None:
+        self.group_size = group_size
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        return QuantizedEmbedding(weight, self.group_size)
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        opening = cast("stock.Opening", super().opening(block, adapters))
+        self._round(opening.part.qkv_proj)
+        return opening
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        closing = cast("stock.Closing", super().closing(block, adapters))
+        self._round(closing.part.o_proj, closing.part.gate_up_proj, closing.part.down_proj)
+        return closing
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        head = cast("stock.Head", super().head(norm, weight))
+        head.part.product = Int8Linear(cast("nn.Linear", head.part.product))
+        return head
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        head = cast("stock.StreamHead", super().stream_head(norm, weight, ids, top_k))
+        head.part.product = Int8Linear(cast("nn.Linear", head.part.product))
+        return head
+
+    def _round(self, *owners: stock.Adapted) -> None:
+        for owner in owners:
+            owner.product = Int4Linear(cast("nn.Linear", owner.product), self.group_size)
