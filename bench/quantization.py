@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.export.grid import to_q4_1, to_q8_0
+from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.export.schemes import GRIDS, PARTS, parse_scheme
 from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused

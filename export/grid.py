@@ -8,12 +8,11 @@ finds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-GROUP = 32
+from .schemes import GROUP
 
 _STEPS = 20  # scales that the fit of a group tries, as llama.cpp's make_qkx2_quants does
 _TURN = 2**22  # weights: copies of 16 MB, which the allocator keeps; larger ones come from the system every time
@@ -21,58 +20,16 @@ _FIT_GROUPS = 4096  # at a time: 0.5 MB of weights
 _HALF_MAX = 65504.0
 
 
-@dataclass(frozen=True, slots=True)
-class Q4_1:
-    """q uint8 [N, K] in 0..15; d and m float16 [N, K / 32]; exact bool [N, K / 32]: groups that are reproduced."""
-
-    q: Tensor
-    d: Tensor
-    m: Tensor
-    exact: Tensor
-
-    def dequantized(self) -> Tensor:
-        """float32 [N, K], computed as a GGUF reader does."""
-        return _values(_grouped(self.q.float()), self.d, self.m).flatten(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Q8_0:
-    """q int8 [N, K]; d float16 [N, K / 32]; exact bool [N, K / 32]."""
-
-    q: Tensor
-    d: Tensor
-    exact: Tensor
-
-    def dequantized(self) -> Tensor:
-        return (_grouped(self.q.float()) * self.d.float().unsqueeze(-1)).flatten(1)
-
-
-@dataclass
-class GridReport:
-    """How many groups of one part came back bit for bit."""
-
-    groups: int = 0
-    exact: int = 0
-
-    def add(self, exact: Tensor) -> None:
-        self.groups += exact.numel()
-        self.exact += int(exact.sum())
-
-    def to_dict(self) -> dict[str, float]:
-        return {"groups": self.groups, "exact": self.exact, "exact_share": self.exact / self.groups}
-
-
-def to_q4_1(weight: Tensor) -> Q4_1:
-    """weight [N, K] on its own Q4_1 grid where it has one, on the best one found elsewhere.
+def q4_1(weight: Tensor) -> tuple[Tensor, ...]:
+    """weight [N, K] -> q uint8 [N, K] in 0..15, d and m float16 [N, K / 32], exact bool [N, K / 32].
 
     Raises:
         ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
     """
-    parts = [_some_to_q4_1(rows) for rows in _in_turns(weight)]
-    return Q4_1(*(torch.cat([getattr(part, name) for part in parts]) for name in ("q", "d", "m", "exact")))
+    return tuple(map(torch.cat, zip(*map(_some_to_q4_1, _in_turns(weight)), strict=True)))
 
 
-def _some_to_q4_1(weight: Tensor) -> Q4_1:
+def _some_to_q4_1(weight: Tensor) -> tuple[Tensor, ...]:
     groups = _grouped(weight)
     flat = groups.flatten(0, 1)
     low, high = flat.aminmax(dim=1)
@@ -87,20 +44,15 @@ def _some_to_q4_1(weight: Tensor) -> Q4_1:
     exact[rest] = False
     q = _nearest(flat, d, m, 15)
     shape = groups.shape[:2]
-    return Q4_1(q.to(torch.uint8).view(weight.shape), d.view(shape), m.view(shape), exact.view(shape))
+    return q.to(torch.uint8).view(weight.shape), d.view(shape), m.view(shape), exact.view(shape)
 
 
-def to_q8_0(weight: Tensor) -> Q8_0:
-    """weight [N, K] on its own Q8_0 grid where it has one; elsewhere the greatest magnitude is at 127.
-
-    Raises:
-        ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
-    """
-    parts = [_some_to_q8_0(rows) for rows in _in_turns(weight)]
-    return Q8_0(*(torch.cat([getattr(part, name) for part in parts]) for name in ("q", "d", "exact")))
+def q8_0(weight: Tensor) -> tuple[Tensor, ...]:
+    """weight [N, K] -> q int8 [N, K], d float16 [N, K / 32], exact bool [N, K / 32]. ValueError as q4_1."""
+    return tuple(map(torch.cat, zip(*map(_some_to_q8_0, _in_turns(weight)), strict=True)))
 
 
-def _some_to_q8_0(weight: Tensor) -> Q8_0:
+def _some_to_q8_0(weight: Tensor) -> tuple[Tensor, ...]:
     groups = _grouped(weight)
     flat = groups.flatten(0, 1)
     zero = torch.zeros(len(flat), dtype=torch.float16)
@@ -112,7 +64,7 @@ def _some_to_q8_0(weight: Tensor) -> Q8_0:
     exact[rest] = False
     q = _nearest(flat, d, zero, 127)
     shape = groups.shape[:2]
-    return Q8_0(q.to(torch.int8).view(weight.shape), d.view(shape), exact.view(shape))
+    return q.to(torch.int8).view(weight.shape), d.view(shape), exact.view(shape)
 
 
 def _in_turns(weight: Tensor) -> Sequence[Tensor]:

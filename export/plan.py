@@ -24,6 +24,7 @@ from .choices import (
 from .schemes import (
     DTYPE_BITS,
     GRIDS,
+    GROUP,
     GROUP_SIZES,
     PARTS,
     Part,
@@ -37,7 +38,6 @@ from .schemes import (
 __all__ = [
     "BACKENDS",
     "GROUP_SIZES",
-    "KERNEL_GROUP",
     "PARTS",
     "ExportPlan",
     "GraphShapes",
@@ -50,7 +50,6 @@ __all__ = [
     "options_of",
 ]
 
-KERNEL_GROUP = 32
 ALL = "all"  # stream_nodes: each survivor
 _USUAL_WIDTH, _USUAL_STREAM_NODES = 8, 4
 
@@ -226,8 +225,8 @@ class ExportPlan:
             _check(flag, value, low, 64)
 
     def _check_schemes(self) -> None:
-        if self.kernels and self.group_size != KERNEL_GROUP:
-            raise PlanError(f"--group-size must be {KERNEL_GROUP} with --backend kernels, not {self.group_size}")
+        if self.kernels and self.group_size != GROUP:
+            raise PlanError(f"--group-size must be {GROUP} with --backend kernels, not {self.group_size}")
         if self.backend == "xnnpack" and self.schemes:
             raise PlanError("--scheme does not go with --backend xnnpack, whose graphs have one scheme per part")
         for part, scheme in self.schemes.items():

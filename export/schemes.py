@@ -11,7 +11,6 @@ GROUP_SIZES = (32, 64, 128, 256)
 
 Part = Literal["embedding", "attention", "mlp", "head", "streams"]
 PARTS = get_args(Part)
-GRIDS = ("q4_1", "q8_0")  # of the kernels' operators: names of llama.cpp's formats
 DTYPE_BITS = {"float16": 16, "float32": 32}
 
 
@@ -55,6 +54,11 @@ class PartScheme:
             return f"float{self.bits}"
         sharing = "channel" if self.group_size is None else str(self.group_size)
         return f"int{self.bits}:{sharing}:{'symmetric' if self.symmetric else 'affine'}"
+
+
+GROUP = 32  # weights that share a scale in GGUF files
+Q4_1, Q8_0 = PartScheme(4, GROUP, symmetric=False), PartScheme(8, GROUP, symmetric=True)
+GRIDS = {"q4_1": Q4_1, "q8_0": Q8_0}  # of GGUF files, by llama.cpp's names; those that the kernels multiply
 
 
 _SYNTAX = "int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine, for example mlp=int4:32:affine"

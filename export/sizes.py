@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from streamfuse.model.config import ModelConfig, StreamConfig
 
-from .plan import KERNEL_GROUP, PARTS, ExportPlan, Part, PartScheme, Quantize
-from .schemes import DTYPE_BITS
+from .plan import PARTS, ExportPlan, Part, PartScheme, Quantize
+from .schemes import DTYPE_BITS, GRIDS, GROUP
 
 Facts = dict[str, object]
 
@@ -28,14 +28,12 @@ Sizes = dict[str, PartSize]
 
 _PRODUCTS = ("attention", "mlp")  # parts whose matrices low-rank adapters sit beside
 _OWN_HEAD = ("xnnpack", "vulkan")  # the delegate has the head, ExecuTorch's own look-up the table
-_GRID_BITS = {"q4_1": 4, "q8_0": 8}
-_GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight, with its share of d and m
 
 
 def schemes(plan: ExportPlan) -> dict[str, Facts]:
     """What each part uses, as the manifest says it (bundle.manifest.Scheme). native.py and quantize.py do it."""
     if plan.grids is not None:
-        return {part: _grid_scheme(plan.grids.of(part)) for part in PARTS}
+        return {part: {**_part_scheme(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := plan.grids.of(part))}
     if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
         return {part: _part_scheme(plan.part_scheme(part)) for part in PARTS}
     return {
@@ -45,10 +43,6 @@ def schemes(plan: ExportPlan) -> dict[str, Facts]:
         "head": _scheme("8da8w", 8, symmetric=True),
         "streams": _scheme("8da8w head, float32 adapters", 8, symmetric=True),
     }
-
-
-def _grid_scheme(grid: str) -> Facts:
-    return _scheme(grid, _GRID_BITS[grid], 32, symmetric=grid == "q8_0")
 
 
 def _part_scheme(scheme: PartScheme) -> Facts:
@@ -74,7 +68,9 @@ class _Rates:
 def _rates(plan: ExportPlan, hidden_size: int) -> _Rates:
     grids = plan.grids
     if grids is not None:
-        return _Rates(_GRID_BYTES["q8_0"], *(_GRID_BYTES[grids.of(part)] for part in PARTS[1:]))
+        # With a weight's share of d, and of m: float16.
+        rate = {name: grid.bits / 8 + (2 if grid.symmetric else 4) / GROUP for name, grid in GRIDS.items()}
+        return _Rates(*(rate[grids.of(part)] for part in PARTS))
     if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
         return _Rates(*(_bytes_per_weight(part, plan, hidden_size) for part in PARTS))
     # int4 with a bfloat16 scale and a float32 offset per group; int8 with float32 scales.
@@ -89,9 +85,9 @@ def _bytes_per_weight(part: Part, plan: ExportPlan, hidden_size: int) -> float:
         return scheme.bits / 8
     group_size, offset = scheme.group_size or hidden_size, 0.0
     if plan.target == "onnx":
-        group_size = scheme.group_size or KERNEL_GROUP  # its integer products know no whole channels
+        group_size = scheme.group_size or GROUP  # its integer products know no whole channels
     if not scheme.symmetric:
-        carried = scheme.bits == 4 and group_size == KERNEL_GROUP  # a GGUF's own offsets, which are floats
+        carried = scheme.bits == 4 and group_size == GROUP  # a GGUF's own offsets, which are floats
         offset = (4 if plan.target == "onnx" else wide) if carried else scheme.bits / 8
     return scheme.bits / 8 + (wide + offset) / group_size
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import tiny
 from bundle_samples import VOCAB_SIZE, byte_tokenizer
-from streamfuse.export.grid import to_q4_1, to_q8_0
+from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.export.plan import ExportPlan, Schedule
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused

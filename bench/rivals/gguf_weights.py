@@ -103,7 +103,7 @@ def encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt.
     """A matrix [N, K] in a GGUF's own layout: floats, or the bytes of each row's blocks."""
     import torch
 
-    from streamfuse.export.grid import to_q4_1, to_q8_0
+    from streamfuse.export.integers import to_q4_1, to_q8_0
 
     encoded: npt.NDArray[Any]
     if kind in ("F32", "F16"):

@@ -8,7 +8,7 @@ other scheme is coremltools' own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,11 @@ from coremltools.converters.mil.mil import types
 from coremltools.optimize import _utils as optimize
 from torch import Tensor, nn
 
-from ..grid import GROUP, GridReport, to_q4_1, to_q8_0
-from ..plan import ExportPlan, Part, PlanError
+from ..integers import GridReport, Integers, to_integers
+from ..plan import ExportPlan, Part
 from ..schemes import PartScheme
 
 Array = npt.NDArray[Any]
-
-_LARGEST_OFFSET = 2.0**14  # in steps of the grid; beyond it a group's spread is below float16's rounding of its minimum
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +78,7 @@ class Store:
         """The stored form of weights [N_i, K] one below the other.
 
         Raises:
-            PlanError: the group size does not divide K.
+            ValueError: the group size does not divide K.
         """
         scheme = self.plan.part_scheme(part)
         key = scheme, *((weight.data_ptr(), weight.shape) for weight in weights)
@@ -104,41 +102,26 @@ class Store:
         dtype = np.dtype(self.plan.dtype)
         if scheme.bits >= 16:
             return Stored(part, weight.numpy().astype(dtype))
-        if scheme.group_size is not None and weight.shape[1] % scheme.group_size:
-            raise PlanError(
-                f"--scheme {part}={scheme.name}: {scheme.group_size} does not divide {weight.shape[1]} inputs"
-            )
-        if scheme == PartScheme(4, GROUP, symmetric=False):
-            return self._q4_1(part, weight, dtype)
-        if scheme == PartScheme(8, GROUP, symmetric=True):
-            q8_0 = to_q8_0(weight)
-            self.grid.setdefault(part, GridReport()).add(q8_0.exact)
-            return Stored(part, q8_0.q.numpy(), q8_0.d.numpy().astype(dtype))
-        return _quantized(part, weight.numpy(), scheme, dtype)
-
-    def _q4_1(self, part: Part, weight: Tensor, dtype: np.dtype[Any]) -> Stored:
-        grid = to_q4_1(weight)
-        self.grid.setdefault(part, GridReport()).add(grid.exact)
-        q, d, m = grid.q.numpy(), grid.d.numpy().astype(np.float32), grid.m.numpy().astype(np.float32)
-        flat = np.abs(m) >= _LARGEST_OFFSET * d  # also d = 0, where all weights of a group are m
-        offset = np.where(flat, -1, -m / np.where(flat, 1, d))
-        q = np.where(flat[..., None], 0, q.reshape(*d.shape, GROUP)).reshape(q.shape)
-        scale = np.where(flat, m, d)
-        return Stored(part, q.astype(_integers(4, False)), scale.astype(dtype), offset.astype(dtype))
+        found = to_integers(weight, scheme, _rounded)
+        if found.exact is not None:
+            self.grid.setdefault(part, GridReport()).add(found.exact)
+        found, integers = found.with_zeros(), types.get_nbits_int_builtin_type(scheme.bits, scheme.symmetric)
+        kind, offset = types.nptype_from_builtin(integers), None
+        if found.z is not None:
+            offset = found.z.numpy().astype(dtype if found.z.is_floating_point() else kind)
+        return Stored(part, found.q.numpy().astype(kind), found.d.numpy().astype(dtype), offset)
 
 
-def _integers(bits: int, signed: bool) -> Any:
-    return types.nptype_from_builtin(types.get_nbits_int_builtin_type(bits, signed))
-
-
-def _quantized(part: Part, weight: Array, scheme: PartScheme, dtype: np.dtype[Any]) -> Stored:
+def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
     """By coremltools: symmetric with signed integers, affine with unsigned ones and an integer offset."""
     kind = types.get_nbits_int_builtin_type(scheme.bits, scheme.symmetric)
     mode = "LINEAR_SYMMETRIC" if scheme.symmetric else "LINEAR"
     with np.errstate(divide="ignore", invalid="ignore"):  # a group of zeros has the scale 0
-        data, scale, offset = optimize.compute_qparams_by_dtype(weight, kind, mode, [1, scheme.group_size or 0])
+        data, scale, zeros = optimize.compute_qparams_by_dtype(weight.numpy(), kind, mode, [1, scheme.group_size or 0])
     data[np.repeat(scale == 0, weight.shape[1] // scale.shape[1], axis=1)] = 0
-    return Stored(part, data, scale.astype(dtype), offset)
+    byte = np.int8 if scheme.symmetric else np.uint8
+    q, z = (None if array is None else torch.from_numpy(array.astype(byte)) for array in (data, zeros))
+    return Integers(cast("Tensor", q), torch.from_numpy(scale), z=z)
 
 
 class Product(nn.Module):

@@ -9,22 +9,9 @@ import torch.ao.quantization.fx._decomposed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..integers import symmetric_int8
+
 ops = torch.ops.quantized_decomposed
-
-
-def symmetric_int8(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
-    """weight [N, K] -> int8 values [N, K] and scales [N, K / group_size]; a group's largest magnitude is at 127."""
-    groups = grouped(weight, group_size)
-    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127
-    return (groups / scale).round().flatten(1).to(torch.int8), scale.squeeze(-1)
-
-
-def grouped(weight: Tensor, group_size: int) -> Tensor:
-    """weight [N, K] -> float32 [N, K / group_size, group_size]."""
-    if weight.shape[1] % group_size:
-        raise ValueError(f"--group-size {group_size} does not divide the {weight.shape[1]} inputs of a weight")
-    groups: Tensor = weight.float().unflatten(1, (-1, group_size))
-    return groups
 
 
 class Int8Linear(nn.Module):
@@ -37,10 +24,10 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        values, scales = symmetric_int8(linear.weight, linear.in_features)
-        self.register_buffer("weight", values)
-        self.register_buffer("scales", scales[:, 0].clone())
-        self.register_buffer("zeros", torch.zeros(len(values), dtype=torch.int64))
+        found = symmetric_int8(linear.weight, linear.in_features)
+        self.register_buffer("weight", found.q)
+        self.register_buffer("scales", found.d[:, 0].clone())
+        self.register_buffer("zeros", torch.zeros(linear.out_features, dtype=torch.int64))
         self.register_buffer("bias", linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,9 +47,9 @@ class QuantizedEmbedding(nn.Module):
 
     def __init__(self, table: Tensor, group_size: int) -> None:
         super().__init__()
-        values, scales = symmetric_int8(table, group_size)
-        self.register_buffer("weight", values)
-        self.register_buffer("scales", scales)
+        found = symmetric_int8(table, group_size)
+        self.register_buffer("weight", found.q)
+        self.register_buffer("scales", found.d)
 
     def forward(self, ids: Tensor) -> Tensor:
         rows: Tensor = ops.embedding_byte.dtype(self.weight, self.scales, None, -128, 127, ids, dtype=torch.float32)

@@ -16,11 +16,9 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
 from .. import stock
-from ..grid import GROUP, to_q4_1, to_q8_0
+from ..integers import Integers, to_integers
 from ..plan import PARTS, ExportPlan, Part, PartScheme
 from .target import PteTarget
-
-_LARGEST_ZERO = 2.0**14  # in steps of the grid; beyond it a group's spread is below float16's rounding of its minimum
 
 
 class Form(stock.Form):
@@ -105,10 +103,7 @@ class DelegateTarget(PteTarget):
 
 
 class Grouped(nn.Module):
-    """A matrix [N, K] in integers, with one scale (and zero) per group of K / G inputs, by torchao.
-
-    The schemes that are a GGUF's Q4_1 and Q8_0 carry its own integers over, with zeros that are no integers.
-    """
+    """A matrix [N, K] in integers, with one scale (and zero) per group of K / G inputs, decoded by torchao."""
 
     values: Tensor  # int8 [N, K]
     scales: Tensor  # [N, G]
@@ -116,23 +111,11 @@ class Grouped(nn.Module):
 
     def __init__(self, weight: Tensor, scheme: PartScheme, spelt_out: bool = False) -> None:
         super().__init__()
-        for name in ("values", "scales", "zeros"):
-            self.register_buffer(name, None)
-        self.block, self.least = (1, scheme.group_size or weight.shape[1]), -(1 << (scheme.bits - 1))
-        self.most = -self.least - 1
-        weight = weight.detach().float()
-        if scheme == PartScheme(4, GROUP, symmetric=False):
-            self.values, self.scales, self.zeros = _q4_1(weight)
-        elif scheme == PartScheme(8, GROUP, symmetric=True) and not spelt_out:
-            q8_0 = to_q8_0(weight)
-            self.values, self.scales, self.zeros = q8_0.q, q8_0.d.float(), None
-        else:
-            mapping = ao.MappingType.SYMMETRIC if scheme.symmetric else ao.MappingType.ASYMMETRIC
-            self.scales, zeros = ao.choose_qparams_affine(
-                weight, mapping, self.block, torch.int8, self.least, self.most, zero_point_dtype=torch.int8
-            )
-            self.values = ao.quantize_affine(weight, self.block, self.scales, zeros, torch.int8, self.least, self.most)
-            self.zeros = None if scheme.symmetric and not spelt_out else zeros
+        found = to_integers(weight, scheme, _rounded).with_zeros(8)
+        self.register_buffer("values", found.q)
+        self.register_buffer("scales", found.d.float())
+        self.register_buffer("zeros", None if scheme.symmetric and not spelt_out else found.z)
+        self.block, (self.least, self.most) = (1, scheme.group_size or weight.shape[1]), _range(scheme)
 
     def dequantized(self) -> Tensor:
         floats: Tensor = ao.dequantize_affine(
@@ -141,13 +124,17 @@ class Grouped(nn.Module):
         return floats
 
 
-def _q4_1(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """values, scales and zeros of d q + m as d (v - z), v = q - 8. A group without spread is m (0 - (-1))."""
-    grid = to_q4_1(weight)
-    d, m = grid.d.float(), grid.m.float()
-    flat = m.abs() >= _LARGEST_ZERO * d  # also d = 0
-    values = (grid.q.to(torch.int8) - 8).unflatten(1, (-1, GROUP)).masked_fill(flat.unsqueeze(2), 0).flatten(1)
-    return values, torch.where(flat, m, d), torch.where(flat, -1.0, -8 - m / torch.where(flat, 1.0, d))
+def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
+    """By torchao."""
+    block, bounds = (1, scheme.group_size or weight.shape[1]), _range(scheme)
+    mapping = ao.MappingType.SYMMETRIC if scheme.symmetric else ao.MappingType.ASYMMETRIC
+    scales, zeros = ao.choose_qparams_affine(weight, mapping, block, torch.int8, *bounds, zero_point_dtype=torch.int8)
+    return Integers(ao.quantize_affine(weight, block, scales, zeros, torch.int8, *bounds), scales, z=zeros)
+
+
+def _range(scheme: PartScheme) -> tuple[int, int]:
+    """The least and the greatest integer."""
+    return -(1 << (scheme.bits - 1)), (1 << (scheme.bits - 1)) - 1
 
 
 class GroupedLinear(Grouped):

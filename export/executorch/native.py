@@ -14,8 +14,8 @@ from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0,
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
-from ..grid import GridReport, to_q4_1, to_q8_0
-from ..plan import Part, Schemes
+from ..integers import GridReport, to_integers
+from ..schemes import GRIDS, Part, Schemes
 
 _ops = torch.ops.streamfuse
 
@@ -52,22 +52,17 @@ class Form:
     def attention(self, capacity: int, scale: float) -> nn.Module:
         return Attention(scale)
 
-    def _table(self, weight: Tensor, part: Part, scheme: str) -> Tensor:
-        """A table of the whole vocabulary; a tied head's is the embedding's own where their schemes are the same."""
-        key = (weight.data_ptr(), scheme)
+    def _table(self, weight: Tensor, part: Part, grid: str) -> Tensor:
+        """A table of the whole vocabulary; a tied head's is the embedding's own where their grids are the same."""
+        key = (weight.data_ptr(), grid)
         if key not in self._tables:
-            self._tables[key] = self._pack(weight, part, scheme)
+            self._tables[key] = self._pack(weight, part, grid)
         return self._tables[key]
 
-    def _pack(self, weight: Tensor, part: Part, scheme: str | None = None) -> Tensor:
-        if (scheme or self.schemes.of(part)) == "q4_1":
-            fine = to_q4_1(weight)
-            packed, exact = pack_q4_1(fine.q, fine.d, fine.m), fine.exact
-        else:
-            coarse = to_q8_0(weight)
-            packed, exact = pack_q8_0(coarse.q, coarse.d), coarse.exact
-        self.report.setdefault(part, GridReport()).add(exact)
-        return packed
+    def _pack(self, weight: Tensor, part: Part, grid: str | None = None) -> Tensor:
+        found = to_integers(weight, GRIDS[grid or self.schemes.of(part)])
+        self.report.setdefault(part, GridReport()).add(cast("Tensor", found.exact))
+        return pack_q8_0(found.q, found.d) if found.m is None else pack_q4_1(found.q, found.d, found.m)
 
 
 def _with_bias(name: str, bias: Tensor | None) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:

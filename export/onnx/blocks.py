@@ -1,24 +1,23 @@
 """Weights as ONNX Runtime's block-wise integers: what MatMulNBits and GatherBlockQuantized read.
 
-A checkpoint that was a GGUF lies on a grid already (grid.py). Such weights are carried over as they are: Q8_0 is
+A checkpoint that was a GGUF lies on a grid already. Such weights are carried over as they are: Q8_0 is
 MatMulNBits' own symmetric form, and Q4_1 (w = d q + m) is its symmetric form d (q - 8) plus an offset m + 8 d per
 block. MatMulNBits could take the offset as a float zero point, but its CPU kernel then unpacks the whole matrix in
 every call (170 times slower, docs/onnx.md), so the graph adds it as a thin product. Every other weight goes through
-ONNX Runtime's quantizer.
+ONNX Runtime's quantizer. A scheme of one scale per channel, which the operators do not have, gets blocks of 32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, DefaultWeightOnlyQuantizer
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..grid import GROUP, to_q4_1, to_q8_0
-from ..schemes import PartScheme
-
-DEFAULT_BLOCK = 32  # where a scheme asks for one scale per channel, which the operators do not have
+from ..integers import Integers, to_integers
+from ..schemes import GROUP, PartScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +57,27 @@ def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blo
     Raises:
         ValueError: the block size does not divide K.
     """
-    size = scheme.group_size or DEFAULT_BLOCK
-    if weight.shape[1] % size:
-        raise ValueError(f"--group-size {size} does not divide the {weight.shape[1]} inputs of a weight")
-    if size == GROUP and scheme.bits == 8 and scheme.symmetric:
-        found = _of_q8_0(weight)
-    elif size == GROUP and scheme.bits == 4 and not scheme.symmetric and not is_table:
-        found = _of_q4_1(weight)
-    else:
-        found = None
-    return found or _quantized(weight, scheme, size)
+    scheme = replace(scheme, group_size=scheme.group_size or GROUP)
+    found = to_integers(weight, scheme, _rounded)
+    if found.exact is not None and not (bool(found.exact.all()) and (found.m is None or not is_table)):
+        found = _rounded(weight.detach().float(), scheme)
+    return _encoded(found, scheme.bits)
+
+
+def _encoded(found: Integers, bits: int) -> Blocks:
+    middle, groups = 1 << (bits - 1), found.d.shape[1]
+    q = (found.q.to(torch.int16) + middle).to(torch.uint8) if found.q.dtype == torch.int8 else found.q
+    zero_points = None
+    if found.z is not None:
+        zero_points = _packed(F.pad(found.z, (0, -groups % (8 // bits)), value=middle), bits)
+    offsets = None if found.m is None else (found.m.float() + middle * found.d.float()).T.contiguous()
+    values = _packed(q, bits).unflatten(1, (groups, -1))
+    return Blocks(bits, values, found.d.float(), zero_points, offsets, found.exact is not None)
+
+
+def _packed(q: Tensor, bits: int) -> Tensor:
+    """uint8 [..., n] -> uint8 [..., n * bits / 8]: the inverse of `unpacked`."""
+    return q if bits == 8 else q[..., ::2] | q[..., 1::2] << 4
 
 
 def dequantized(values: Tensor, scales: Tensor, zero_points: Tensor | None, bits: int) -> Tensor:
@@ -84,24 +94,13 @@ def unpacked(packed: Tensor, bits: int) -> Tensor:
     return packed if bits == 8 else torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
 
 
-def _of_q8_0(weight: Tensor) -> Blocks | None:
-    """None where a group does not lie on the grid."""
-    grid = to_q8_0(weight)
-    values = (grid.q.to(torch.int16) + 128).to(torch.uint8).unflatten(1, (-1, GROUP))
-    return Blocks(8, values, grid.d.float(), None, None, True) if bool(grid.exact.all()) else None
-
-
-def _of_q4_1(weight: Tensor) -> Blocks | None:
-    """None where a group does not lie on the grid."""
-    grid = to_q4_1(weight)
-    q, offsets = grid.q.unflatten(1, (-1, GROUP)), grid.m.float() + 8 * grid.d.float()
-    values = q[..., ::2] | q[..., 1::2] << 4
-    found = Blocks(4, values, grid.d.float(), None, offsets.T.contiguous(), True)
-    return found if bool(grid.exact.all()) else None
-
-
-def _quantized(weight: Tensor, scheme: PartScheme, size: int) -> Blocks:
+def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
+    """By ONNX Runtime."""
+    size = scheme.group_size or GROUP
     config = DefaultWeightOnlyQuantConfig(block_size=size, is_symmetric=scheme.symmetric, bits=scheme.bits)
-    columns = weight.detach().float().T.contiguous().numpy()
-    values, scales, zero_points = map(torch.from_numpy, DefaultWeightOnlyQuantizer(config).qbits_block_quant(columns))
-    return Blocks(scheme.bits, values, scales, None if scheme.symmetric else zero_points, None, False)
+    columns = weight.T.contiguous().numpy()
+    values, d, zeros = map(torch.from_numpy, DefaultWeightOnlyQuantizer(config).qbits_block_quant(columns))
+    q = unpacked(values, scheme.bits).flatten(1)
+    if scheme.symmetric:
+        return Integers((q.to(torch.int16) - (1 << (scheme.bits - 1))).to(torch.int8), d)
+    return Integers(q, d, z=unpacked(zeros, scheme.bits)[:, : d.shape[1]])

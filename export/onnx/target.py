@@ -17,9 +17,9 @@ from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 from .. import selftest
 from ..graphs import Method, Weights, build_methods
 from ..plan import PARTS, ExportPlan, Part, Quantize
+from ..schemes import GROUP
 from ..sizes import part_sizes
 from ..target import Progress, TargetFacts
-from .blocks import DEFAULT_BLOCK
 from .emit import contrib_operators, write_models
 from .form import Form
 from .graph import CONTRIB_OPSET, OPSET
@@ -80,7 +80,7 @@ class OnnxTarget:
     def _part(self, part: Part) -> dict[str, Any]:
         scheme = self.plan.part_scheme(part)
         if scheme.bits < 16:
-            scheme = replace(scheme, group_size=scheme.group_size or DEFAULT_BLOCK)
+            scheme = replace(scheme, group_size=scheme.group_size or GROUP)
         model = self.model
         sizes = part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), self.plan)
         return {

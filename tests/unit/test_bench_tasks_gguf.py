@@ -21,7 +21,7 @@ from bundle_samples import edit_manifest, write_bundle
 from streamfuse.bench.rivals.gguf_weights import encode, gguf_of, merged_gguf
 from streamfuse.bench.rivals.llama_cpp import RivalError, quantized
 from streamfuse.bundle import open_bundle
-from streamfuse.export.grid import to_q4_1, to_q8_0
+from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.model.gguf import permute, tensor_name
 

@@ -31,7 +31,7 @@ from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.export import facts, selftest
 from streamfuse.export.executorch.kernels import KernelsTarget
 from streamfuse.export.executorch.target import PteTarget
-from streamfuse.export.grid import to_q4_1
+from streamfuse.export.integers import to_q4_1
 from streamfuse.export.pipeline import Report, count_steps, export_bundle
 from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 from streamfuse.export.preview import preview

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from streamfuse.export.grid import to_q4_1, to_q8_0
-from streamfuse.export.plan import ExportPlan, PlanError
+from streamfuse.export.integers import to_q4_1, to_q8_0
+from streamfuse.export.plan import ExportPlan
 
 pytest.importorskip("coremltools")
 
@@ -99,5 +99,5 @@ def test_a_weight_is_made_once_and_joined_weights_are_one() -> None:
 
 
 def test_a_group_must_divide_the_inputs() -> None:
-    with pytest.raises(PlanError, match="mlp=int4:64:affine: 64 does not divide 96 inputs"):
+    with pytest.raises(ValueError, match="--group-size 64 does not divide the 96 inputs of a weight"):
         store("int4:64:affine").of("mlp", weight())

@@ -16,7 +16,7 @@ from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
 from onnx_samples import Written, write
 from streamfuse.bundle import open_bundle
 from streamfuse.export import selftest
-from streamfuse.export.grid import to_q4_1, to_q8_0
+from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.export.onnx import rules
 from streamfuse.export.onnx.blocks import dequantized, to_blocks
 from streamfuse.export.onnx.emit import WEIGHTS_FILE, contrib_operators

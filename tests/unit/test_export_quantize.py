@@ -25,36 +25,31 @@ def snr_db(found: Tensor, exact: Tensor) -> float:
     return float(10 * torch.log10((exact**2).sum() / ((found - exact) ** 2).sum().clamp(min=1e-30)))
 
 
-def dequantized(values: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Tensor:
-    groups = values.float().unflatten(1, (scales.shape[1], -1)) * scales.unsqueeze(-1)
-    return (groups if offsets is None else groups + offsets.unsqueeze(-1)).flatten(1)
-
-
 def test_weights_on_a_q4_1_grid_come_back() -> None:
     """d q + m with both extremes used: every q is found again, the values up to the bfloat16 of d."""
     q = torch.randint(0, 16, (24, 4, GROUP))
     q[..., 0], q[..., 1] = 0, 15
     d, m = torch.rand(24, 4, 1) * 0.02 + 0.001, torch.randn(24, 4, 1) * 0.1
     weight = (d * q + m).flatten(1)
-    values, scales, offsets = affine_int4(weight, GROUP)
-    assert torch.equal(values.long(), (q - 8).flatten(1))
-    assert torch.equal(scales, scales.to(torch.bfloat16).float())
-    error = (dequantized(values, scales, offsets) - weight).abs().unflatten(1, (4, GROUP))
+    found = affine_int4(weight, GROUP)
+    assert torch.equal(found.q.long(), (q - 8).flatten(1))
+    assert torch.equal(found.d, found.d.to(torch.bfloat16).float())
+    error = (found.dequantized() - weight).abs().unflatten(1, (4, GROUP))
     assert (error <= 15 * d * 2**-8).all()  # 15 steps between the extremes, each wrong by half a bfloat16 unit
 
 
 def test_int4_offsets_take_up_what_the_scale_rounds_away() -> None:
     weight = torch.randn(16, 128)
-    values, scales, offsets = affine_int4(weight, GROUP)
-    assert values.dtype == torch.int8
-    assert (values >= -8).all() and (values <= 7).all()  # noqa: PT018
-    assert 18 < snr_db(dequantized(values, scales, offsets), weight) < 30
+    found = affine_int4(weight, GROUP)
+    assert found.q.dtype == torch.int8
+    assert (found.q >= -8).all() and (found.q <= 7).all()  # noqa: PT018
+    assert 18 < snr_db(found.dequantized(), weight) < 30
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.37])
 def test_a_group_of_one_value_stays(constant: float) -> None:
     weight = torch.full((2, GROUP), constant)
-    torch.testing.assert_close(dequantized(*affine_int4(weight, GROUP)), weight, atol=1e-6, rtol=0)
+    torch.testing.assert_close(affine_int4(weight, GROUP).dequantized(), weight, atol=1e-6, rtol=0)
 
 
 def test_weights_on_a_q8_0_grid_come_back() -> None:
@@ -62,9 +57,9 @@ def test_weights_on_a_q8_0_grid_come_back() -> None:
     q = torch.randint(-127, 128, (24, 4, GROUP))
     q[..., 5] = 127
     d = (torch.rand(24, 4, 1) * 0.01 + 0.001).half().float()  # Q8_0 keeps scales as float16
-    values, scales = symmetric_int8((d * q).flatten(1), GROUP)
-    assert torch.equal(values.long(), q.flatten(1))
-    torch.testing.assert_close(scales, d.squeeze(-1), rtol=2e-7, atol=0)
+    found = symmetric_int8((d * q).flatten(1), GROUP)
+    assert torch.equal(found.q.long(), q.flatten(1))
+    torch.testing.assert_close(found.d, d.squeeze(-1), rtol=2e-7, atol=0)
 
 
 def test_a_group_size_that_does_not_divide_is_named() -> None:
@@ -85,10 +80,11 @@ def test_the_int4_product_is_integer_arithmetic() -> None:
     linear = nn.Linear(96, 40).requires_grad_(False)
     x = torch.randn(7, 96)
     q, scale, zero = int8_rows(x)
-    values, scales, offsets = affine_int4(linear.weight, GROUP)
-    sums = torch.einsum("rgk,ngk->rng", (q - zero).unflatten(1, (3, GROUP)), values.long().unflatten(1, (3, GROUP)))
-    expected = (sums.double() * scales.double()).sum(-1) * scale.double() + linear.bias.double()
-    expected += x.double().unflatten(1, (3, GROUP)).sum(-1) @ offsets.double().T
+    stored = affine_int4(linear.weight, GROUP)
+    assert stored.m is not None
+    sums = torch.einsum("rgk,ngk->rng", (q - zero).unflatten(1, (3, GROUP)), stored.q.long().unflatten(1, (3, GROUP)))
+    expected = (sums.double() * stored.d.double()).sum(-1) * scale.double() + linear.bias.double()
+    expected += x.double().unflatten(1, (3, GROUP)).sum(-1) @ stored.m.double().T
     found = Int4Linear(linear, GROUP)(x)
     assert snr_db(found.double(), expected) > 100
     assert snr_db(found, linear(x)) > 15
@@ -98,8 +94,8 @@ def test_the_int8_product_is_integer_arithmetic() -> None:
     linear = nn.Linear(96, 40, bias=False).requires_grad_(False)
     x = torch.randn(7, 96)
     q, scale, zero = int8_rows(x)
-    values, scales = symmetric_int8(linear.weight, 96)
-    expected = ((q - zero) @ values.long().T).double() * scale.double() * scales[:, 0].double()
+    stored = symmetric_int8(linear.weight, 96)
+    expected = ((q - zero) @ stored.q.long().T).double() * scale.double() * stored.d[:, 0].double()
     found = Int8Linear(linear)(x)
     assert snr_db(found.double(), expected) > 100
     assert snr_db(found, linear(x)) > 35
@@ -115,7 +111,7 @@ def test_an_embedding_gives_its_dequantized_rows() -> None:
     table = torch.randn(50, 64)
     ids = torch.tensor([3, 3, 49, 0])
     found = QuantizedEmbedding(table, GROUP)(ids)
-    assert torch.equal(found, dequantized(*symmetric_int8(table, GROUP))[ids])
+    assert torch.equal(found, symmetric_int8(table, GROUP).dequantized()[ids])
     assert snr_db(found, table[ids]) > 40
 
 

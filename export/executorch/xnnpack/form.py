@@ -20,24 +20,24 @@ from streamfuse.model.streams import StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
 from ... import stock
+from ...integers import Integers, groups_of
 from .. import decomposed
-from ..decomposed import QuantizedEmbedding, grouped, ops
+from ..decomposed import QuantizedEmbedding, ops
 
 
-def affine_int4(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """weight [N, K] -> int8 values q - 8 in [-8, 7] [N, K], scales d and offsets m + 8 d [N, K / group_size].
+def affine_int4(weight: Tensor, group_size: int) -> Integers:
+    """weight [N, K]: q int8 in [-8, 7] and an offset per group; d float32, m float32 [N, K / group_size].
 
-    A weight is d (q - 8) + offset. A group's least weight is at q = 0 and its greatest at 15, as in a GGUF's Q4_1, so
-    the q of such a group come back unchanged.
+    A group's least weight is at -8 and its greatest at 7, so that a GGUF's Q4_1 gives its own q less 8.
     """
-    groups = grouped(weight, group_size)
+    groups = groups_of(weight, group_size)
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     scale = ((high - low) / 15).clamp(min=1e-9)
     # The delegate keeps scales as bfloat16; rounded here, so that values and offsets fit the scale that will be used.
     scale = scale.to(torch.bfloat16).float()
     values = ((groups - low) / scale).round().clamp(0, 15) - 8
     offset = (groups - values * scale).mean(-1)
-    return values.flatten(1).to(torch.int8), scale.squeeze(-1), offset
+    return Integers(values.flatten(1).to(torch.int8), scale.squeeze(-1), offset)
 
 
 def _int8_rows(x: Tensor) -> Tensor:
@@ -61,11 +61,11 @@ class Int4Linear(nn.Module):
     def __init__(self, linear: nn.Linear, group_size: int) -> None:
         super().__init__()
         self.group_size = group_size
-        values, scales, offsets = affine_int4(linear.weight, group_size)
-        self.register_buffer("weight", values)
-        self.register_buffer("scales", scales)
-        self.register_buffer("zeros", torch.zeros(scales.shape, dtype=torch.int32))
-        self.register_buffer("offsets", offsets)
+        found = affine_int4(linear.weight, group_size)
+        self.register_buffer("weight", found.q)
+        self.register_buffer("scales", found.d)
+        self.register_buffer("zeros", torch.zeros(found.d.shape, dtype=torch.int32))
+        self.register_buffer("offsets", found.m)
         groups = torch.eye(linear.in_features // group_size).repeat_interleave(group_size, dim=1)
         self.register_buffer("group_sum", groups)
         self.register_buffer("bias", linear.bias)

@@ -1,6 +1,6 @@
-"""Grids of GGUF files found again in float32 weights, and fits where there is none.
+"""Integer weights: grids of GGUF files found again in float32 weights, fits where there is none, offsets as zero points.
 
-Run: python -m pytest tests/unit/test_export_grid.py
+Run: python -m pytest tests/unit/test_export_integers.py
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamfuse.export.grid import GROUP, GridReport, to_q4_1, to_q8_0
+from streamfuse.export.integers import GridReport, to_integers, to_q4_1, to_q8_0
+from streamfuse.export.schemes import GROUP, Q4_1, PartScheme
 
 ROWS, GROUPS = 24, 6
 
@@ -92,6 +93,29 @@ def test_most_groups_stay_exact_where_a_few_were_changed() -> None:
     found = to_q4_1(weight)
     assert found.exact.logical_not().nonzero().tolist() == [[4, 0]]
     assert squared_error(found.dequantized(), weight) < 1e-4
+
+
+@pytest.mark.parametrize("shift", [0, 8])
+def test_offsets_become_zero_points_and_the_weights_stay(shift: int) -> None:
+    q = torch.randint(0, 16, (ROWS, GROUPS, GROUP), dtype=torch.uint8)
+    q[..., 3], q[..., 7] = 0, 15
+    d = scales(0.001, 0.05)
+    d[3] = 0  # groups of one value, which no step leads to
+    weight = q4_1_weights(q, d, scales(-0.3, -0.1))
+    found = to_q4_1(weight).with_zeros(shift)
+    assert found.m is None
+    assert (int(found.q.min()), int(found.q.max())) == (-shift, 15 - shift)
+    torch.testing.assert_close(found.dequantized(), weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_scheme_of_gguf_files_is_found_again_and_any_other_is_rounded_by_the_target() -> None:
+    weight, given = to_q4_1(torch.randn(4, 64)).dequantized(), to_q8_0(torch.zeros(4, 64))
+    assert torch.equal(to_integers(weight, Q4_1).dequantized(), weight)
+    assert to_integers(weight, PartScheme(4, 64, True), lambda *_: given) is given
+    with pytest.raises(ValueError, match="int4:64:symmetric is no grid of GGUF files"):
+        to_integers(weight, PartScheme(4, 64, True))
+    with pytest.raises(ValueError, match="--group-size 64 does not divide the 32 inputs"):
+        to_integers(weight[:, :32], PartScheme(4, 64, True))
 
 
 @pytest.mark.parametrize("quantize", [to_q4_1, to_q8_0])
