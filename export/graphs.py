@@ -2,7 +2,7 @@
 
 Signatures are those of docs/contracts.md, section 2. The same modules serve three ends: torch.export lowers
 them, the reference backend runs them eagerly, and the parity gate compares each emitted graph with them. What they are
-made of comes from `Weights`: the kernels' operators (native.py) or stock ones (stock.py).
+made of comes from `Weights`: parts of a target's own form (layers.py).
 """
 
 from __future__ import annotations

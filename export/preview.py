@@ -164,7 +164,7 @@ def _layers_run(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
 
 
 def _delegates(plan: ExportPlan, method: str, layers: int) -> int:
-    """Two per layer and one per head (stock.Part); prefill has no head, and of its last layer the first half only."""
+    """Two per layer and one per head (layers.Layer); prefill has no head, and of its last layer the first half only."""
     if plan.backend != "xnnpack":
         return 0
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}

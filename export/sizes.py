@@ -166,8 +166,8 @@ def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> Pa
 def _low_rank(config: ModelConfig, plan: ExportPlan, rank: int, layers: int, part: str) -> PartSize:
     """Low-rank adapters of a part's matrices, and their bytes in the graphs.
 
-    The kernels take them in float16 as they are (native.py); elsewhere adapters that share an input are one pair of
-    matrices, the second one block-diagonal (stock.FusedAdapter).
+    The kernels take them in float16 as they are (executorch/native.py); elsewhere adapters that share an input are one
+    pair of matrices, the second one block-diagonal (layers.FusedAdapter).
     """
     h, inner = config.hidden_size, config.intermediate_size
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,41 +11,11 @@ from torch.nn import functional as F
 
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import LowRank, StreamAdapters, StreamFused
-from streamfuse.model.transformer import Block, RMSNorm, rotary_table
+from streamfuse.model.transformer import rotary_table
 
-from . import stock
+from .layers import Form
 from .plan import GraphShapes
 from .pruning import Survivors
-
-
-class Form(Protocol):
-    """Makes the parts of the graphs: of the kernels' operators (native.Form) or of stock ones (stock.Form)."""
-
-    def embedding(self, weight: Tensor) -> nn.Module:
-        """ids int64 [R] -> float32 [R, h]."""
-
-    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        """x [R, h], cos, sin [R, D], first adapted row -> query [R, Hq, D], key, value [R, Hkv, D]."""
-
-    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        """x [R, h], attended [R, Hq * D], first adapted row -> x [R, h]."""
-
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        """x [R, h], want_logits bool [1] -> logits [R, V], best int64 [R]."""
-
-    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
-        """x [R, h] -> ids int64 [R, k], log-probabilities [R, k]."""
-
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
-
-
-@runtime_checkable
-class TwoKinds(Protocol):
-    """A form that can give a pass of streams other adapters than the main rows have, beside the same weights."""
-
-    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
-        """An opening or closing of this form with these adapters in the place of its own."""
 
 
 class Rotary(nn.Module):
@@ -152,7 +122,7 @@ class Span(nn.Module):
 
 
 class Weights(nn.Module):
-    """The weights that all methods of a bundle share. `form` None: stock operators in float32.
+    """The weights that all methods of a bundle share. `form` None: float32, in PyTorch.
 
     Raises:
         ValueError: a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, and the model
@@ -162,7 +132,7 @@ class Weights(nn.Module):
     def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
         super().__init__()
         base, config = model.base, model.streams_config
-        form = form or stock.Form()
+        form = form or Form()
         self.config, self.streams_config, self.shapes = base.config, config, shapes
         self.embedding = form.embedding(base.embed_tokens.weight)
         adapters = _adapters(model)
@@ -184,13 +154,10 @@ class Weights(nn.Module):
 
     def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
         """The top layers of a pass of streams alone; empty where they are those of all rows."""
-        adapters = _stream_adapters(model)
-        if adapters and not isinstance(form, TwoKinds):
-            raise ValueError("the base's adapters must be merged where stream rows have adapters of their own")
         openings, closings = nn.ModuleList(), nn.ModuleList()
-        for i, own in enumerate(adapters, self.num_lower_layers):
-            openings.append(cast("TwoKinds", form).with_adapters(self.openings[i], own))
-            closings.append(cast("TwoKinds", form).with_adapters(self.closings[i], own))
+        for i, own in enumerate(_stream_adapters(model), self.num_lower_layers):
+            openings.append(form.with_adapters(self.openings[i], own))
+            closings.append(form.with_adapters(self.closings[i], own))
         return openings, closings
 
     @property

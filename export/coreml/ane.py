@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from streamfuse.model.streams import StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
-from ..plan import Part
-from ..stock import FusedAdapter
+from .. import layers
+from ..layers import FusedAdapter
+from ..schemes import Part
 from . import plain
 from .ops import Norm
 from .stored import Product, Store, placeholder
@@ -44,7 +45,7 @@ class Form(plain.TracedForm):
     def adapted(
         self, part: Part, layers: tuple[nn.Linear, ...], adapters: StreamAdapters | None, *names: str
     ) -> nn.Module:
-        return Adapted(Convolution(self.product(part, *layers), self.traced), adapters, *names)
+        return Adapted(Convolution(cast("Product", self.product(part, *layers)), self.traced), adapters, *names)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
         pieces = self.store.pieces(part, weight, WIDEST)
@@ -113,7 +114,7 @@ class Adapted(nn.Module):
         return y + x
 
 
-class Opening(plain.Opening):
+class Opening(layers.Opening):
     """x [1, h, 1, R] -> query [1, Hq * D, 1, R], key and value [1, Hkv * D, 1, R]; cos and sin are [1, 1, D, R]."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:

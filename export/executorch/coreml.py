@@ -30,11 +30,12 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from streamfuse.emulator import CoreMLEmulator
+from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import Backend
 
-from .. import stock
 from ..coreml.passes import DELEGATE, quiet
 from ..graphs import STREAMS, Method, Streams, Verify
+from . import stock
 from .delegate import DelegateTarget, Form
 from .lower import edge_program
 from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
@@ -44,21 +45,18 @@ _WANT_LOGITS = 4  # its place among a method's inputs
 _REFERENCE = b"CMJR"  # before a delegate's JSON that names the shared program
 
 
-class Norm(nn.Module):
-    """RMSNorm as the layer norm of [x, -x]: one operation of Core ML, whose squares do not leave float16's range."""
+class Norm(stock.Norm):
+    """The layer norm of [x, -x], as in coreml/ops.py; written out, because a delegate's graph has PyTorch's operators
+    only."""
 
-    def __init__(self, norm: stock.Norm) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, float(norm.eps[0])
-
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+    def rows(self, x: Tensor) -> Tensor:
         size = x.shape[1]
-        normed = F.layer_norm(torch.cat([x, -x], 1), (2 * size,), eps=self.eps)
-        return normed[:, :size] * weight
+        normed = F.layer_norm(torch.cat([x, -x], 1), (2 * size,), eps=self.epsilon)
+        return normed[:, :size] * self.weight
 
 
 class CoreMLForm(Form):
-    def norm(self, norm: stock.Norm) -> nn.Module:
+    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
         return Norm(norm)
 
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torchao.quantization.quant_primitives as ao
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
-from .. import stock
 from ..integers import Integers, to_integers
 from ..plan import PARTS, ExportPlan, Part, PartScheme
+from . import stock
 from .target import PteTarget
 
 
 class Form(stock.Form):
     """Quantizes by the plan's scheme of each part. Adapters, pruner and norms stay floats: they are small.
 
-    A delegate overrides what it takes in another form.
+    A delegate says what its norms are, and overrides what it takes in another form.
     """
 
     def __init__(self, plan: ExportPlan) -> None:
@@ -34,53 +32,19 @@ class Form(stock.Form):
         """How a part's weights are stored; the plan has refused what a delegate cannot store."""
         return self.plan.part_scheme(part)
 
-    def norm(self, norm: stock.Norm) -> nn.Module:
-        """A module with `norm`'s signature: x [R, h], weight [h] -> [R, h]."""
-        return norm
-
-    def linear(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
+    def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return GroupedLinear(linear, scheme)
 
     def table(self, weight: Tensor, scheme: PartScheme) -> nn.Module:
         return GroupedTable(weight, scheme)
 
+    def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
+        scheme = self.scheme(part)
+        return linear if scheme.bits >= 16 else self.integers(linear, scheme)
+
     def embedding(self, weight: Tensor) -> nn.Module:
         scheme = self.scheme("embedding")
         return super().embedding(weight) if scheme.bits >= 16 else self.table(weight, scheme)
-
-    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        opening = cast("stock.Opening", super().opening(block, adapters))
-        self._quantize("attention", opening.part.qkv_proj)
-        return self._with_norms(opening)
-
-    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        closing = cast("stock.Closing", super().closing(block, adapters))
-        self._quantize("attention", closing.part.o_proj)
-        self._quantize("mlp", closing.part.gate_up_proj, closing.part.down_proj)
-        return self._with_norms(closing)
-
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        head = cast("stock.Head", super().head(norm, weight))
-        self._quantize("head", head.part)
-        return self._with_norms(head)
-
-    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
-        head = cast("stock.StreamHead", super().stream_head(norm, weight, ids, top_k))
-        self._quantize("streams", head.part)
-        return self._with_norms(head)
-
-    def _quantize(self, part: Part, *owners: stock.Adapted | stock.HeadPart) -> None:
-        scheme = self.scheme(part)
-        for owner in owners:
-            if scheme.bits < 16:
-                owner.product = self.linear(cast("nn.Linear", owner.product), scheme)
-
-    def _with_norms(self, module: nn.Module) -> nn.Module:
-        for parent in list(module.modules()):
-            for name, child in list(parent.named_children()):
-                if isinstance(child, stock.Norm):
-                    setattr(parent, name, self.norm(child))
-        return module
 
 
 class DelegateTarget(PteTarget):

@@ -14,13 +14,14 @@ from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0,
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
+from .. import layers
 from ..integers import GridReport, to_integers
 from ..schemes import GRIDS, Part, Schemes
 
 _ops = torch.ops.streamfuse
 
 
-class Form:
+class Form(layers.Form):
     """Packs weights by `schemes`; `report` says how well each part lies on its grid."""
 
     def __init__(self, schemes: Schemes) -> None:

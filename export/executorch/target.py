@@ -14,10 +14,10 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 from .. import facts, selftest
 from ..graphs import Method, Weights, build_methods, example_inputs
+from ..layers import Form
 from ..plan import ExportPlan, Quantize
 from ..sizes import manifest_parts, part_sizes
 from ..target import Progress, TargetFacts
-from ..weights import Form
 from .lower import required_operators, to_program
 from .report import describe
 

@@ -21,10 +21,11 @@ from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_trans
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 
+from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import Backend
 
-from .. import stock
 from ..plan import Part, PartScheme
+from . import stock
 from .decomposed import Int8Linear, QuantizedEmbedding
 from .delegate import DelegateTarget, Form, GroupedLinear
 from .lower import quick_graphs
@@ -40,25 +41,21 @@ _IDLE_PASSES = (
 )
 
 
-class Norm(nn.Module):
-    """RMSNorm in the form that the delegate joins into one operator."""
+class Norm(stock.Norm):
+    """In the form that the delegate joins into one operator."""
 
-    def __init__(self, norm: stock.Norm) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, float(norm.eps[0])
-
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * weight
+    def rows(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.epsilon) * self.weight
 
 
 class VulkanForm(Form):
     def scheme(self, part: Part) -> PartScheme:
         return replace(self.plan.part_scheme(part), symmetric=True)
 
-    def norm(self, norm: stock.Norm) -> nn.Module:
+    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
         return Norm(norm)
 
-    def linear(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
+    def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else Int8Linear(linear)
 
     def table(self, weight: Tensor, scheme: PartScheme) -> nn.Module:

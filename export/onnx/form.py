@@ -1,4 +1,4 @@
-"""The parts of a graph as ONNX Runtime likes them; and how each part's weights are stored."""
+"""The parts as ONNX Runtime takes them, by operators that ONNX has for a whole part; how their weights are stored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch.nn import functional as F
 from streamfuse.model.streams import StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
-from ..plan import Part
-from ..schemes import PartScheme
-from ..stock import Adapted, joined
+from .. import layers
+from ..schemes import Part, PartScheme
 from .blocks import Blocks, dequantized, to_blocks
 from .operators import ops
 
@@ -46,7 +45,7 @@ class PartReport:
         return {"matrices": self.matrices, "exact": self.exact, "relative_error": round(error, 6)}
 
 
-class Form:
+class Form(layers.Form):
     """Makes the parts; `scheme_of` says how a part's weights are stored, `report` how that went."""
 
     def __init__(self, scheme_of: Callable[[Part], PartScheme]) -> None:
@@ -58,23 +57,27 @@ class Form:
         blocks = self._table(weight, "embedding")
         return BlockEmbedding(blocks) if blocks else nn.Embedding.from_pretrained(weight)
 
+    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
+        return Norm(norm)
+
+    def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
+        return self._of(self._blocks(linear.weight, part), linear.weight, linear.bias)
+
+    def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
+        return self._of(self._table(weight, part) if part == "head" else self._blocks(weight, part), weight)
+
+    def gated(self, gate_up: Tensor, size: int) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=1)
+        return F.silu(gate) * up
+
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        return Opening(block, adapters, self._product)
+        return Opening(self, block, adapters)
 
-    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        return Closing(block, adapters, self._product)
-
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        return Head(norm, self._of(self._table(weight, "head"), weight))
-
-    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
-        return StreamHead(norm, self._of(self._blocks(weight, "streams"), weight), ids, top_k)
+    def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
+        return TopK(ids, top_k)
 
     def attention(self, capacity: int, scale: float) -> nn.Module:
         return Attention(scale)
-
-    def _product(self, linear: nn.Linear, part: Part) -> nn.Module:
-        return self._of(self._blocks(linear.weight, part), linear.weight, linear.bias)
 
     @staticmethod
     def _of(blocks: Blocks | None, weight: Tensor, bias: Tensor | None = None) -> nn.Module:
@@ -162,88 +165,24 @@ class Norm(nn.Module):
         return normed
 
 
-Make = Callable[[nn.Linear, Part], nn.Module]
+class Opening(layers.Opening):
+    """q, k and v apart, as ONNX's Split and RotaryEmbedding have them."""
 
-
-def _adapted(make: Make, linear: nn.Linear, part: Part, adapters: StreamAdapters | None, *names: str) -> Adapted:
-    adapted = Adapted(linear, adapters, *names)
-    adapted.product = make(linear, part)
-    return adapted
-
-
-class Opening(nn.Module):
-    """Norm, q, k and v in one product, head norms, rotary embedding."""
-
-    def __init__(self, block: Block, adapters: StreamAdapters | None, make: Make) -> None:
-        super().__init__()
-        a = block.self_attn
-        self.sizes = [count * a.head_dim for count in (a.num_heads, a.num_kv_heads, a.num_kv_heads)]
-        self.dim, self.norm = a.head_dim, Norm(block.input_layernorm)
-        self.q_norm = Norm(a.q_norm) if a.qk_norm else None
-        self.k_norm = Norm(a.k_norm) if a.qk_norm else None
-        qkv = joined(a.q_proj, a.k_proj, a.v_proj)
-        self.qkv_proj = _adapted(make, qkv, "attention", adapters, "q_proj", "k_proj", "v_proj")
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
-        rows = self.qkv_proj(self.norm(x), first).split(self.sizes, dim=1)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
+        sizes = [count * self.dim for count in (self.heads, self.kv_heads, self.kv_heads)]
+        rows = self.qkv_proj(self.norm(x), first).split(sizes, dim=1)
         q, k, v = (t.view(x.shape[0], -1, self.dim) for t in rows)
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
         return ops.rotary(q, cos, sin), ops.rotary(k, cos, sin), v
 
 
-class Closing(nn.Module):
-    """Output projection, the gated MLP with gate and up in one product, and both residual additions."""
-
-    def __init__(self, block: Block, adapters: StreamAdapters | None, make: Make) -> None:
-        super().__init__()
-        m = block.mlp
-        self.norm = Norm(block.post_attention_layernorm)
-        self.o_proj = _adapted(make, block.self_attn.o_proj, "attention", adapters, "o_proj")
-        gate_up = joined(m.gate_proj, m.up_proj)
-        self.gate_up_proj = _adapted(make, gate_up, "mlp", adapters, "gate_proj", "up_proj")
-        self.down_proj = _adapted(make, m.down_proj, "mlp", adapters, "down_proj")
-
-    def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        x = x + self.o_proj(attended, first)
-        gate, up = self.gate_up_proj(self.norm(x), first).chunk(2, dim=1)
-        closed: Tensor = x + self.down_proj(F.silu(gate) * up, first)
-        return closed
-
-
-class Head(nn.Module):
-    def __init__(self, norm: RMSNorm, product: nn.Module) -> None:
-        super().__init__()
-        self.norm, self.product = Norm(norm), product
-
-    def forward(self, x: Tensor, want_logits: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.product(self.norm(x))
-        return logits, torch.argmax(logits, dim=1)
-
-
-class TopK(nn.Module):
-    """Logits [R, S] -> ids [R, k], log-probabilities [R, k]; float32 in a float16 graph too."""
-
-    ids: Tensor  # int64 [S]
-
-    def __init__(self, ids: Tensor, top_k: int) -> None:
-        super().__init__()
-        self.top_k = top_k
-        self.register_buffer("ids", ids)
+class TopK(layers.TopK):
+    """A look-up by an index, which is one Gather."""
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, columns = torch.topk(torch.log_softmax(logits, dim=1), self.top_k)
         return self.ids[columns], log_probs
-
-
-class StreamHead(nn.Module):
-    def __init__(self, norm: RMSNorm, product: nn.Module, ids: Tensor, top_k: int) -> None:
-        super().__init__()
-        self.norm, self.product, self.top_k = Norm(norm), product, TopK(ids, top_k)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        best: tuple[Tensor, Tensor] = self.top_k(self.product(self.norm(x)))
-        return best
 
 
 class Attention(nn.Module):

@@ -18,8 +18,8 @@ from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..graphs import Method
+from ..layers import TopK
 from ..pruning import Survivors
-from .form import TopK
 from .graph import Graph, Value
 from .rules import RULES, Result
 

@@ -1,4 +1,4 @@
-"""Integer weights: grids of GGUF files found again in float32 weights, fits where there is none, offsets as zero points.
+"""Integer weights: grids of GGUF files found again, fits where there is none, offsets as zero points.
 
 Run: python -m pytest tests/unit/test_export_integers.py
 """

@@ -1,4 +1,4 @@
-"""XNNPACK: one delegate per `stock.Part`.
+"""XNNPACK: one delegate per half of a layer and per head, for what its `compute` does.
 
 Handing whole methods to the partitioner retraces graphs of a thousand nodes some twenty times, and each of 300
 partitions another seventeen times. But the parts of one kind differ in their weights only. So each kind is exported and
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
@@ -19,9 +19,11 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.func import functional_call
 
-from ...stock import Part
+from ...layers import Layer
 from ..modules import LoweringError, answers_with_shapes, delegate_module
+from .form import Norm
 
 # Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
 _SPECS = [CompileSpec("dqlinear_partitioner", b"")]
@@ -46,44 +48,48 @@ def with_delegates(
     return made
 
 
-def _calls_of_parts(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Part, Call]:
-    """What every part of a method is called with, found by running the method once. No parts, no run."""
-    parts = [module for module in method.modules() if isinstance(module, Part)]
-    calls: dict[Part, Call] = {}
+def _calls_of_parts(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Layer, Call]:
+    """What every part of a method computes on, found by running the method once. No parts, no run."""
+    parts = [module for module in method.modules() if isinstance(module, Layer)]
+    calls: dict[Layer, Call] = {}
 
-    def remember(part: nn.Module, arguments: tuple[Any, ...]) -> None:
-        assert isinstance(part, Part)
-        calls[part] = (arguments[0], arguments[1:])
+    def watched(part: Layer, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        calls[part] = (first, inputs)
+        return type(part).compute(part, first, *inputs)
 
-    hooks = [part.register_forward_pre_hook(remember) for part in parts]
+    for part in parts:
+        vars(part)["compute"] = partial(watched, part)
     if parts:
         method(*inputs)
-    for hook in hooks:
-        hook.remove()
+    for part in parts:
+        del vars(part)["compute"]
     return calls
 
 
 def _replaced(
-    module: nn.Module, calls: dict[Part, Call], delegates: _Delegates, progress: Callable[[], None]
+    module: nn.Module, calls: dict[Layer, Call], delegates: _Delegates, progress: Callable[[], None]
 ) -> nn.Module:
-    """A copy of `module` with a delegate in the place of every part; other submodules are shared."""
-    if not any(isinstance(inner, Part) for inner in module.modules()):
+    """A copy of `module` with a delegate in the place of what every part computes; other submodules are shared."""
+    if not any(isinstance(inner, Layer) for inner in module.modules()):
         return module
     result = copy.copy(module)
-    result._modules = {}
-    for name, child in module._modules.items():
-        if isinstance(child, Part):
-            progress()
-            result._modules[name] = delegates(child, *calls[child])
-        else:
-            result._modules[name] = None if child is None else _replaced(child, calls, delegates, progress)
+    if isinstance(module, Layer):
+        progress()
+        delegate = delegates(module, *calls[module])
+        result._modules = {"delegate": delegate, **{name: module._modules[name] for name in module.AROUND}}
+        vars(result)["compute"] = delegate  # found before the method of that name
+        return result
+    children = module._modules.items()
+    result._modules = {
+        name: None if child is None else _replaced(child, calls, delegates, progress) for name, child in children
+    }
     return result
 
 
 class _Delegate(nn.Module):
-    """Stands where a part stood."""
+    """Stands where a part's `compute` stood."""
 
-    def __init__(self, lowered: LoweredBackendModule, norms: list[Tensor]) -> None:
+    def __init__(self, lowered: LoweredBackendModule, norms: list[nn.Parameter]) -> None:
         super().__init__()
         self.lowered = lowered
         self.norms = nn.ParameterList(norms)
@@ -93,15 +99,29 @@ class _Delegate(nn.Module):
         return outputs
 
 
-class _Flat(nn.Module):
-    """A part as a function of tensors, for export."""
+class _Compute(nn.Module):
+    """What a part computes, as a module."""
 
-    def __init__(self, part: Part, first: int, n_inputs: int) -> None:
+    def __init__(self, part: Layer) -> None:
         super().__init__()
-        self.part, self.first, self.n_inputs = part, first, n_inputs
+        self.part = part
+
+    def forward(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.part.compute(first, *inputs)
+
+
+class _Flat(nn.Module):
+    """What a part computes as a function of tensors, norm weights the last of them, for export."""
+
+    def __init__(self, part: Layer, first: int, n_inputs: int) -> None:
+        super().__init__()
+        self.inner, self.first, self.n_inputs = _Compute(part), first, n_inputs
+        self.norms = [f"{name}.weight" for name, module in self.inner.named_modules() if isinstance(module, Norm)]
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self.part.compute(self.first, tensors[: self.n_inputs], list(tensors[self.n_inputs :]))
+        norms = dict(zip(self.norms, tensors[self.n_inputs :], strict=True))
+        found: tuple[Tensor, ...] = functional_call(self.inner, norms, (self.first, *tensors[: self.n_inputs]))
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
@@ -113,8 +133,9 @@ class _Delegates:
     def __init__(self) -> None:
         self._templates: dict[tuple[object, ...], ExportedProgram] = {}
 
-    def __call__(self, part: Part, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
-        flat, norms = _Flat(part, first, len(inputs)), part.norms()
+    def __call__(self, part: Layer, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
+        flat = _Flat(part, first, len(inputs))
+        norms = [flat.inner.get_parameter(name) for name in flat.norms]
         tensors = (*inputs, *(norm.detach() for norm in norms))
         kind = _kind(flat, tensors)
         if kind not in self._templates:
@@ -122,7 +143,7 @@ class _Delegates:
         template = self._templates[kind]
         try:
             result = XnnpackBackend.preprocess(_with_weights(template, flat), _SPECS)
-        except RuntimeError as error:  # an operator without an XNNPACK form; stock.py is written so that none is left
+        except RuntimeError as error:  # an operator without an XNNPACK form; form.py is written so that none is left
             raise LoweringError(f"XNNPACK cannot take a part: {error}") from error
         return _Delegate(delegate_module(template, XnnpackBackend.__name__, result, _SPECS), norms)
 
@@ -130,7 +151,7 @@ class _Delegates:
 def _kind(flat: _Flat, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
     """Parts of one kind differ in their numbers only."""
     shapes = ((name, tuple(tensor.shape), tensor.dtype) for name, tensor in flat.tensors().items())
-    return (type(flat.part), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
+    return (type(flat.inner.part), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
 
 
 def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:

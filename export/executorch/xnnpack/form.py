@@ -1,4 +1,4 @@
-"""Weights of `--backend xnnpack` as integers, as the XNNPACK delegate recognises them: quantized_decomposed operators.
+"""The parts as XNNPACK takes them, and their weights as integers: quantized_decomposed operators.
 
 `8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay
 independent), and int4 weights in groups. The delegate's int4 grid is symmetric, s (q - 8), but weights that come from a
@@ -10,18 +10,15 @@ output (`8da8w`), the embedding int8 weights in groups (`8w`), which loses nothi
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm
+from streamfuse.model.transformer import RMSNorm
 
-from ... import stock
 from ...integers import Integers, groups_of
-from .. import decomposed
+from ...schemes import Part
+from .. import decomposed, stock
 from ..decomposed import QuantizedEmbedding, ops
 
 
@@ -85,38 +82,41 @@ class Int8Linear(decomposed.Int8Linear):
         return _int8_rows(x)
 
 
-class Form(stock.Form):
-    """Stock parts with integers in the place of products and embeddings; the manifest says the same (`sizes.schemes`).
+class Norm(stock.Norm):
+    """The mean is taken by a product with a row of 1/h, as means are often not delegated.
 
-    Adapters of stream rows, the pruner and the norms stay in float32: they are small, and rounding them gains nothing.
+    XNNPACK's cache of packed weights frees constants that are not part of a product. So the epsilon is the product's
+    bias, and delegates.py makes the weight an input.
     """
 
-    def __init__(self, group_size: int) -> None:
+    mean: Tensor
+    eps: Tensor
+
+    def __init__(self, norm: RMSNorm) -> None:
+        super().__init__(norm)
+        size = norm.weight.shape[0]
+        self.register_buffer("mean", torch.full((1, size), 1.0 / size))
+        self.register_buffer("eps", torch.full((1,), norm.eps))
+
+    def rows(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(F.linear(x * x, self.mean, self.eps)) * self.weight
+
+
+class Form(stock.Form):
+    """Integers in the place of products and embeddings, as the manifest says it (`sizes.schemes`); floats without a
+    group size. Adapters of stream rows, the pruner and the norms stay floats: they are small, and rounding them gains
+    nothing."""
+
+    def __init__(self, group_size: int | None) -> None:
         self.group_size = group_size
 
+    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
+        return Norm(norm)
+
+    def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
+        if self.group_size is None:
+            return linear
+        return Int4Linear(linear, self.group_size) if part in ("attention", "mlp") else Int8Linear(linear)
+
     def embedding(self, weight: Tensor) -> nn.Module:
-        return QuantizedEmbedding(weight, self.group_size)
-
-    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        opening = cast("stock.Opening", super().opening(block, adapters))
-        self._round(opening.part.qkv_proj)
-        return opening
-
-    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        closing = cast("stock.Closing", super().closing(block, adapters))
-        self._round(closing.part.o_proj, closing.part.gate_up_proj, closing.part.down_proj)
-        return closing
-
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        head = cast("stock.Head", super().head(norm, weight))
-        head.part.product = Int8Linear(cast("nn.Linear", head.part.product))
-        return head
-
-    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
-        head = cast("stock.StreamHead", super().stream_head(norm, weight, ids, top_k))
-        head.part.product = Int8Linear(cast("nn.Linear", head.part.product))
-        return head
-
-    def _round(self, *owners: stock.Adapted) -> None:
-        for owner in owners:
-            owner.product = Int4Linear(cast("nn.Linear", owner.product), self.group_size)
+        return super().embedding(weight) if self.group_size is None else QuantizedEmbedding(weight, self.group_size)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from executorch.exir import EdgeProgramManager
 
-from ... import stock
 from ..lower import edge_program, quick_graphs
 from ..target import PteTarget
 from .delegates import with_delegates
@@ -18,8 +17,8 @@ class XnnpackTarget(PteTarget):
     def floor_name(self) -> str:
         return self.plan.quantize.value if self.rounds() else "float32"
 
-    def make_form(self) -> stock.Form:
-        return Form(self.plan.group_size) if self.rounds() else stock.Form()
+    def make_form(self) -> Form:
+        return Form(self.plan.group_size if self.rounds() else None)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         inputs = self.examples()

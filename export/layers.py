@@ -1,0 +1,301 @@
+"""The parts that every graph is made of: the two halves of a layer, the vocabulary head and the head of the streams.
+
+They are written once, for rows x [R, h]. A target gives them its norm, products, attention and top-k by a `Form`, and
+replaces a part only where its layout or its operators ask for another: the kernels' operators (executorch/native.py),
+the Neural Engine's channels first (coreml/ane.py), nodes that ONNX has for a whole part (onnx/form.py), and the model's
+own layers as the measure of all (reference.py).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from streamfuse.model.streams import LowRank, StreamAdapters
+from streamfuse.model.transformer import Block, RMSNorm
+
+from .schemes import Part
+
+_HIDDEN = -1e4  # finite, as engines without infinities need it
+
+
+class Form:
+    """What a target makes of each part. Here: products and attention of PyTorch in float32."""
+
+    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
+        """x -> RMSNorm of x over `axis`: of rows [R, h], or 2, of heads [R, H, D]."""
+        return norm
+
+    def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
+        """x [R, K] -> [R, N] with the weights as the target stores those of `part`."""
+        return linear
+
+    def product(self, part: Part, *layers: nn.Linear) -> nn.Module:
+        """Layers that share their input as one product; outputs in the order given."""
+        return self.linear(part, joined(*layers))
+
+    def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
+        """x [R, h] -> a score per row of `weight`."""
+        return self.linear(part, linear_of(weight))
+
+    def adapted(
+        self, part: Part, layers: tuple[nn.Linear, ...], adapters: StreamAdapters | None, *names: str
+    ) -> nn.Module:
+        """x, first adapted row -> the product of the layers, with the adapters of these names."""
+        return Adapted(self.product(part, *layers), adapters, *names)
+
+    def gated(self, gate_up: Tensor, size: int) -> Tensor:
+        """gate and up side by side on axis 1, each of `size` -> SiLU(gate) * up."""
+        gate, up = gate_up[:, :size], gate_up[:, size:]
+        return F.silu(gate) * up
+
+    def embedding(self, weight: Tensor) -> nn.Module:
+        """ids int64 [R] -> float32 [R, h]."""
+        table: nn.Module = nn.Embedding.from_pretrained(weight)
+        return table
+
+    def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        """x [R, h], cos, sin [R, D], first adapted row -> query [R, Hq, D], key, value [R, Hkv, D]."""
+        return Opening(self, block, adapters)
+
+    def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        """x [R, h], attended [R, Hq * D], first adapted row -> x [R, h]."""
+        return Closing(self, block, adapters)
+
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+        """An opening or closing with these adapters in the place of its own, beside the same weights.
+
+        Raises:
+            ValueError: this form has one kind of adapters for all rows.
+        """
+        raise ValueError("the base's adapters must be merged where stream rows have adapters of their own")
+
+    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
+        """x [R, h], want_logits bool [1] -> logits [R, V], best int64 [R]."""
+        return Head(self, norm, weight)
+
+    def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
+        """x [R, h] -> ids int64 [R, k], log-probabilities [R, k]."""
+        return StreamHead(self, norm, weight, ids, top_k)
+
+    def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
+        """Logits [R, S] -> ids [R, k], log-probabilities [R, k]."""
+        return TopK(ids, top_k)
+
+    def attention(self, capacity: int, scale: float) -> nn.Module:
+        """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
+        return Attention(capacity, scale)
+
+
+class Layer(nn.Module):
+    """A part in two: `compute`, products and arithmetic that one delegate can take, and `forward` around it.
+
+    Attributes:
+        AROUND: names of the modules that `forward` needs beside `compute`.
+    """
+
+    AROUND: ClassVar[tuple[str, ...]] = ()
+
+    def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Outputs for rows of which those from `first` on are adapted."""
+        raise NotImplementedError
+
+
+class Opening(Layer):
+    """Norm, q, k and v in one product, head norms, rotary embedding."""
+
+    def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
+        super().__init__()
+        a = block.self_attn
+        self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
+        self.norm = form.norm(block.input_layernorm)
+        layers = (a.q_proj, a.k_proj, a.v_proj)
+        self.qkv_proj = form.adapted("attention", layers, adapters, "q_proj", "k_proj", "v_proj")
+        self.q_norm = form.norm(a.q_norm, 2) if a.qk_norm else None
+        self.k_norm = form.norm(a.k_norm, 2) if a.qk_norm else None
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
+        return self.compute(first, x, cos.unsqueeze(1), sin.unsqueeze(1))
+
+    def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """x [R, h], cos and sin [R, 1, D]."""
+        x, cos, sin = inputs
+        qkv = self.qkv_proj(self.norm(x), first).view(x.shape[0], -1, self.dim)
+        qk, v = qkv[:, : -self.kv_heads], qkv[:, -self.kv_heads :]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = qk[:, : self.heads], qk[:, self.heads :]
+            qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
+        half = self.dim // 2
+        qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * sin
+        return qk[:, : self.heads], qk[:, self.heads :], v
+
+
+class Closing(Layer):
+    """Output projection, the gated MLP with gate and up in one product, and both residual additions.
+
+    Features lie on axis 1, so that the Neural Engine's layout takes it as it is.
+    """
+
+    def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
+        super().__init__()
+        m = block.mlp
+        self.form, self.intermediate = form, m.up_proj.out_features
+        self.norm = form.norm(block.post_attention_layernorm)
+        self.o_proj = form.adapted("attention", (block.self_attn.o_proj,), adapters, "o_proj")
+        self.gate_up_proj = form.adapted("mlp", (m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
+        self.down_proj = form.adapted("mlp", (m.down_proj,), adapters, "down_proj")
+
+    def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
+        (closed,) = self.compute(first, x, attended)
+        return closed
+
+    def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        x, attended = inputs
+        x = x + self.o_proj(attended, first)
+        gate_up = self.gate_up_proj(self.norm(x), first)
+        return (x + self.down_proj(self.form.gated(gate_up, self.intermediate), first),)
+
+
+class Head(Layer):
+    """Final norm, vocabulary head, and the best token."""
+
+    def __init__(self, form: Form, norm: RMSNorm, weight: Tensor, part: Part = "head") -> None:
+        super().__init__()
+        self.norm, self.product = form.norm(norm), form.vocabulary(part, weight)
+
+    def forward(self, x: Tensor, want_logits: Tensor | None) -> tuple[Tensor, ...]:
+        (logits,) = self.compute(0, x)
+        return logits, torch.argmax(logits, dim=1)
+
+    def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return (self.product(self.norm(*inputs)),)
+
+
+class StreamHead(Head):
+    """Final norm, the streams' rows of the vocabulary head, and their best tokens."""
+
+    AROUND = ("top_k",)
+
+    def __init__(self, form: Form, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> None:
+        super().__init__(form, norm, weight, "streams")
+        self.top_k = form.top_k(ids, top_k)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        (logits,) = self.compute(0, x)
+        best: tuple[Tensor, ...] = self.top_k(logits)
+        return best
+
+
+class TopK(nn.Module):
+    """Logits [R, S] -> ids [R, k] of the full vocabulary, log-probabilities [R, k]."""
+
+    ids: Tensor  # int64 [S]
+
+    def __init__(self, ids: Tensor, top_k: int) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.register_buffer("ids", ids)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, columns = torch.topk(torch.log_softmax(logits, dim=1), self.top_k)
+        return F.embedding(columns, self.ids.unsqueeze(1)).squeeze(2), log_probs
+
+
+class FusedAdapter(nn.Module):
+    """Low-rank adapters of projections that share an input, as one pair of matrices: x [R, n_in] -> [R, n_out]."""
+
+    def __init__(self, adapters: StreamAdapters, *names: str) -> None:
+        super().__init__()
+        parts = [cast("LowRank", adapters[name]) for name in names]
+        self.down = linear_of(torch.cat([p.down for p in parts]))
+        self.up = linear_of(torch.block_diag(*(p.up * p.scale for p in parts)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        added: Tensor = self.up(self.down(x))
+        return added
+
+
+class Adapted(nn.Module):
+    """A product, plus a low-rank adapter in the rows from `first` on."""
+
+    def __init__(self, product: nn.Module, adapters: StreamAdapters | None, *names: str) -> None:
+        super().__init__()
+        self.product = product
+        self.adapter = None if adapters is None else FusedAdapter(adapters, *names)
+
+    def forward(self, x: Tensor, first: int) -> Tensor:
+        y: Tensor = self.product(x)
+        if self.adapter is None or first >= x.shape[0]:
+            return y
+        if first == 0:
+            y = y + self.adapter(x)
+            return y
+        adapted: Tensor = y[first:] + self.adapter(x[first:])
+        return torch.cat([y[:first], adapted])
+
+
+class Attention(nn.Module):
+    """Cached and new rows as two segments under one softmax; all of the cache is read, what is not valid is masked."""
+
+    positions: Tensor  # [C]
+
+    def __init__(self, capacity: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("positions", torch.arange(capacity))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        cache_length: Tensor,
+        visible: Tensor,
+    ) -> Tensor:
+        rows, capacity = query.shape[0], key_cache.shape[0]
+        group = query.shape[1] // key.shape[1]
+        # Numbers before they are joined: not every delegate joins booleans.
+        valid = (self.positions < cache_length).to(torch.float32).unsqueeze(0).expand(rows, capacity)
+        seen = torch.cat([valid, visible.to(torch.float32)], dim=1)
+        hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
+        found = scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
+        return weighed(torch.softmax(found, dim=2), value, value_cache)
+
+
+def scores(query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
+    """Of scaled query [R, Hq, D] with cached and new keys: [Hkv, R * Hq / Hkv, C + R], heads of one key as rows."""
+    rows, heads, dim = query.shape
+    kv_heads = key.shape[1]
+    grouped = query.view(rows, kv_heads, heads // kv_heads, dim).permute(1, 0, 2, 3)
+    grouped = grouped.reshape(kv_heads, rows * heads // kv_heads, dim)
+    return torch.cat([torch.bmm(grouped, keys.permute(1, 2, 0)) for keys in (key_cache, key)], dim=2)
+
+
+def weighed(weights: Tensor, value: Tensor, value_cache: Tensor) -> Tensor:
+    """Sums of cached and new values by weights as `scores` gives them: [R, Hq * D]."""
+    (kv_heads, many, _), (rows, _, dim), capacity = weights.shape, value.shape, value_cache.shape[0]
+    attended = torch.bmm(weights[..., :capacity], value_cache.permute(1, 0, 2))
+    attended = attended + torch.bmm(weights[..., capacity:], value.permute(1, 0, 2))
+    return attended.view(kv_heads, rows, many // rows, dim).permute(1, 0, 2, 3).reshape(rows, -1)
+
+
+def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A product with these tensors, which are not copied."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+def joined(*layers: nn.Linear) -> nn.Linear:
+    """One product for layers that share an input; outputs in the order given."""
+    if len(layers) == 1:
+        return layers[0]
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return linear_of(torch.cat([layer.weight for layer in layers]), bias)
