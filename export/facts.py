@@ -114,13 +114,16 @@ def method_facts(method: Method, weights: Weights) -> dict[str, Any]:
         _tensor(name, str(t.dtype).removeprefix("torch."), *t.shape)
         for name, t in zip(input_names(weights, method), example_inputs(weights, method), strict=True)
     ]
+    return {**row_facts(method), "inputs": inputs, "outputs": _outputs(method, weights)}
+
+
+def row_facts(method: Method) -> dict[str, Any]:
+    """How many rows a method takes, keeps, and gives streams to."""
     verifies = isinstance(method, Verify)
     return {
         "rows": 1 if isinstance(method, Streams) else method.rows,
         "keep": method.keep if verifies else None,
         "stream_nodes": method.carrying if verifies else None,
-        "inputs": inputs,
-        "outputs": _outputs(method, weights),
     }
 
 

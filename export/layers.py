@@ -1,9 +1,9 @@
-"""The parts that every graph is made of: the two halves of a layer, the vocabulary head and the head of the streams.
+"""What every graph is made of: the two halves of a layer, the vocabulary head and the head of the streams.
 
 They are written once, for rows x [R, h]. A target gives them its norm, products, attention and top-k by a `Form`, and
-replaces a part only where its layout or its operators ask for another: the kernels' operators (executorch/native.py),
-the Neural Engine's channels first (coreml/ane.py), nodes that ONNX has for a whole part (onnx/form.py), and the model's
-own layers as the measure of all (reference.py).
+has one of its own only where its operators or its layout ask for it: the kernels' operators (executorch/native.py), the
+Neural Engine's channels first (coreml/ane.py), ONNX's node for rotary embeddings (onnx/form.py). The float32 reference
+takes the model's own layers, so that a mistake here shows (reference.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIDDEN = -1e4  # finite, as engines without infinities need it
 
 
 class Form:
-    """What a target makes of each part. Here: products and attention of PyTorch in float32."""
+    """What a target makes layers of. Here: norms, products and attention of PyTorch in float32."""
 
     def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
         """x -> RMSNorm of x over `axis`: of rows [R, h], or 2, of heads [R, H, D]."""
@@ -91,7 +91,7 @@ class Form:
 
 
 class Layer(nn.Module):
-    """A part in two: `compute`, products and arithmetic that one delegate can take, and `forward` around it.
+    """Half of a layer, or a head: `compute` is what one delegate can take, `forward` what stays around it.
 
     Attributes:
         AROUND: names of the modules that `forward` needs beside `compute`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamfuse.model.config import ModelConfig, StreamConfig
+from streamfuse.model.streams import StreamFused
 
 from .plan import PARTS, ExportPlan, Part, PartScheme, Quantize
 from .schemes import DTYPE_BITS, GRIDS, GROUP
@@ -33,9 +34,9 @@ _OWN_HEAD = ("xnnpack", "vulkan")  # the delegate has the head, ExecuTorch's own
 def schemes(plan: ExportPlan) -> dict[str, Facts]:
     """What each part uses, as the manifest says it (bundle.manifest.Scheme). native.py and quantize.py do it."""
     if plan.grids is not None:
-        return {part: {**_part_scheme(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := plan.grids.of(part))}
+        return {part: {**part_facts(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := plan.grids.of(part))}
     if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
-        return {part: _part_scheme(plan.part_scheme(part)) for part in PARTS}
+        return {part: part_facts(plan.part_scheme(part)) for part in PARTS}
     return {
         "embedding": _scheme("8w", 8, plan.group_size, symmetric=True),
         "attention": _scheme("8da4w", 4, plan.group_size, symmetric=False),
@@ -45,7 +46,8 @@ def schemes(plan: ExportPlan) -> dict[str, Facts]:
     }
 
 
-def _part_scheme(scheme: PartScheme) -> Facts:
+def part_facts(scheme: PartScheme) -> Facts:
+    """A scheme as the manifest says it."""
     floats = scheme.bits >= 16
     return _scheme(scheme.name, scheme.bits, scheme.group_size, None if floats else scheme.symmetric)
 
@@ -130,6 +132,11 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
             round(stream_head * rate.streams + candidates * rate.table) + adapter.bytes,
         ),
     }
+
+
+def sizes_of(model: StreamFused, plan: ExportPlan) -> Sizes:
+    """Sizes per part of a model that is here."""
+    return part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), plan)
 
 
 def _one_table(plan: ExportPlan) -> bool:

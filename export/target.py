@@ -6,11 +6,12 @@ rest of the bundle; it knows no target by itself. A target's module is imported 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .schemes import PartScheme, PlanError
 
@@ -60,7 +61,7 @@ class TargetFacts:
     cache_layout: str = "position_head_dim"
 
 
-class Target(Protocol):
+class Target(ABC):
     """One export to one format. Its methods are called in the order in which they stand here, each once.
 
     Attributes:
@@ -69,18 +70,27 @@ class Target(Protocol):
 
     floor: Floor
 
+    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
+        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Set `floor`. PlanError: the target cannot do what the plan says."""
+
+    @abstractmethod
     def quantize(self) -> dict[str, Method] | None:
         """PyTorch modules with weights quantized as they will be emitted; None: the float32 methods are the measure."""
-        ...
 
+    @abstractmethod
     def lower(self) -> None:
         """Write the graph files into the folder. `progress` is called once per method, and may be called more often."""
-        ...
 
+    @abstractmethod
     def open(self) -> Backend:
         """A backend over the files that `lower` wrote; the caller closes it."""
-        ...
 
+    @abstractmethod
     def facts(self) -> TargetFacts: ...
 
 

@@ -130,7 +130,7 @@ class Opening(layers.Opening):
 
 
 class Attention(nn.Module):
-    """Per head of keys. `visible` is the additive mask [1, C + R, 1, R * Hq / Hkv], a query head's rows together."""
+    """Per head of keys. `mask` is added to the scores, [1, C + R, 1, R * Hq / Hkv], a query head's rows together."""
 
     scale: Tensor  # [1]
 
@@ -140,14 +140,7 @@ class Attention(nn.Module):
         self.register_buffer("scale", torch.full((1,), scale))
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        cache_length: None,
-        visible: Tensor,
+        self, query: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, _: None, mask: Tensor
     ) -> Tensor:
         rows, dim = query.shape[3], key.shape[1] // self.kv_heads
         group = query.shape[1] // key.shape[1]
@@ -157,7 +150,7 @@ class Attention(nn.Module):
         attended: list[Tensor] = []
         for head in range(self.kv_heads):
             together = torch.cat(queries[head * group : (head + 1) * group], 3)
-            scores = torch.einsum("bchq,bkhc->bkhq", together, keys[head]) + visible
+            scores = torch.einsum("bchq,bkhc->bkhq", together, keys[head]) + mask
             found = torch.einsum("bkhq,bchk->bchq", torch.softmax(scores, 1), values[head])
             attended += found.split(rows, 3)
         return torch.cat(attended, 1)

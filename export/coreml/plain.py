@@ -75,7 +75,7 @@ class TopK(layers.TopK):
 class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax.
 
-    `visible` is the additive mask [R * Hq / Hkv, C + R], each row of it as often as heads share a key. Numbers are
+    `mask` is added to the scores, [R * Hq / Hkv, C + R], each row of it as often as heads share a key. Numbers are
     tensors here: coremltools takes one in the code for float32, and all that follows with it.
     """
 
@@ -86,14 +86,7 @@ class Attention(nn.Module):
         self.register_buffer("scale", torch.full((1,), scale))
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        cache_length: None,
-        visible: Tensor,
+        self, query: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, _: None, mask: Tensor
     ) -> Tensor:
-        weights = torch.softmax(layers.scores(query * self.scale, key, key_cache) + visible, dim=2)
+        weights = torch.softmax(layers.scores(query * self.scale, key, key_cache) + mask, dim=2)
         return layers.weighed(weights, value, value_cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import coremltools as ct
@@ -11,15 +10,14 @@ import torch
 
 from streamfuse import __version__
 from streamfuse.bundle.manifest import FORMAT_VERSION
-from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.backend import DECODE, Backend, ModelSpec
+from streamfuse.runtime.backend import DECODE, Backend
 from streamfuse.runtime.backends.coreml import open_package
 
 from .. import facts, selftest
 from ..graphs import Method, Weights, build_methods
-from ..plan import PARTS, ExportPlan, Part
-from ..sizes import part_sizes
-from ..target import Progress, TargetFacts
+from ..plan import PARTS, Part
+from ..sizes import part_facts, sizes_of
+from ..target import Target, TargetFacts
 from . import convert, plain, report
 from .graphs import Graph, MaskedWeights
 from .stored import Store, Stored
@@ -43,13 +41,9 @@ DESCRIPTIONS = {
 }
 
 
-class CoreMLTarget:
-    """See target.Target."""
-
-    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
-        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
-        self.floor = selftest.FLOORS[plan.dtype]
-        self.store = Store(plan)
+class CoreMLTarget(Target):
+    def prepare(self) -> None:
+        self.floor, self.store = selftest.FLOORS[self.plan.dtype], Store(self.plan)
 
     def quantize(self) -> dict[str, Method] | None:
         return build_methods(Weights(self.model, self.plan.shapes, plain.Form(self.store)).eval())
@@ -93,16 +87,9 @@ class CoreMLTarget:
 
     def _part(self, part: Part) -> dict[str, Any]:
         """A tied head that is stored as the embedding is has no bytes of its own."""
-        model, scheme = self.model, self.plan.part_scheme(part)
-        sizes = part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), self.plan)
-        return {
-            "scheme": scheme.name,
-            "bits": scheme.bits,
-            "group_size": scheme.group_size if scheme.bits < 16 else None,
-            "symmetric": scheme.symmetric if scheme.bits < 16 else None,
-            "parameters": sizes[part].parameters,
-            "bytes": sum(stored.size_bytes for stored in self._stored() if stored.part == part),
-        }
+        size = sum(stored.size_bytes for stored in self._stored() if stored.part == part)
+        parameters = sizes_of(self.model, self.plan)[part].parameters
+        return {**part_facts(self.plan.part_scheme(part)), "parameters": parameters, "bytes": size}
 
     def _stored(self) -> list[Stored]:
         """The weights of all graphs, each once."""
@@ -143,10 +130,4 @@ class CoreMLTarget:
 
 
 def _facts(graph: Graph) -> dict[str, Any]:
-    return {
-        "rows": graph.rows,
-        "keep": graph.keep,
-        "stream_nodes": graph.stream_nodes,
-        "inputs": graph.inputs,
-        "outputs": graph.outputs,
-    }
+    return {name: getattr(graph, name) for name in ("rows", "keep", "stream_nodes", "inputs", "outputs")}

@@ -30,11 +30,11 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from streamfuse.emulator import CoreMLEmulator
-from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import Backend
 
 from ..coreml.passes import DELEGATE, quiet
 from ..graphs import STREAMS, Method, Streams, Verify
+from ..selftest import FLOORS
 from . import stock
 from .delegate import DelegateTarget, Form
 from .lower import edge_program
@@ -56,8 +56,7 @@ class Norm(stock.Norm):
 
 
 class CoreMLForm(Form):
-    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
-        return Norm(norm)
+    NORM = Norm
 
 
 class _Inner(nn.Module):
@@ -98,11 +97,8 @@ class CoreMLDelegateTarget(DelegateTarget):
 
     PROOF = "emulator"
 
-    def floor_name(self) -> str:
-        return self.plan.dtype
-
-    def make_form(self) -> Form:
-        return CoreMLForm(self.plan)
+    def prepare(self) -> None:
+        self.floor, self.form = FLOORS[self.plan.dtype], CoreMLForm(self.plan)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside; the delegates share their program through one store of named data."""

@@ -13,6 +13,7 @@ from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused
 
 from ..graphs import Method
+from ..selftest import FLOORS
 from ..target import TargetFacts
 from . import native
 from .lower import edge_program
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 class KernelsTarget(PteTarget):
     form: native.Form
 
-    def floor_name(self) -> str:
-        return "kernels"
-
-    def make_form(self) -> native.Form:
-        return native.Form(cast("Schemes", self.plan.grids))
+    def prepare(self) -> None:
+        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.plan.grids))
 
     def quantize(self) -> dict[str, Method] | None:
         methods = super().quantize()

@@ -212,17 +212,6 @@ class Attention(nn.Module):
         super().__init__()
         self.scale = scale
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        cache_length: Tensor,
-        visible: Tensor,
-    ) -> Tensor:
-        attended: Tensor = _ops.tree_attention(
-            query, key, value, key_cache, value_cache, cache_length, visible, self.scale
-        )
+    def forward(self, *tensors: Tensor) -> Tensor:
+        attended: Tensor = _ops.tree_attention(*tensors, self.scale)
         return attended

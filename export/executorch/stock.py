@@ -6,6 +6,8 @@ projections that share an input are one matrix. Attention, top-k and gathers lie
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -14,19 +16,6 @@ from streamfuse.model.transformer import RMSNorm
 from .. import layers
 from ..layers import linear_of
 from ..schemes import Part
-
-
-class Form(layers.Form):
-    """Float32 weights."""
-
-    def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
-        """A matrix of its own, also where the head is tied: table and head are quantized, each in its own way."""
-        return self.linear(part, linear_of(weight.clone()))
-
-    def gated(self, gate_up: Tensor, size: int) -> Tensor:
-        # Slices, because chunk() is not delegated, and no silu().
-        gate, up = gate_up[:, :size], gate_up[:, size:]
-        return gate * torch.sigmoid(gate) * up
 
 
 class Norm(nn.Module):
@@ -43,3 +32,21 @@ class Norm(nn.Module):
 
     def rows(self, x: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+class Form(layers.Form):
+    """Float32 weights. A delegate says in which form it takes norms."""
+
+    NORM: ClassVar[type[Norm]]
+
+    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
+        return self.NORM(norm)
+
+    def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
+        """A matrix of its own, also where the head is tied: table and head are quantized, each in its own way."""
+        return self.linear(part, linear_of(weight.clone()))
+
+    def gated(self, gate_up: Tensor, size: int) -> Tensor:
+        # Slices, because chunk() is not delegated, and no silu().
+        gate, up = gate_up[:, :size], gate_up[:, size:]
+        return gate * torch.sigmoid(gate) * up

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 from executorch.exir import EdgeProgramManager
 from torch import Tensor
 
-from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.backend import Backend, ModelSpec
+from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
-from .. import facts, selftest
+from .. import facts
 from ..graphs import Method, Weights, build_methods, example_inputs
 from ..layers import Form
-from ..plan import ExportPlan, Quantize
-from ..sizes import manifest_parts, part_sizes
-from ..target import Progress, TargetFacts
+from ..plan import Quantize
+from ..sizes import manifest_parts, sizes_of
+from ..target import Target, TargetFacts
 from .lower import required_operators, to_program
 from .report import describe
 
 GRAPH_FILE = "model.pte"
 
 
-class PteTarget:
-    """See target.Target. A backend says what its graphs are made of (`make_form`) and who runs them (`edge`, `open`).
+class PteTarget(Target):
+    """A backend says what its graphs are made of (`form`, which `prepare` sets) and what takes their work (`edge`).
 
     Attributes:
         PROOF: what the parity of the file was measured with: the engine of this machine, Core ML's emulator, or the
@@ -34,21 +33,9 @@ class PteTarget:
 
     PROOF: ClassVar[Literal["engine", "emulator", "graph"]] = "engine"
 
-    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
-        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
-        self.floor = selftest.FLOORS[self.floor_name()]
-        self.form = self.make_form()
-        self.operators: list[str] = []
-        self.delegation: dict[str, Any] = {}
+    form: Form
 
-    def floor_name(self) -> str:
-        """What the emitted graphs must reach, a key of selftest.FLOORS."""
-        raise NotImplementedError
-
-    def make_form(self) -> Form:
-        """What the methods are made of; PlanError where weights cannot be stored as the plan says."""
-        raise NotImplementedError
-
+    @abstractmethod
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """The methods with their delegates in the edge dialect; one call of `progress` per step.
 
@@ -58,7 +45,6 @@ class PteTarget:
         Raises:
             LoweringError: a delegate cannot take an operator.
         """
-        raise NotImplementedError
 
     def examples(self) -> dict[str, tuple[Tensor, ...]]:
         """Zero inputs of every method."""
@@ -88,8 +74,7 @@ class PteTarget:
 
     def parts(self) -> dict[str, dict[str, Any]]:
         """`quantization` of the manifest."""
-        sizes = part_sizes(self.model.base.config, self.model.streams_config, len(self.model.stream_vocab), self.plan)
-        return manifest_parts(sizes, self.plan)
+        return manifest_parts(sizes_of(self.model, self.plan), self.plan)
 
     def facts(self) -> TargetFacts:
         return TargetFacts(

@@ -21,10 +21,10 @@ from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_trans
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 
-from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import Backend
 
 from ..plan import Part, PartScheme
+from ..selftest import FLOORS
 from . import stock
 from .decomposed import Int8Linear, QuantizedEmbedding
 from .delegate import DelegateTarget, Form, GroupedLinear
@@ -49,11 +49,10 @@ class Norm(stock.Norm):
 
 
 class VulkanForm(Form):
+    NORM = Norm
+
     def scheme(self, part: Part) -> PartScheme:
         return replace(self.plan.part_scheme(part), symmetric=True)
-
-    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
-        return Norm(norm)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else Int8Linear(linear)
@@ -67,11 +66,8 @@ class VulkanTarget(DelegateTarget):
 
     PROOF = "graph"
 
-    def floor_name(self) -> str:
-        return "float32"
-
-    def make_form(self) -> Form:
-        return VulkanForm(self.plan)
+    def prepare(self) -> None:
+        self.floor, self.form = FLOORS["float32"], VulkanForm(self.plan)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         programs, inputs = {}, self.examples()

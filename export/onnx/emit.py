@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from ..facts import row_facts
 from ..graphs import Method, Streams, Verify, example_inputs, input_names
 from ..weights import Weights
 from .graph import CONTRIB, Graph, Value, WeightsFile
@@ -106,14 +107,8 @@ def _describe(name: str) -> str:
 
 
 def _facts(method: Method, model: onnx.ModelProto) -> dict[str, Any]:
-    verifies = isinstance(method, Verify)
-    return {
-        "rows": 1 if isinstance(method, Streams) else method.rows,
-        "keep": method.keep if verifies else None,
-        "stream_nodes": method.carrying if verifies else None,
-        "inputs": [_tensor(info) for info in model.graph.input],
-        "outputs": [_tensor(info) for info in model.graph.output],
-    }
+    inputs, outputs = ([_tensor(info) for info in infos] for infos in (model.graph.input, model.graph.output))
+    return {**row_facts(method), "inputs": inputs, "outputs": outputs}
 
 
 def _tensor(info: onnx.ValueInfoProto) -> dict[str, Any]:

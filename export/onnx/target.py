@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import onnx
 import onnxruntime
 
-from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.backend import Backend, ModelSpec
+from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 
 from .. import selftest
 from ..graphs import Method, Weights, build_methods
-from ..plan import PARTS, ExportPlan, Part, Quantize
+from ..plan import PARTS, Part, Quantize
 from ..schemes import GROUP
-from ..sizes import part_sizes
-from ..target import Progress, TargetFacts
+from ..sizes import part_facts, sizes_of
+from ..target import Target, TargetFacts
 from .emit import contrib_operators, write_models
 from .form import Form
 from .graph import CONTRIB_OPSET, OPSET
@@ -34,14 +32,11 @@ _PARTS_OF = {  # the parts of stored tensors, by the beginning of their names
 }
 
 
-class OnnxTarget:
-    """See target.Target."""
-
-    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
-        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
+class OnnxTarget(Target):
+    def prepare(self) -> None:
         # What integer weights leave to lose is the rounding of activations to int8, whatever the weights' bits are.
-        self.floor = selftest.FLOORS[plan.dtype if plan.quantize is Quantize.NONE else "int8"]
-        self.form = Form(plan.part_scheme)
+        self.floor = selftest.FLOORS[self.plan.dtype if self.plan.quantize is Quantize.NONE else "int8"]
+        self.form = Form(self.plan.part_scheme)
 
     def quantize(self) -> dict[str, Method] | None:
         self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
@@ -81,16 +76,9 @@ class OnnxTarget:
         scheme = self.plan.part_scheme(part)
         if scheme.bits < 16:
             scheme = replace(scheme, group_size=scheme.group_size or GROUP)
-        model = self.model
-        sizes = part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), self.plan)
-        return {
-            "scheme": scheme.name,
-            "bits": scheme.bits,
-            "group_size": scheme.group_size if scheme.bits < 16 else None,
-            "symmetric": scheme.symmetric if scheme.bits < 16 else None,
-            "parameters": sizes[part].parameters,
-            "bytes": sum(size for name, size in self.stored.items() if _part_of(name) == part),
-        }
+        size = sum(size for name, size in self.stored.items() if _part_of(name) == part)
+        parameters = sizes_of(self.model, self.plan)[part].parameters
+        return {**part_facts(scheme), "parameters": parameters, "bytes": size}
 
 
 def _part_of(name: str) -> str | None:

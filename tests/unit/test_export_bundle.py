@@ -347,7 +347,7 @@ def test_a_graph_below_its_floor_leaves_nothing(
 ) -> None:
     def lower(target: PteTarget) -> None:  # the program that the same plan gave before
         shutil.copy(exported.bundle.graph, target.folder)
-        target.operators = list(exported.bundle.manifest.required_operators)
+        target.operators, target.delegation = list(exported.bundle.manifest.required_operators), {}
 
     monkeypatch.setattr(PteTarget, "lower", lower)
     export_bundle(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))

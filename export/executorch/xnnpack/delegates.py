@@ -1,8 +1,8 @@
-"""XNNPACK: one delegate per half of a layer and per head, for what its `compute` does.
+"""XNNPACK: one delegate per `layers.Layer` (half of a layer, or a head), for what its `compute` does.
 
 Handing whole methods to the partitioner retraces graphs of a thousand nodes some twenty times, and each of 300
-partitions another seventeen times. But the parts of one kind differ in their weights only. So each kind is exported and
-transformed once (the template), every other part of the kind is the template with its own weights, and the methods are
+partitions another seventeen times. But the layers of one kind differ in their weights only. So each kind is exported and
+transformed once (the template), every other layer of the kind is the template with its own weights, and the methods are
 exported with the delegates in place.
 """
 
@@ -36,40 +36,40 @@ def with_delegates(
     inputs: Mapping[str, tuple[Tensor, ...]],
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, nn.Module]:
-    """The methods with a delegate in the place of every part; those without parts as they are.
+    """The methods with a delegate in the place of every layer; those without layers as they are.
 
     Raises:
-        LoweringError: XNNPACK cannot take a part.
+        LoweringError: XNNPACK cannot take a layer.
     """
     delegates, made = _Delegates(), {}
     for name, method in methods.items():
-        calls = _calls_of_parts(method, inputs[name])
+        calls = _calls_of_layers(method, inputs[name])
         made[name] = _replaced(method, calls, delegates, lambda: progress(f"{name}: delegate"))  # noqa: B023
     return made
 
 
-def _calls_of_parts(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Layer, Call]:
-    """What every part of a method computes on, found by running the method once. No parts, no run."""
-    parts = [module for module in method.modules() if isinstance(module, Layer)]
+def _calls_of_layers(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Layer, Call]:
+    """What every layer of a method computes on, found by running the method once. No layers, no run."""
+    layers = [module for module in method.modules() if isinstance(module, Layer)]
     calls: dict[Layer, Call] = {}
 
-    def watched(part: Layer, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        calls[part] = (first, inputs)
-        return type(part).compute(part, first, *inputs)
+    def watched(layer: Layer, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        calls[layer] = (first, inputs)
+        return type(layer).compute(layer, first, *inputs)
 
-    for part in parts:
-        vars(part)["compute"] = partial(watched, part)
-    if parts:
+    for layer in layers:
+        vars(layer)["compute"] = partial(watched, layer)
+    if layers:
         method(*inputs)
-    for part in parts:
-        del vars(part)["compute"]
+    for layer in layers:
+        del vars(layer)["compute"]
     return calls
 
 
 def _replaced(
     module: nn.Module, calls: dict[Layer, Call], delegates: _Delegates, progress: Callable[[], None]
 ) -> nn.Module:
-    """A copy of `module` with a delegate in the place of what every part computes; other submodules are shared."""
+    """A copy of `module` with a delegate in the place of what every layer computes; other submodules are shared."""
     if not any(isinstance(inner, Layer) for inner in module.modules()):
         return module
     result = copy.copy(module)
@@ -87,7 +87,7 @@ def _replaced(
 
 
 class _Delegate(nn.Module):
-    """Stands where a part's `compute` stood."""
+    """Stands where a layer's `compute` stood."""
 
     def __init__(self, lowered: LoweredBackendModule, norms: list[nn.Parameter]) -> None:
         super().__init__()
@@ -100,22 +100,22 @@ class _Delegate(nn.Module):
 
 
 class _Compute(nn.Module):
-    """What a part computes, as a module."""
+    """What a layer computes, as a module."""
 
-    def __init__(self, part: Layer) -> None:
+    def __init__(self, layer: Layer) -> None:
         super().__init__()
-        self.part = part
+        self.layer = layer
 
     def forward(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return self.part.compute(first, *inputs)
+        return self.layer.compute(first, *inputs)
 
 
 class _Flat(nn.Module):
-    """What a part computes as a function of tensors, norm weights the last of them, for export."""
+    """What a layer computes as a function of tensors, norm weights the last of them, for export."""
 
-    def __init__(self, part: Layer, first: int, n_inputs: int) -> None:
+    def __init__(self, layer: Layer, first: int, n_inputs: int) -> None:
         super().__init__()
-        self.inner, self.first, self.n_inputs = _Compute(part), first, n_inputs
+        self.inner, self.first, self.n_inputs = _Compute(layer), first, n_inputs
         self.norms = [f"{name}.weight" for name, module in self.inner.named_modules() if isinstance(module, Norm)]
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -128,13 +128,13 @@ class _Flat(nn.Module):
 
 
 class _Delegates:
-    """Lowers parts, reusing what was done for an earlier one of the same kind."""
+    """Lowers layers, reusing what was done for an earlier one of the same kind."""
 
     def __init__(self) -> None:
         self._templates: dict[tuple[object, ...], ExportedProgram] = {}
 
-    def __call__(self, part: Layer, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
-        flat = _Flat(part, first, len(inputs))
+    def __call__(self, layer: Layer, first: int, inputs: tuple[Tensor, ...]) -> _Delegate:
+        flat = _Flat(layer, first, len(inputs))
         norms = [flat.inner.get_parameter(name) for name in flat.norms]
         tensors = (*inputs, *(norm.detach() for norm in norms))
         kind = _kind(flat, tensors)
@@ -144,14 +144,14 @@ class _Delegates:
         try:
             result = XnnpackBackend.preprocess(_with_weights(template, flat), _SPECS)
         except RuntimeError as error:  # an operator without an XNNPACK form; form.py is written so that none is left
-            raise LoweringError(f"XNNPACK cannot take a part: {error}") from error
+            raise LoweringError(f"XNNPACK cannot take a layer: {error}") from error
         return _Delegate(delegate_module(template, XnnpackBackend.__name__, result, _SPECS), norms)
 
 
 def _kind(flat: _Flat, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
     """Parts of one kind differ in their numbers only."""
     shapes = ((name, tuple(tensor.shape), tensor.dtype) for name, tensor in flat.tensors().items())
-    return (type(flat.inner.part), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
+    return (type(flat.inner.layer), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
 
 
 def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:

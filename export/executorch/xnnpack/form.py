@@ -107,11 +107,10 @@ class Form(stock.Form):
     group size. Adapters of stream rows, the pruner and the norms stay floats: they are small, and rounding them gains
     nothing."""
 
+    NORM = Norm
+
     def __init__(self, group_size: int | None) -> None:
         self.group_size = group_size
-
-    def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
-        return Norm(norm)
 
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
         if self.group_size is None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from executorch.exir import EdgeProgramManager
 
+from ...selftest import FLOORS
 from ..lower import edge_program, quick_graphs
 from ..target import PteTarget
 from .delegates import with_delegates
@@ -14,11 +15,9 @@ from .form import Form
 
 
 class XnnpackTarget(PteTarget):
-    def floor_name(self) -> str:
-        return self.plan.quantize.value if self.rounds() else "float32"
-
-    def make_form(self) -> Form:
-        return Form(self.plan.group_size if self.rounds() else None)
+    def prepare(self) -> None:
+        self.floor = FLOORS[self.plan.quantize.value if self.rounds() else "float32"]
+        self.form = Form(self.plan.group_size if self.rounds() else None)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         inputs = self.examples()
