@@ -32,7 +32,7 @@ _OWN_HEAD = ("xnnpack", "vulkan")  # the delegate has the head, ExecuTorch's own
 
 
 def schemes(plan: ExportPlan) -> dict[str, Facts]:
-    """What each part uses, as the manifest says it (bundle.manifest.Scheme). native.py and quantize.py do it."""
+    """What each part uses, as the manifest says it (bundle.manifest.Scheme)."""
     if plan.grids is not None:
         return {part: {**part_facts(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := plan.grids.of(part))}
     if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:

@@ -36,7 +36,7 @@ def to_rows(x: Tensor) -> Tensor:
 
 
 class Form(plain.TracedForm):
-    """weights.Form in this layout; embedding, head and stream head take and give rows."""
+    """Layers in this layout; embedding, head and stream head take and give rows."""
 
     def __init__(self, store: Store, traced: torch.dtype, kv_heads: int) -> None:
         super().__init__(store, traced)

@@ -95,9 +95,6 @@ class Store:
             self._pieces[id(whole)] = [whole.rows(start, start + most_rows) for start in starts]
         return self._pieces[id(whole)]
 
-    def all(self) -> list[Stored]:
-        return [stored for stored, _ in self._made.values()]
-
     def _make(self, part: Part, weight: Tensor, scheme: PartScheme) -> Stored:
         dtype = np.dtype(self.plan.dtype)
         if scheme.bits >= 16:

@@ -55,16 +55,18 @@ class Form(layers.Form):
 
     def embedding(self, weight: Tensor) -> nn.Module:
         blocks = self._table(weight, "embedding")
-        return BlockEmbedding(blocks) if blocks else nn.Embedding.from_pretrained(weight)
+        return BlockEmbedding(blocks) if blocks else super().embedding(weight)
 
     def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
         return Norm(norm)
 
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
-        return self._of(self._blocks(linear.weight, part), linear.weight, linear.bias)
+        blocks = self._blocks(linear.weight, part)
+        return BlockLinear(blocks, linear.bias) if blocks else linear
 
     def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
-        return self._of(self._table(weight, part) if part == "head" else self._blocks(weight, part), weight)
+        blocks = self._table(weight, part) if part == "head" else self._blocks(weight, part)
+        return BlockLinear(blocks, None) if blocks else layers.linear_of(weight)
 
     def gated(self, gate_up: Tensor, size: int) -> Tensor:
         gate, up = gate_up.chunk(2, dim=1)
@@ -78,10 +80,6 @@ class Form(layers.Form):
 
     def attention(self, capacity: int, scale: float) -> nn.Module:
         return Attention(scale)
-
-    @staticmethod
-    def _of(blocks: Blocks | None, weight: Tensor, bias: Tensor | None = None) -> nn.Module:
-        return BlockLinear(blocks, bias) if blocks else Product(weight, bias)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head is the embedding's own table where their schemes are the same."""
@@ -101,19 +99,6 @@ class Form(layers.Form):
         blocks = to_blocks(weight.detach(), scheme, is_table)
         self.report.setdefault(part, PartReport()).add(weight.detach(), blocks)
         return blocks
-
-
-class Product(nn.Module):
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight.detach())
-        self.register_buffer("bias", None if bias is None else bias.detach())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 class _Stored(nn.Module):
