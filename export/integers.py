@@ -38,7 +38,7 @@ class Integers:
 
     def dequantized(self) -> Tensor:
         """float32 [N, K], computed as a GGUF reader does."""
-        groups = self.q.float().unflatten(1, (self.d.shape[1], -1))
+        groups: Tensor = self.q.float().unflatten(1, (self.d.shape[1], -1))
         if self.z is not None:
             groups = groups - self.z.float().unsqueeze(-1)
         groups = groups * self.d.float().unsqueeze(-1)

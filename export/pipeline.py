@@ -206,7 +206,7 @@ def export_bundle(
     """
     report = Report(config={**to_config(plan), **(said or {})})
     with torch.inference_mode(), BundleWriter(plan.output_dir, plan.overwrite, sign_key) as writer:
-        values = dict(zip(GIVEN, (plan, writer.folder, progress, report), strict=True))
+        values: dict[str, Any] = dict(zip(GIVEN, (plan, writer.folder, progress, report), strict=True))
         for stage in STAGES:
             started, cpu_started = time.perf_counter(), time.process_time()
             stage.run(values)

@@ -1,9 +1,9 @@
 """XNNPACK: one delegate per `layers.Layer` (half of a layer, or a head), for what its `compute` does.
 
 Handing whole methods to the partitioner retraces graphs of a thousand nodes some twenty times, and each of 300
-partitions another seventeen times. But the layers of one kind differ in their weights only. So each kind is exported and
-transformed once (the template), every other layer of the kind is the template with its own weights, and the methods are
-exported with the delegates in place.
+partitions another seventeen times. But layers of one kind differ in their weights only. So each kind is exported and
+transformed once (the template), every other layer of the kind is the template with its own weights, and the methods
+are exported with the delegates in place.
 """
 
 from __future__ import annotations
