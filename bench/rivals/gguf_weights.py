@@ -110,6 +110,7 @@ def encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt.
         encoded = weight.float().numpy().astype(np.float32 if kind == "F32" else np.float16)
     elif kind == "Q4_1":
         grid = to_q4_1(weight)
+        assert grid.m is not None
         encoded = _q4_1_blocks(grid.q.numpy(), grid.d.numpy(), grid.m.numpy())
     elif kind == "Q8_0":
         q8 = to_q8_0(weight)
