@@ -279,9 +279,10 @@ def scores(query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
 def weighed(weights: Tensor, value: Tensor, value_cache: Tensor) -> Tensor:
     """Sums of cached and new values by weights as `scores` gives them: [R, Hq * D]."""
     (kv_heads, many, _), (rows, _, dim), capacity = weights.shape, value.shape, value_cache.shape[0]
+    group = many // rows
     attended = torch.bmm(weights[..., :capacity], value_cache.permute(1, 0, 2))
     attended = attended + torch.bmm(weights[..., capacity:], value.permute(1, 0, 2))
-    return attended.view(kv_heads, rows, many // rows, dim).permute(1, 0, 2, 3).reshape(rows, -1)
+    return attended.view(kv_heads, rows, group, dim).permute(1, 0, 2, 3).reshape(rows, kv_heads * group * dim)
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
