@@ -139,8 +139,8 @@ def _exported(method: Method, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     # coremltools asks for the dialect of `run_decompositions`, which traces the graph a second time. It understands
     # our operators as they are, but for the pruner's conversions of types.
     if isinstance(method, Verify) and method.survivors is not None:
-        program = program.run_decompositions({})
-        return program
+        decomposed: ExportedProgram = program.run_decompositions({})
+        return decomposed
     return _with_plain_casts(program)
 
 
