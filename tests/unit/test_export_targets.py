@@ -23,7 +23,7 @@ from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import Schedule
 
 model, adapter, folder, backend = sys.argv[1:]
-one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": None, "schedule": Schedule.DEFERRED}
+one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": Schedule.DEFERRED}
 export_bundle(plan_for((Path(model), Path(adapter)), Path(folder), backend=backend, **one_width))
 print(*sys.modules)
 """
