@@ -17,7 +17,7 @@ import typer
 from bundle_samples import write_bundle
 from streamfuse.adapters import shipped
 from streamfuse.cli import app, complete
-from streamfuse.export.choices import BACKENDS, COMPUTE_UNITS, DEPLOYMENT_TARGETS, LAYOUTS, Quantize
+from streamfuse.export.choices import BACKENDS, COMPUTE_UNITS, DEPLOYMENT_TARGETS, LAYOUTS
 from streamfuse.export.plan import Schedule
 from streamfuse.train.config import MODES
 from streamfuse.train.dtype import NAMES as DTYPES
@@ -83,7 +83,8 @@ def test_the_values_are_those_that_the_commands_take() -> None:
     assert values("export", "--layout") == list(LAYOUTS)
     assert values("export", "--compute-units") == list(COMPUTE_UNITS)
     assert values("export", "--minimum-deployment-target") == list(DEPLOYMENT_TARGETS)
-    assert set(values("export", "--quantize")) == {kind.value for kind in Quantize} - {"auto"}
+    backends = [choices for backends in BACKENDS.values() for choices in backends.values()]
+    assert set(values("export", "--quantize")) == {kind.value for choices in backends for kind in choices.quantize}
     assert values("export", "--schedule") == [kind.value for kind in Schedule]
     assert values("train", "--mode") == list(MODES)
     assert values("train", "--task") == ["chat", *[name for name in TEMPLATES if name != "chat"]]
