@@ -11,7 +11,7 @@ from os import PathLike
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.adapters import DEFAULT
+from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -22,15 +22,19 @@ def export(
     output_dir: str | PathLike[str],
     *,
     model: str | PathLike[str] = DEFAULT_MODEL,
-    adapter: str | PathLike[str] = DEFAULT,
+    adapter: str | PathLike[str] | None = "auto",
     progress: Callable[[str], None] | None = None,
     sign_key: str | PathLike[str] | None = None,
     **plan: Any,
 ) -> Report:
     """Write a bundle, atomically: `streamfuse.export(output_dir, model=..., adapter=..., **plan)` -> Report.
 
-    `plan` are options by the names of ExportPlan (export/plan.py), an enum also by its word. `progress` hears of each
-    step. `sign_key` is the file of a private key (`streamfuse keys`) that signs the bundle.
+    Args:
+        adapter: the name of a shipped one, or a file; None or "none": no streams; "auto": the shipped one where it fits
+            the model, else none, with a warning that says how to train one.
+        progress: hears of each step.
+        sign_key: the file of a private key (`streamfuse keys`) that signs the bundle.
+        plan: options by the names of ExportPlan (export/plan.py), an enum also by its word.
 
     Raises:
         MissingExtra: a package is not installed; names the line that installs it.
@@ -44,21 +48,29 @@ def export(
 
     need_export(str(plan.get("target", "")), str(plan.get("backend", "")))
     need_native()
+    import warnings
     from dataclasses import replace
     from pathlib import Path
 
-    from streamfuse.adapters import find
     from streamfuse.bundle.signature import read_private_key
     from streamfuse.model.pull import resolve_model
 
+    from .adapter import choose_adapter, is_named
     from .plan import ExportPlan, options_of
+    from .plan_file import NO_ADAPTER
 
     key = None if sign_key is None else read_private_key(Path(sign_key))
-    checked = ExportPlan(Path(model), find(str(adapter)), Path(output_dir), **options_of(plan))
-    made = replace(checked, model=resolve_model(str(model)))  # may be a download, so the last thing before the work
+    said = NO_ADAPTER if adapter is None else str(adapter)
+    first = None if said == NO_ADAPTER else find(said if is_named(said) else DEFAULT)
+    checked = ExportPlan(Path(model), first, Path(output_dir), **options_of(plan))
+    folder = resolve_model(str(model))  # may be a download, so the last thing before the work
+    chosen = choose_adapter(said, folder, str(model))
+    if chosen.note is not None:
+        warnings.warn(chosen.note, stacklevel=2)
+    made = replace(checked, model=folder, adapter=chosen.path)
     from .pipeline import export_bundle
 
-    return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": str(adapter)}, key)
+    return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": chosen.word}, key)
 
 
 class _Package(ModuleType):

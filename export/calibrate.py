@@ -11,12 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from streamfuse.model.checkpoint import read_adapter
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.watch import Pass
@@ -36,14 +34,10 @@ _MOST_RATIO = 10.0  # what draft.safetensors may hold
 _PRIOR_WEIGHT = 3.0  # predicted hits at a ratio of 1 that every depth begins with: a few prompts prove little
 
 
-def held_out_prompts(adapter: Path, vocab_size: int) -> list[list[int]]:
-    """Token ids of the prompts that an adapter file carries (train/main.py); empty where it carries none of this model.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-    """
+def held_out_prompts(adapter: Mapping[str, str], vocab_size: int) -> list[list[int]]:
+    """Token ids of the prompts among an adapter's facts (train/main.py); empty where it carries none of this model."""
     try:
-        prompts = json.loads(read_adapter(adapter)[2].get("prompts", "[]"))
+        prompts = json.loads(adapter.get("prompts", "[]"))
         fitting = [[int(token) for token in prompt] for prompt in prompts if prompt]
     except (ValueError, TypeError):
         return []

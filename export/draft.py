@@ -19,7 +19,12 @@ _ALIGNMENT = 64  # of the first tensor; of the others, that of their numbers
 
 @torch.no_grad()
 def draft_arrays(model: StreamFused) -> dict[str, npt.NDArray[Any]]:
-    """What the model itself gives: the parent term, the stream vocabulary, and the n-gram table where there is one."""
+    """What the model itself gives: the parent term, the stream vocabulary, and the n-gram table where there is one.
+
+    A model without streams gives nothing.
+    """
+    if not model.streams_config.num_streams:
+        return {}
     vocab, rank = model.stream_vocab, model.streams_config.parent_rank
     left = torch.zeros(model.base.config.vocab_size, 0)
     right, gate = torch.zeros(len(vocab), 0), torch.zeros(model.streams_config.num_streams, 0)

@@ -23,7 +23,7 @@ def model_spec(model: StreamFused, plan: ExportPlan) -> ModelSpec:
         capacity=plan.max_context_len,
         vocab_size=config.vocab_size,
         num_streams=model.streams_config.num_streams,
-        top_k=plan.top_k,
+        top_k=plan.shapes.top_k,
         prefill_rows=plan.prefill_len,
         widths={f"verify_{rows}": (rows, keep) for rows, keep in plan.shapes.widths},
         stream_nodes={f"verify_{rows}": carrying for rows, _, carrying in plan.shapes.verify},
@@ -84,8 +84,13 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.base.parameters()),
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
-        "chat_template": read_adapter(plan.adapter)[2].get("chat_template") or own_template(plan.model),
+        "chat_template": adapter_facts(plan).get("chat_template") or own_template(plan.model),
     }
+
+
+def adapter_facts(plan: ExportPlan) -> dict[str, str]:
+    """What the adapter's file says of itself; nothing where there is none."""
+    return {} if plan.adapter is None else read_adapter(plan.adapter)[2]
 
 
 def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
@@ -93,18 +98,18 @@ def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
     config = model.streams_config
     return {
         "num_streams": config.num_streams,
-        "top_k": plan.top_k,
+        "top_k": plan.shapes.top_k,
         "num_msa_layers": config.num_msa_layers,
         "prune_layer": model.num_lower_layers if plan.shapes.pruning else None,
         "stream_vocab_size": len(model.stream_vocab),
         "parent_rank": config.parent_rank,
-        "adapter": plan.adapter.stem,
+        "adapter": None if plan.adapter is None else plan.adapter.stem,
         # Those that tune the base are the task's, merged or not.
         "extra_parameters": sum(
             p.numel() for name, p in model.named_parameters() if not name.startswith(("base.", "base_adapters."))
         ),
         "default_width": plan.default_width,
-        "schedule": plan.schedule.value,
+        "schedule": plan.schedule.value if plan.shapes.deferred else "fused",
     }
 
 

@@ -29,7 +29,7 @@ class Plain(nn.Module):
         lower, layers = weights.num_lower_layers, weights.config.num_layers
         self.rows, self.split = rows, 2 * lower
         self.embedding, self.rotary = weights.embedding, weights.rotary
-        self.lower = weights.span(0, lower, rows)
+        self.lower = weights.span(0, lower, rows, close_last=logits or lower < layers)
         self.top = weights.span(lower, layers, rows, close_last=logits)
         self.head = weights.head if logits else None
         self.gives_hidden = logits and weights.shapes.deferred

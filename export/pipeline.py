@@ -10,19 +10,20 @@ import inspect
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
-from streamfuse.model.checkpoint import load_base, load_stream_fused
+from streamfuse.model.checkpoint import load_base
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
@@ -31,11 +32,12 @@ from streamfuse.text_io import TextIO, load_tokenizer
 
 from . import facts, selftest
 from .calibrate import calibrate, held_out_prompts, questions
+from .choices import check_choice
 from .draft import draft_arrays, write_tensors
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
 from .plan_file import to_config
-from .preview import Preview, check_fit
+from .preview import Preview, check_fit, with_streams
 from .reference import Form
 from .selftest import PassResult, Script
 from .target import Progress, Target, TargetFacts, make_target
@@ -58,6 +60,7 @@ class Report:
             float32 model.
         bytes: per file.
         calibration: of the drafts, hits per predicted hit at each depth.
+        below_floor: figures of `parity` that missed their floor and were let through by name.
         target: what the target has to say, for example how many groups of weights were carried over bit for bit.
     """
 
@@ -68,22 +71,29 @@ class Report:
     parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     calibration: list[float] = field(default_factory=list)
+    below_floor: list[dict[str, Any]] = field(default_factory=list)
     target: dict[str, Any] = field(default_factory=dict)
 
-    def prove(self, name: str, results: Results, against: Results, floor: selftest.Floor) -> None:
-        """Note a comparison; ParityError where it is below the floor."""
+    def prove(
+        self, name: str, results: Results, against: Results, floor: selftest.Floor, allow_parity_below: Collection[str]
+    ) -> None:
+        """Note a comparison; ParityError where it is below the floor, unless that is named as allowed."""
         self.parity[name] = selftest.compare(results, against)
-        selftest.check(self.parity[name], floor)
+        missed = selftest.check(self.parity[name], floor, allow_parity_below)
+        self.below_floor += [{"comparison": name, **asdict(miss)} for miss in missed]
 
 
 def load(plan: ExportPlan, folder: Path, progress: Progress) -> tuple[StreamFused, ModelSpec, Target, Script]:
     """The model of the plan, what the loop will need of it, its target, and the passes that prove it."""
     progress("loading the model")
-    model = load_stream_fused(load_base(plan.model), plan.adapter, merge=False)
+    model = with_streams(plan, load_base(plan.model))
     check_fit(plan, model)
     model = model.merged() if plan.merges(model.streams_config) else model
     spec = facts.model_spec(model, plan)
     target = make_target(plan, model, spec, folder, progress)
+    held_to = (target.floor.name, plan.quantization_floor.name)
+    for name in plan.allow_parity_below:
+        check_choice("--allow-parity-below", name, held_to, ", which this plan is held to")
     tokenizer = load_tokenizer(plan.model / "tokenizer.json")
     return model, spec, target, Script.of(spec, tokenizer.encode(selftest.TEXT).ids)
 
@@ -111,7 +121,7 @@ def quantize(
     if methods is None:
         return exact
     rounded = _run(methods, model, spec, script)
-    report.prove("quantization", rounded, exact, selftest.FLOORS["int4" if plan.four_bits else "int8"])
+    report.prove("quantization", rounded, exact, plan.quantization_floor, plan.allow_parity_below)
     return rounded
 
 
@@ -121,14 +131,20 @@ def lower(target: Target) -> None:
 
 
 def parity(
-    progress: Progress, report: Report, target: Target, script: Script, exact: Results, expected: Results
+    plan: ExportPlan,
+    progress: Progress,
+    report: Report,
+    target: Target,
+    script: Script,
+    exact: Results,
+    expected: Results,
 ) -> tuple[TargetFacts, Results]:
     """The self-test through the target's own engine; what the bundle will ask of every other one."""
     progress("checking parity")
     with closing(target.open()) as backend:
         found = script.run(backend)
     target_facts = target.facts()
-    report.prove("lowering", found, expected, target.floor)
+    report.prove("lowering", found, expected, target.floor, plan.allow_parity_below)
     report.parity["float32"] = selftest.compare(found, exact)
     # Our operators give the same bits on every machine, so the bundle can ask for them.
     return target_facts, found if target_facts.kernels else expected
@@ -148,10 +164,12 @@ def write(
     """What lies beside the graphs, but for the report and the manifest."""
     progress("writing the bundle")
     np.savez(folder / SELFTEST_FILE, **script.to_arrays(asked))
-    write_tensors(folder / DRAFT_FILE, draft_arrays(model))
+    tables = draft_arrays(model)
+    if tables:
+        write_tensors(folder / DRAFT_FILE, tables)
     (folder / "tokenizer.json").write_bytes((plan.model / "tokenizer.json").read_bytes())
-    if target_facts.kernels:
-        report.calibration = _calibrate(plan, model, target, folder / DRAFT_FILE)
+    if tables and target_facts.kernels:
+        report.calibration = _calibrate(plan, model, target, folder / DRAFT_FILE, tables)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     report.target = target_facts.report
@@ -233,16 +251,17 @@ def _run(methods: dict[str, Method], model: StreamFused, spec: ModelSpec, script
         return script.run(backend)
 
 
-def _calibrate(plan: ExportPlan, model: StreamFused, target: Target, draft: Path) -> list[float]:
+def _calibrate(
+    plan: ExportPlan, model: StreamFused, target: Target, draft: Path, tables: dict[str, npt.NDArray[Any]]
+) -> list[float]:
     """Adds `calibration` to draft.safetensors, by a few answers of the bundle itself."""
     of_model = facts.model_facts(plan, model)
     marks = of_model["bos_token_id"], of_model["eos_token_ids"]
     text = TextIO(draft.parent / "tokenizer.json", of_model["chat_template"], *marks)
-    prompts = held_out_prompts(plan.adapter, model.base.config.vocab_size) or questions(text)
-    arrays = draft_arrays(model)
-    ratios = calibrate(target.open(), arrays, prompts)
+    prompts = held_out_prompts(facts.adapter_facts(plan), model.base.config.vocab_size) or questions(text)
+    ratios = calibrate(target.open(), tables, prompts)
     if ratios:
-        write_tensors(draft, {**arrays, "calibration": np.array(ratios, np.float32)})
+        write_tensors(draft, {**tables, "calibration": np.array(ratios, np.float32)})
     return ratios
 
 
@@ -268,6 +287,7 @@ def _manifest(
             for name, row in measured.items()
             if name in found.methods
         },
+        "below_floor": report.below_floor,
     }
 
 

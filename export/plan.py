@@ -34,6 +34,7 @@ from .schemes import (
     default_scheme,
     parse_scheme,
 )
+from .selftest import FLOORS, Floor
 
 __all__ = [
     "BACKENDS",
@@ -52,6 +53,7 @@ __all__ = [
 
 ALL = "all"  # stream_nodes: each survivor
 _USUAL_WIDTH, _USUAL_STREAM_NODES = 8, 4
+STREAM_OPTIONS = ("merge_adapter", "num_streams", "prune_keep", "stream_nodes", "schedule", "top_k")
 
 
 class Schedule(str, Enum):
@@ -99,6 +101,7 @@ class ExportPlan:
     """One bundle. Lengths are in tokens. `auto` takes the target's default; a plan that was made says which it is.
 
     Attributes:
+        adapter: the streams; None: the bundle has none, and what is about streams must be left as it is.
         target: executorch, coreml or onnx.
         backend: what runs the graphs inside the target, a key of BACKENDS[target].
         quantize: weights and activations of the products.
@@ -117,10 +120,11 @@ class ExportPlan:
         stream_nodes: survivors M that carry streams, likewise, or all; auto: 4. Deferred streams have a pass of their
             own, so nothing else than auto goes with them.
         top_k: candidates per stream and node.
+        allow_parity_below: floors (names of selftest.FLOORS) that figures may miss; the manifest keeps those that do.
     """
 
     model: Path
-    adapter: Path
+    adapter: Path | None
     output_dir: Path
     target: str = "executorch"
     backend: str = AUTO
@@ -141,6 +145,7 @@ class ExportPlan:
     schedule: Schedule = Schedule.DEFERRED
     top_k: int = 32
     default_width: int | None = None
+    allow_parity_below: tuple[str, ...] = ()
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -162,6 +167,16 @@ class ExportPlan:
         if self.default_width not in self.widths:
             raise PlanError(f"--default-width must be one of --widths {_listed(self.widths)}, not {self.default_width}")
         self._check_schemes()
+        for name in self.allow_parity_below:
+            check_choice("--allow-parity-below", name, tuple(FLOORS))
+        if self.adapter is None:
+            self._refuse_stream_options()
+
+    def _refuse_stream_options(self) -> None:
+        said = [f.name for f in fields(self) if f.name in STREAM_OPTIONS and getattr(self, f.name) != f.default]
+        if said or "streams" in self.schemes:
+            flag = f"--{said[0].replace('_', '-')}" if said else "--scheme streams=..."
+            raise PlanError(f"{flag} is about streams, and this export has none; leave it out, or name an --adapter")
 
     def _choose(self) -> None:
         """Put the target's defaults in the place of `auto`, and refuse what the target does not know."""
@@ -259,6 +274,9 @@ class ExportPlan:
 
     @property
     def shapes(self) -> GraphShapes:
+        if self.adapter is None:
+            whole = tuple((width, width) for width in self.widths)
+            return GraphShapes(self.max_context_len, self.prefill_len, whole, 0, (0,) * len(whole))
         keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
         nodes = (0,) * len(keep)
         if self.schedule is not Schedule.DEFERRED:
@@ -300,6 +318,11 @@ class ExportPlan:
             return "q4_1" in (grids.attention, grids.mlp)
         return 4 in (self.part_scheme("attention").bits, self.part_scheme("mlp").bits)
 
+    @property
+    def quantization_floor(self) -> Floor:
+        """What integer weights must reach against the float32 model."""
+        return FLOORS["int4" if self.four_bits else "int8"]
+
     def part_scheme(self, part: Part) -> PartScheme:
         """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
         if part in self.schemes:
@@ -318,6 +341,8 @@ def options_of(said: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise TypeError(f"export has no option {name}; its options are {', '.join(known)}")
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    if isinstance(found.get("allow_parity_below"), str):
+        found["allow_parity_below"] = (found["allow_parity_below"],)
     enums: tuple[tuple[str, type[Enum]], ...] = (("quantize", Quantize), ("schedule", Schedule))
     for name, kind in enums:
         if isinstance(found.get(name), str):

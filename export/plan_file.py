@@ -10,11 +10,13 @@ from typing import Any
 
 import yaml
 
-from .plan import ExportPlan
+from .plan import STREAM_OPTIONS, ExportPlan
 from .schemes import PlanError
 
+NO_ADAPTER = "none"
 _SWITCHES = ("overwrite", "dry_run", "offline")
-_LISTS, _MAPS = ("widths", "scheme"), ("prune_keep", "stream_nodes", "scheme")
+_LISTS, _MAPS = ("widths", "scheme", "allow_parity_below"), ("prune_keep", "stream_nodes", "scheme")
+_REPEATED = ("scheme", "allow_parity_below")  # flags that may be given again
 
 
 def to_config(plan: ExportPlan) -> dict[str, Any]:
@@ -22,9 +24,10 @@ def to_config(plan: ExportPlan) -> dict[str, Any]:
 
     Where it goes, and whether something is overwritten there, is left out.
     """
-    left_out = ("output_dir", "overwrite", "schemes")
+    left_out = ("output_dir", "overwrite", "schemes", *(STREAM_OPTIONS if plan.adapter is None else ()))
     found = {f.name: getattr(plan, f.name) for f in fields(plan) if f.name not in left_out}
     found["scheme"] = dict(plan.schemes)
+    found["adapter"] = plan.adapter or NO_ADAPTER
     return {name: _plain(value) for name, value in found.items() if value is not None}
 
 
@@ -62,7 +65,7 @@ def _as_flag(path: Path, key: str, value: Any) -> Any:
         return value if key in _SWITCHES else "on" if value else "off"  # as YAML reads the words on and off
     else:
         words = [_word(path, key, value)]
-    return words if key == "scheme" else ",".join(words)
+    return words if key in _REPEATED else ",".join(words)
 
 
 def _word(path: Path, key: str, value: Any) -> str:

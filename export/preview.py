@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from streamfuse.bundle.reader import DRAFT_FILE
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
@@ -16,6 +17,7 @@ from streamfuse.text_io import load_tokenizer
 from .cost import Cost, export_cost
 from .facts import source_facts
 from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
+from .plan_file import NO_ADAPTER
 from .schemes import DTYPE_BITS
 from .sizes import PartSize, part_sizes
 
@@ -49,7 +51,7 @@ class Preview:
     @property
     def run_bytes(self) -> int:
         """Memory of a process that runs the bundle, its own code left out: weights, caches, drafting data."""
-        return self.weight_bytes + self.cache_bytes + self.files["draft.safetensors"]
+        return self.weight_bytes + self.cache_bytes + self.files.get(DRAFT_FILE, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """For `--dry-run --json`."""
@@ -81,7 +83,7 @@ def preview(plan: ExportPlan) -> Preview:
     load_tokenizer(plan.model / "tokenizer.json")
     with torch.device("meta"):
         base = Transformer(config)  # shapes without numbers
-    model = load_stream_fused(base, plan.adapter, merge=False)  # there are no numbers to merge into
+    model = with_streams(plan, base)
     check_fit(plan, model)
     streams, stream_vocab = model.streams_config, len(model.stream_vocab)
     if plan.merges(streams):
@@ -102,6 +104,13 @@ def preview(plan: ExportPlan) -> Preview:
     )
 
 
+def with_streams(plan: ExportPlan, base: Transformer) -> StreamFused:
+    """The base model with the streams of the plan's adapter, where it has one; what tunes the base stays beside it."""
+    if plan.adapter is None:
+        return StreamFused.without_streams(base)
+    return load_stream_fused(base, plan.adapter, merge=False)
+
+
 def check_fit(plan: ExportPlan, model: StreamFused) -> None:
     """Drop the streams that the plan leaves out, and refuse a flag that the model or its adapter cannot serve."""
     config, streams = model.base.config, model.streams_config
@@ -119,7 +128,7 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own; only "
             "--backend kernels with --schedule deferred keeps both"
         )
-    if plan.top_k > len(model.stream_vocab):
+    if plan.shapes.top_k > len(model.stream_vocab):
         raise PlanError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {plan.top_k}")
     if plan.shapes.pruning and not streams.pruner_rank:
         raise PlanError(
@@ -186,17 +195,18 @@ def _files(plan: ExportPlan, model: StreamFused, streams: StreamConfig, weight_b
     rank, vocab_size, stream_vocab = streams.parent_rank, model.base.config.vocab_size, len(model.stream_vocab)
     ngrams = sum(array.nbytes for array in model.ngrams.values())
     rows = 1 + sum(keep for _, keep in plan.shapes.widths)
+    tables = 2 * rank * (vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams) + ngrams
     return {
         graph: weight_bytes,
         "tokenizer.json": (plan.model / "tokenizer.json").stat().st_size,
-        "draft.safetensors": 2 * rank * (vocab_size + stream_vocab)
-        + 4 * (stream_vocab + rank * streams.num_streams)
-        + ngrams,
+        **({DRAFT_FILE: tables} if tables else {}),
         "selftest.npz": 4 * rows * vocab_size,
     }
 
 
 def _adapter_line(plan: ExportPlan) -> str:
+    if plan.adapter is None:
+        return f"{NO_ADAPTER}: no streams, drafts are look-ups in the text"
     config, state, facts = read_adapter(plan.adapter)
     own = {n: t.numel() for n, t in state.items() if n != "stream_vocab" and not n.startswith("ngrams.")}
     entries = state["ngrams.ids"].numel() if "ngrams.ids" in state else 0

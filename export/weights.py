@@ -124,10 +124,15 @@ class Span(nn.Module):
 class Weights(nn.Module):
     """The weights that all methods of a bundle share. `form` None: float32, in PyTorch.
 
+    A model without streams has neither `stream_head` nor `insert`.
+
     Raises:
         ValueError: a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, and the model
             has no pruner.
     """
+
+    stream_head: nn.Module
+    insert: Insert
 
     def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
         super().__init__()
@@ -140,9 +145,12 @@ class Weights(nn.Module):
         self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
         self.stream_openings, self.stream_closings = self._of_streams(model, form)
         self.head = form.head(base.norm, base.lm_head.weight)
-        self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
+        if config.num_streams:
+            self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
         self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
-        self.rotary, self.insert = Rotary(base.config, shapes.capacity + config.num_streams + 1), Insert(model)
+        self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
+        if config.num_streams:
+            self.insert = Insert(model)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
         tied = base.config.tie_word_embeddings or self.pruner is None
         self.candidates = None if tied else form.embedding(base.lm_head.weight)

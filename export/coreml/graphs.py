@@ -32,7 +32,8 @@ class MaskedWeights(Weights):
         self.channels, self.group = plan.layout == "ane", config.num_heads // config.num_kv_heads
         form = ane.Form(store, dtype, config.num_kv_heads) if self.channels else plain.TracedForm(store, dtype)
         super().__init__(model, plan.shapes, form)
-        self.insert = copy.deepcopy(self.insert)  # its parts are the model's own, and float16 is put in their place
+        if model.streams_config.num_streams:
+            self.insert = copy.deepcopy(self.insert)  # its parts are the model's own; float16 is put in their place
         self.dtype = dtype
 
     def span(self, *args: Any, **options: Any) -> MaskedSpan:  # type: ignore[override]

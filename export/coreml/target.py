@@ -106,13 +106,13 @@ class CoreMLTarget(Target):
             "exporter_version": __version__,
             "methods": list(self.graphs),
             "widths": spec.widths,
-            "schedule": plan.schedule.value,
+            "schedule": speculation["schedule"],
             "layout": plan.layout,
             "dtype": plan.dtype,
             "compute_units": plan.compute_units,
             "minimum_deployment_target": plan.minimum_deployment_target,
             "schemes": {part: plan.part_scheme(part).name for part in PARTS},
-            "adapter": plan.adapter.stem,
+            "adapter": speculation["adapter"] or "none",
             "source": model["source"],
             "capacity": spec.capacity,
             "prefill_rows": spec.prefill_rows,
@@ -124,7 +124,8 @@ class CoreMLTarget(Target):
             "author": "streamfuse",
             "license": model["license"] or "unknown: that of the base model",
             "version": __version__,
-            "short_description": f"{model['name']} with {spec.num_streams} speculative streams, for streamfuse's loop.",
+            "short_description": f"{model['name']} with {spec.num_streams or 'no'} speculative streams, "
+            "for streamfuse's loop.",
             **{f"streamfuse.{key}": v if isinstance(v, str) else json.dumps(v) for key, v in own.items()},
         }
 

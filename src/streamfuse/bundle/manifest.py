@@ -93,13 +93,13 @@ class Method(_Strict):
 class Speculation(_Strict):
     """What the streams are. Words as in docs/contracts.md."""
 
-    num_streams: Count = Field(description="gamma; 0: this bundle decodes plainly only")
+    num_streams: Count = Field(description="gamma; 0: no streams, drafts are look-ups in the text")
     top_k: Count = Field(description="candidates per stream and node that the graph returns")
     num_msa_layers: Count = Field(description="Ns, top layers that carry streams")
     prune_layer: Count | None = Field(description="the pruner acts before this layer; null: no pruning")
     stream_vocab_size: Count = Field(description="tokens that streams may propose")
     parent_rank: Count = Field(description="rank of the parent term in draft.safetensors; 0: off")
-    adapter: str | None = Field(description="name of the trained adapter; null: untrained streams")
+    adapter: str | None = Field(description="name of the trained adapter; null: none")
     extra_parameters: Count = Field(description="parameters on top of the base model")
     default_width: Positive | None = Field(description="rows of the verify method to use where nobody measures")
     schedule: Literal["fused", "deferred", "both"] = Field(
@@ -157,6 +157,19 @@ class Parity(_Strict):
     metrics: dict[str, float] = Field(description="for example max_abs_difference, cosine, top1_agreement")
 
 
+class BelowFloor(_Strict):
+    """A figure that missed its floor, and was let through by the floor's name (`export --allow-parity-below`)."""
+
+    comparison: Literal["quantization", "lowering"] = Field(
+        description="integer weights against float32 ones, or the emitted graphs against PyTorch on the same weights"
+    )
+    method: Annotated[str, Field(min_length=1)] = Field(description="a method, or walk: passes over natural text")
+    metric: Literal["snr_db", "top1_agreement"]
+    measured: float
+    asked: float = Field(description="what the floor asks for")
+    floor: Annotated[str, Field(min_length=1)]
+
+
 class FileFacts(_Strict):
     """One file beside the manifest."""
 
@@ -182,6 +195,9 @@ class Manifest(_Strict):
     quantization: Quantization
     sampling_defaults: SamplingDefaults
     parity: dict[str, Parity]
+    below_floor: tuple[BelowFloor, ...] = Field(
+        (), description="what missed its parity floor; left out where nothing did"
+    )
     files: dict[str, FileFacts] = Field(
         description="every file but the manifest and its signature; relative paths with /"
     )
@@ -310,7 +326,10 @@ def validation_line(error: ValidationError) -> str:
 
 def manifest_json(manifest: Manifest) -> str:
     """The text of `manifest.json`: readable, stable order, closing newline."""
-    return json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    fields = manifest.model_dump(mode="json")
+    if not manifest.below_floor:  # so that older readers take every other bundle
+        del fields["below_floor"]
+    return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def schema_json() -> str:

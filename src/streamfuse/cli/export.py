@@ -51,7 +51,15 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 def export(
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder of the bundle.")],
     model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
-    adapter: options.AdapterName = DEFAULT,
+    adapter: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE|none",
+            autocompletion=complete.adapters,
+            help="A shipped adapter or a file of `streamfuse train`; none: no streams, drafts are look-ups in text.",
+            show_default=f"{DEFAULT} where it fits the model, else none",
+        ),
+    ] = "auto",
     config: Annotated[
         Path | None,
         typer.Option(
@@ -191,6 +199,16 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = "auto",
+    allow_parity_below: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FLOOR",
+            help="Export although figures miss this parity floor (float32, float16, int8, int4, 8da4w, kernels); the "
+            "manifest keeps them and `inspect` shows them. May be given again.",
+            show_default="none",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     sign_key: Annotated[
         Path | None,
         typer.Option(
@@ -222,7 +240,7 @@ def export(
 
     The folder gets the graphs (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
     draft.safetensors, selftest.npz, export_report.json and manifest.json. Nothing is written where a graph misses its
-    parity floor.
+    parity floor, unless --allow-parity-below names it.
 
     [bold]Examples[/bold]
 
@@ -237,6 +255,8 @@ def export(
     streamfuse export -o build/small --num-streams 2 --max-context-len 512 --dry-run
 
     streamfuse export -o build/mine --config mine.yaml --overwrite
+
+    streamfuse export -o build/plain --model ~/models/mine --adapter none
     """
     need_export(target, backend)
     if not dry_run:
@@ -246,6 +266,7 @@ def export(
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from streamfuse.export.adapter import choose_adapter, is_named
     from streamfuse.export.plan import ALL, ExportPlan, PlanError, Schedule
     from streamfuse.export.preview import preview
 
@@ -255,12 +276,17 @@ def export(
         raise typer.BadParameter(
             f"--widths must be numbers with commas between, for example 4,8,16, not {widths}"
         ) from None
-    adapter_path = options.adapter_file("--adapter", adapter)
+    if is_named(adapter):
+        options.adapter_file("--adapter", adapter)
     _choice("--target", target, {name: name for name in BACKENDS})
     try:
+        folder = resolve_model(model, offline=offline)
+        chosen = choose_adapter(adapter, folder, model)
+        if chosen.note is not None:
+            say(chosen.note, "yellow")
         plan = _with_notes(ExportPlan)(
-            model=resolve_model(model, offline=offline),
-            adapter=adapter_path,
+            model=folder,
+            adapter=chosen.path,
             output_dir=output_dir,
             target=target,
             backend=backend,
@@ -281,18 +307,25 @@ def export(
             stream_nodes=stream_nodes if stream_nodes in (AUTO, ALL) else _per_width("--stream-nodes", stream_nodes),
             schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
             top_k=top_k,
+            allow_parity_below=tuple(allow_parity_below or ()),
             overwrite=overwrite,
         )
         expected = preview(plan)
         if dry_run:
             export_plan.show(plan, expected, json_)
             return
-        report = _run(plan, expected, {"model": model, "adapter": adapter}, key)
+        report = _run(plan, expected, {"model": model, "adapter": chosen.word}, key)
     except PlanError as error:
         raise typer.BadParameter(error.flags) from None
     if json_:
         print_json(vars(report))
         return
+    for miss in report.below_floor:
+        say(
+            f"below the floor {miss['floor']}, as allowed: {miss['comparison']}, {miss['method']}, {miss['metric']} "
+            f"{miss['measured']:.3g} instead of {miss['asked']:.3g}",
+            "yellow",
+        )
     worst = min(row["snr_db"] for row in report.parity["lowering"].values())
     seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6
     say(f"parity with PyTorch: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")

@@ -102,8 +102,14 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _facts(manifest: Manifest) -> Table:
     model, speculation, cache = manifest.model, manifest.speculation, manifest.cache
-    streams = f"{speculation.num_streams} streams, top {speculation.top_k} each, in {speculation.num_msa_layers} layers"
-    pruned = "no pruning" if speculation.prune_layer is None else f"pruned before layer {speculation.prune_layer}"
+    drafts = "no streams, drafts are look-ups in the text"
+    if speculation.num_streams:
+        pruned = "no pruning" if speculation.prune_layer is None else f"pruned before layer {speculation.prune_layer}"
+        drafts = (
+            f"{speculation.num_streams} streams, top {speculation.top_k} each, in {speculation.num_msa_layers} layers, "
+            f"{pruned}, parent rank {speculation.parent_rank}"
+        )
+    untrained = "none: untrained streams" if speculation.num_streams else "none"
     defaults = ", ".join(f"{name} {value}" for name, value in manifest.sampling_defaults)
     table = _table("bundle", "")
     for label, value in (
@@ -114,8 +120,8 @@ def _facts(manifest: Manifest) -> Table:
         ("heads", f"{model.num_heads} query, {model.num_kv_heads} key/value, {model.head_dim} wide"),
         ("parameters", f"{model.parameters:,} + {speculation.extra_parameters:,} for streams"),
         ("vocabulary", f"{model.vocab_size:,}, of which streams propose {speculation.stream_vocab_size:,}"),
-        ("speculation", f"{streams}, {pruned}, parent rank {speculation.parent_rank}"),
-        ("adapter", speculation.adapter or "none: untrained streams"),
+        ("speculation", drafts),
+        ("adapter", speculation.adapter or untrained),
         ("default width", str(speculation.default_width or "none")),
         ("context", f"{cache.capacity} tokens, cache {cache.dtype}"),
         ("target", f"{manifest.target}, {manifest.backend}"),
@@ -165,7 +171,12 @@ def _parity(manifest: Manifest) -> RenderableType:
     table = _table("parity", "floor", "measured")
     for name, parity in manifest.parity.items():
         table.add_row(name, parity.floor, ", ".join(f"{key} {value:.6g}" for key, value in parity.metrics.items()))
-    return table
+    missed = (
+        f"[yellow]below the floor {one.floor}, as allowed: {one.comparison}, {one.method}, {one.metric} "
+        f"{one.measured:.6g} instead of {one.asked:.6g}[/yellow]"
+        for one in manifest.below_floor
+    )
+    return Group(table, *missed)
 
 
 def _files(manifest: Manifest) -> Table:
