@@ -25,6 +25,7 @@ from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.streams import StreamFused
+from streamfuse.model.tokenizer import tokenizer_json
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.strict_json import dump_strict
@@ -94,7 +95,7 @@ def load(plan: ExportPlan, folder: Path, progress: Progress) -> tuple[StreamFuse
     held_to = (target.floor.name, plan.quantization_floor.name)
     for name in plan.allow_parity_below:
         check_choice("--allow-parity-below", name, held_to, ", which this plan is held to")
-    tokenizer = load_tokenizer(plan.model / "tokenizer.json")
+    tokenizer = load_tokenizer(plan.model / "tokenizer.json", tokenizer_json(plan.model))
     return model, spec, target, Script.of(spec, tokenizer.encode(selftest.TEXT).ids)
 
 
@@ -167,7 +168,7 @@ def write(
     tables = draft_arrays(model)
     if tables:
         write_tensors(folder / DRAFT_FILE, tables)
-    (folder / "tokenizer.json").write_bytes((plan.model / "tokenizer.json").read_bytes())
+    (folder / "tokenizer.json").write_bytes(tokenizer_json(plan.model))
     if tables and target_facts.kernels:
         report.calibration = _calibrate(plan, model, target, folder / DRAFT_FILE, tables)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]

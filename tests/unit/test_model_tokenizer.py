@@ -6,6 +6,7 @@ Run: python -m pytest tests/unit/test_model_tokenizer.py
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+import streamfuse
 import tiny
+from bundle_library import LIBRARY, LibraryBundle
 from export_samples import tiny_model, write_checkpoint
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.tokenizer import tokenizer_json
@@ -109,16 +112,31 @@ def test_settings_beside_no_tokenizer_leave_the_configuration_as_it_is(tmp_path:
     assert ModelConfig.load(tmp_path).eos_token_ids == (tiny.EOS,)
 
 
-def test_training_reads_a_checkpoint_as_its_settings_say(folder: Path) -> None:
-    say(folder, **NAMED, add_bos_token=True, chat_template=CHAT)
+@pytest.mark.parametrize(("adds", "chats"), [(False, False), (True, True)])
+def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool, folder: Path, tmp_path: Path) -> None:
+    say(folder, **NAMED, add_bos_token=adds, **({"chat_template": CHAT} if chats else {}))
+    out = tmp_path / "bundle"
+    streamfuse.export(
+        out, model=folder, adapter="none", max_context_len=128, prefill_len=8, widths=[4], default_width=4
+    )
     letters = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def spelt(text: str) -> list[int]:
         return list(letters.encode(text, add_special_tokens=False).ids)
 
-    text = open_text(folder)
-    assert encode_prompt(Sample(("hello",), ()), text) == [START, *spelt("user: hello"), END]
-    assert text.encode("hello") == [START, *spelt("hello")]
+    plain = [*([START] if adds else []), *spelt("hello")]
+    chat = [START, *spelt("user: hello"), END]
+    with streamfuse.open(out) as model:
+        assert model.encode("hello", raw=True) == plain
+        assert model.encode("hello") == (chat if chats else plain)
+        assert model.manifest.model.eos_token_ids[0] == END
+    if chats:
+        text = open_text(folder)
+        assert encode_prompt(Sample(("hello",), ()), text) == chat
+        assert text.encode("hello") == plain
+    if LIBRARY.is_file():
+        with LibraryBundle(out) as bundle, closing(bundle.text()) as library:
+            assert library.encode("hello", marks=True) == plain
 
 
 def test_a_text_takes_a_tokenizer_or_its_file(folder: Path) -> None:
