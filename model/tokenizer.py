@@ -48,7 +48,7 @@ def tokenizer_json(folder: Path) -> bytes:
         return content
     known = [(word, tokenizer.token_to_id(word)) for word in dict.fromkeys(before + after)]
     tokenizer.post_processor = TemplateProcessing(single=[*before, "$A", *after], special_tokens=known)
-    return tokenizer.to_str().encode()
+    return str(tokenizer.to_str()).encode()
 
 
 def _wanted(tokenizer: Tokenizer, adds: object, word: str | None, marks: list[str]) -> list[str]:

@@ -58,12 +58,13 @@ def parity(
     """
     from streamfuse.bench.parity import ParityError, Replay, check_comparable, decibels, replay, write_text
     from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
+    from streamfuse.runtime.reference.lookup import LookUpDrafter
 
     opened = [Model(bundle) for bundle in bundles]
     first = opened[0].bundle.spec()
     if not first.verify_widths:
         raise typer.BadParameter(
-            f"{bundles[0]}: this bundle has no streams, so there is nothing to compare; name another first"
+            f"{bundles[0]}: this bundle has no verify methods, so there is nothing to compare; name another first"
         )
     width = width or first.default_width or first.verify_widths[-1]
     try:
@@ -80,7 +81,7 @@ def parity(
             drafting = DraftTables.load(one.bundle.draft) if one.bundle.draft else None
             if drafting is not None:
                 drafting.check(backend.spec.num_streams, backend.spec.vocab_size)
-            drafter = StreamDrafter(drafting)
+            drafter = StreamDrafter(drafting) if backend.spec.num_streams else LookUpDrafter()
             replays.append(replay(backend, drafter, texts, width, lambda: None))
         if not json_ and err.is_terminal:
             err.print(f"{one.bundle.folder}: {len(replays[-1].paths)} passes", highlight=False)
