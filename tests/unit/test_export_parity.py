@@ -44,9 +44,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_floor_that_is_named_lets_its_misses_through_and_returns_them() -> None:
     figures = {WALK: {"snr_db": 30.0, "top1_agreement": 0.5}, "decode": {**FINE, "snr_db": 19.0}}
-    with pytest.raises(
-        ParityError, match=r"decode: snr_db is 19, .* asks for 20; --allow-parity-below kernels exports"
-    ):
+    with pytest.raises(ParityError, match=r"decode: snr_db is 19, .* asks for 20; allow_parity_below kernels exports"):
         check(figures, FLOOR)
     with pytest.raises(ParityError):
         check(figures, FLOOR, ("int4", "float32"))
@@ -62,7 +60,7 @@ def test_a_floor_that_is_named_lets_its_misses_through_and_returns_them() -> Non
 def test_what_is_no_number_never_passes(figure: str, value: float) -> None:
     with pytest.raises(ParityError, match=f"{WALK}: {figure} is (nan|-inf)") as error:
         check({WALK: {**FINE, figure: value}}, FLOOR, ("kernels",))
-    assert "--allow" not in str(error.value)
+    assert "allow" not in str(error.value)
 
 
 def test_an_export_below_a_named_floor_says_by_how_much_everywhere(
@@ -105,7 +103,7 @@ def test_a_figure_that_is_no_number_stops_an_export_whatever_is_allowed(
 def test_a_floor_that_nobody_knows_or_this_plan_is_not_held_to_is_refused(
     checkpoint: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(PlanError, match=r"--allow-parity-below must be one of float32, float16, .*, not int2"):
+    with pytest.raises(PlanError, match=r"allow_parity_below must be one of float32, float16, .*, not int2"):
         plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int2",))
     with pytest.raises(PlanError, match="must be one of kernels, int4, which this plan is held to, not float16"):
         export_bundle(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("float16",)))

@@ -146,14 +146,14 @@ def plain_plan(folder: Path, **changes: Any) -> ExportPlan:
         ({"top_k": 5}, "--top-k"),
         ({"schedule": Schedule.FUSED}, "--schedule"),
         ({"prune_keep": 4}, "--prune-keep"),
-        ({"stream_nodes": None}, "--stream-nodes"),
         ({"merge_adapter": "on"}, "--merge-adapter"),
         ({"schemes": {"streams": "q8_0"}}, "--scheme streams=..."),
     ],
 )
 def test_what_is_about_streams_is_refused_by_its_flag(changes: dict[str, Any], flag: str, folder: Path) -> None:
-    with pytest.raises(PlanError, match=f"^{flag} is about streams, and this export has none"):
+    with pytest.raises(PlanError) as error:
         plain_plan(folder, **changes)
+    assert error.value.flags.startswith(f"{flag} is about streams, and this export has none")
 
 
 def test_a_model_without_streams_is_the_base_alone(folder: Path) -> None:

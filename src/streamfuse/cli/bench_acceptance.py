@@ -122,7 +122,9 @@ def _run(
     model = Model(bundle, threads=threads, cost_cache=False)
     widths = model.bundle.spec().verify_widths
     if not widths:
-        raise typer.BadParameter(f"{bundle}: this bundle has no verify methods, so nothing is drafted; name one that has")
+        raise typer.BadParameter(
+            f"{bundle}: this bundle has no verify methods, so nothing is drafted; name one that has"
+        )
     if width is not None and width not in widths:
         raise typer.BadParameter(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {width}")
     settings = replace(settings, width=width or widths[-1])
