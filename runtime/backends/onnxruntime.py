@@ -101,7 +101,8 @@ class _Pass:
         outputs = session.get_outputs()
         new = {_place(t.name): t for t in outputs if t.name.startswith("present.")}
         both = [[new[i] for i in range(len(new)) if (i < 2 * num_lower) == lower] for lower in (True, False)]
-        self.lower, self.top = (np.zeros((len(ts), *(ts or [new[0]])[0].shape[1:]), caches.dtype) for ts in both)
+        row = new[0].shape[1:] if new else (0, 0, 0)  # a pass of streams alone leaves no rows
+        self.lower, self.top = (np.zeros((len(ts), *(ts[0].shape[1:] if ts else row)), caches.dtype) for ts in both)
         for tensors, rows in zip(both, (self.lower, self.top), strict=True):
             for tensor, array in zip(tensors, rows, strict=True):
                 self._bind(tensor, array, self._binding.bind_output)
