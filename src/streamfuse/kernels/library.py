@@ -57,7 +57,7 @@ def find_library() -> Path:
         if not Path(named).is_file():
             raise LibraryError(f"STREAMFUSE_ENGINE names {named}, which is not a file")
         return Path(named)
-    for place in (HERE.parent / "build" / "native", HERE / "lib"):
+    for place in (HERE.parents[2] / "build" / "native", HERE / "lib"):
         if (place / library_name()).is_file():
             return place / library_name()
     raise LibraryError("the native engine is not built; build it with: python -m streamfuse.kernels.build")

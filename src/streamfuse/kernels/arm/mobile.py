@@ -22,7 +22,7 @@ from streamfuse.kernels.build import BuildError, cmake_program, default_build_di
 from streamfuse.kernels.mobile import cargo_build
 
 RUST_TARGET = "aarch64-unknown-linux-gnu"
-JNI_SOURCE = HERE.parents[1] / "android_demo" / "streamfuse" / "src" / "main" / "cpp"
+JNI_SOURCE = HERE.parents[3] / "android_demo" / "streamfuse" / "src" / "main" / "cpp"
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "libc6", "libgcc-s1", "libstdc++6", "zlib1g")
 JAVA = Path("usr", "lib", "jvm", "java-17-openjdk-arm64", "bin", "java")
 

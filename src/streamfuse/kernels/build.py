@@ -32,8 +32,8 @@ class BuildError(RuntimeError):
 
 
 def default_build_dir() -> Path:
-    """build/native beside the source tree's kernels/ folder."""
-    return SOURCE.parent / "build" / "native"
+    """build/native of the checkout."""
+    return SOURCE.parents[2] / "build" / "native"
 
 
 def executorch_root() -> Path:

@@ -12,7 +12,7 @@ use crate::json::{Json, Object};
 pub fn manifest_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| {
-        Json::parse(include_str!("../../../docs/manifest.schema.json")).expect("the published schema is JSON")
+        Json::parse(include_str!("../../../../../docs/manifest.schema.json")).expect("the published schema is JSON")
     })
 }
 
