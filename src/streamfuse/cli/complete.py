@@ -42,6 +42,11 @@ def adapters(incomplete: str) -> list[str]:
     return _starting([*shipped(), *_files(incomplete, ".safetensors")], incomplete)
 
 
+def export_adapters(incomplete: str) -> list[str]:
+    """`adapters`, and the two words that an export takes besides."""
+    return [*_starting(("auto", "none"), incomplete), *adapters(incomplete)]
+
+
 def recipes(incomplete: str) -> list[str]:
     """Those that ship, by name, and files beside what was begun."""
     own = sorted(path.stem for path in _RECIPES.glob("*.toml"))

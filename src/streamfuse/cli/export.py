@@ -55,7 +55,7 @@ def export(
         str,
         typer.Option(
             metavar="NAME|FILE|none",
-            autocompletion=complete.adapters,
+            autocompletion=complete.export_adapters,
             help="A shipped adapter or a file of `streamfuse train`; none: no streams, drafts are look-ups in text.",
             show_default=f"{DEFAULT} where it fits the model, else none",
         ),
