@@ -103,7 +103,7 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too."""
     folder = tmp_path_factory.mktemp("bundles")
-    one_width = {"widths": (4,), "prune_keep": 4, "stream_nodes": "all"}  # sooner exported
+    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": "all"}  # sooner exported
     return [tiny_bundle(folder / backend, backend=backend, **one_width) for backend in ("kernels", "xnnpack")]
 
 
