@@ -74,7 +74,7 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
     more = {part: apart[part].parameters - merged[part].parameters for part in apart}
     assert sum(more.values()) == sum(p.numel() for p in tuned.base_adapters.parameters())
     assert {part for part, count in more.items() if count} == {"attention", "mlp"}, "every pass reads them"
-    with pytest.raises(PlanError, match="--merge-adapter must be one of auto, on, off, not maybe"):
+    with pytest.raises(PlanError, match="merge_adapter must be one of auto, on, off, not maybe"):
         plan_for(checkpoint, tmp_path / "none", merge_adapter="maybe")
 
 
@@ -97,7 +97,7 @@ def test_two_kinds_need_a_pass_for_the_streams_alone(both: StreamFused, tmp_path
         assert plan.merges(both.streams_config) is merges, settings
         assert preview(plan).parts
     for settings in ({"schedule": Schedule.FUSED}, {**DEFERRED, "target": "onnx"}):
-        with pytest.raises(PlanError, match="--merge-adapter must be on for this adapter"):
+        with pytest.raises(PlanError, match="merge_adapter must be on for this adapter"):
             preview(plan_for(files, tmp_path / "none", merge_adapter="off", **settings))
     with pytest.raises(ValueError, match="must be merged"):
         Weights(both, GraphShapes())

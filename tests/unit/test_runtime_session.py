@@ -135,7 +135,7 @@ def test_a_refused_prompt_leaves_the_session_as_it_was() -> None:
     tokens, cache = session.tokens, list(session.backend.cache)
     with pytest.raises(PromptError, match="context holds 96"):
         session.generate([1] * 100)
-    with pytest.raises(ValueError, match="--width"):
+    with pytest.raises(ValueError, match=r"^width must be one of 2, 4, 8 for this bundle"):
         session.generate([1], GenerationConfig(width=3))
     assert (session.tokens, session.backend.cache) == (tokens, cache)
 

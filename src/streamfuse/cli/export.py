@@ -15,7 +15,7 @@ from streamfuse.extras import need, need_export, need_native
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 
 from . import complete, export_plan, options
-from .console import err, out, print_json, say
+from .console import err, print_json, say
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -329,7 +329,7 @@ def export(
     worst = min(row["snr_db"] for row in report.parity["lowering"].values())
     seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6
     say(f"parity with PyTorch: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")
-    out.print(str(output_dir))
+    print(output_dir)
 
 
 Chosen = TypeVar("Chosen")

@@ -10,7 +10,7 @@ import typer
 from streamfuse.bundle import sign_bundle
 
 from . import options
-from .console import out, say
+from .console import say
 
 
 def register(app: typer.Typer) -> None:
@@ -37,4 +37,4 @@ def sign(
     private = options.private_key("--key", key)
     sign_bundle(bundle, private)
     say(f"signed for the public key {public_line(private)}")
-    out.print(str(Path(bundle) / SIGNATURE_NAME))
+    print(Path(bundle) / SIGNATURE_NAME)
