@@ -109,10 +109,10 @@ def _instruction_set(folder: str) -> str | None:
 def _missing() -> list[dict[str, Any]]:
     """Per line of pip: the works that it makes possible, and what it brings."""
     found: dict[str, dict[str, Any]] = {}
-    for part in NEEDS.values():
-        if packages := part.missing:
-            row = found.setdefault(part.pip, {"work": [], "packages": [], "pip": part.pip})
-            row["work"].append(part.work)
+    for need in NEEDS.values():
+        if packages := need.missing:
+            row = found.setdefault(need.pip, {"work": [], "packages": [], "pip": need.pip})
+            row["work"].append(need.work)
             row["packages"] += [name for name in packages if name not in row["packages"]]
     return [{**row, "work": ", ".join(row["work"])} for row in found.values()]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamfuse.durable import reason
+from streamfuse.durable import reason, replace_file
 
 from .formats import DataError, Row
 
@@ -201,8 +201,11 @@ def make(name: str, out: Path, origin: str | None = None, progress: Progress = l
         for split, rows in splits.items():
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             partial = folder / f".{split}.partial"
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(folder / f"{split}.jsonl")
+            try:
+                partial.write_text(text, encoding="utf-8")
+                replace_file(partial, folder / f"{split}.jsonl")
+            finally:
+                partial.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: cannot be written ({reason(error)})") from None
     return folder
