@@ -26,6 +26,7 @@ class Handle:
         self._pointer, self._free, self._what, self._error = pointer, free, what, error
         self._one_thread, self._lock = one_thread, threading.Lock()
         self._inside, self._thread, self._closed = 0, 0, False
+        self._closing: int | None = None  # the thread that still asks for last things before it closes
 
     @property
     def closed(self) -> bool:
@@ -34,7 +35,7 @@ class Handle:
     def __enter__(self) -> c_void_p:
         here = threading.get_ident()
         with self._lock:
-            if self._closed:
+            if self._closed or self._closing not in (None, here):
                 raise self._error(f"this {self._what} is closed")
             if self._one_thread and self._inside and self._thread != here:
                 raise self._error(f"this {self._what} is at work in another thread; make one for each")
@@ -55,6 +56,11 @@ class Handle:
         with self._lock:
             if not self._closed:
                 function(self._pointer)
+
+    def closing(self) -> None:
+        """For the other threads it is closed from now on; this one may still call, until `close`."""
+        with self._lock:
+            self._closing = threading.get_ident()
 
     def close(self) -> None:
         """Free it now, or when the last call that is inside returns. Nothing happens the second time."""

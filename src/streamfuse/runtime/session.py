@@ -204,6 +204,7 @@ class Session:
         """End what runs and give the engine's memory back. Any thread may call it: a pass that another one waits for is
         the last, and that thread's next call says that the session is closed."""
         self.core.stop()
+        self.core.handle.closing()
         with suppress(CoreError):  # in another thread, or closed already
             self._close_generation()
         self.core.close()
