@@ -31,7 +31,7 @@ else:
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("torch", "executorch", "transformers", "accelerate", "datasets", "coremltools", "onnx", "onnxruntime", "gguf",
           "huggingface_hub", "safetensors", "yaml", "filelock", "matplotlib", "rouge_score", "llama_cpp",
-          "cryptography")  # fmt: skip
+          "cryptography", "scipy")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"  # None: not to be imported
 
 

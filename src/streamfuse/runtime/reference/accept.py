@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.sampling import Sampler, distribution, penalise
 from streamfuse.runtime.reference.tree import Tree
 
 # (which survivor of the pass, all tokens up to its own, position of the token to choose) -> token
@@ -24,10 +28,53 @@ class Walk:
     offers: list[int] = field(default_factory=list)  # children that rows[i] had in the tree, as many as rows
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the model says at the surviving nodes of a pass. Called, it is a `Pick`: the model's own next token."""
+
+    sampler: Sampler
+    output: PassOutput
+
+    def __call__(self, index: int, history: Sequence[int], position: int) -> int:
+        if not self.sampler.needs_logits:
+            return int(self.output.best[index])
+        return self.sampler.pick(self._logits(index), history, position)
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampler.config.greedy
+
+    @property
+    def seed(self) -> int:
+        return self.sampler.config.seed
+
+    def scores(self, index: int, history: Sequence[int]) -> npt.NDArray[np.float64]:
+        """float64 [V]: logits after the repetition penalty. The pass must have been asked for logits."""
+        return penalise(self._logits(index), history, self.sampler.config.repetition_penalty).astype(np.float64)
+
+    def distribution(self, index: int, history: Sequence[int]) -> npt.NDArray[np.float64]:
+        """float64 [V], sum 1: what plain decoding draws from, all filters applied. The temperature is not 0."""
+        scores = penalise(self._logits(index), history, self.sampler.config.repetition_penalty)
+        ids, weights = distribution(scores, self.sampler.config)
+        probs = np.zeros(len(scores))
+        probs[slice(None) if ids is None else ids] = weights / weights.sum()
+        return probs
+
+    def _logits(self, index: int) -> npt.NDArray[np.float32]:
+        assert self.output.logits is not None, "logits were asked for"
+        row: npt.NDArray[np.float32] = self.output.logits[index]
+        return row
+
+
 class Acceptor(Protocol):
     """Decides how much of a verified tree becomes text."""
 
-    def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Pick) -> Walk:
+    @property
+    def needs_logits(self) -> bool:
+        """Whether it needs logits where choosing the model's own token does not: greedy without a penalty."""
+        ...
+
+    def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Target) -> Walk:
         """History holds every token up to and with the root of the tree."""
         ...
 
@@ -38,6 +85,8 @@ class MatchAcceptor:
     Lossless by construction, greedy or sampled: each token comes from the model's distribution at its node and from the
     uniform number of its position, neither of which depends on the tree. A pruned child simply is not there.
     """
+
+    needs_logits = False
 
     def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Pick) -> Walk:
         if not len(output.kept):

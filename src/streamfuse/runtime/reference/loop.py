@@ -7,7 +7,7 @@ engine, drafter and acceptor. It speaks token ids; keys and values never leave t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig, check_prompt
-from streamfuse.runtime.reference.accept import Acceptor, MatchAcceptor, Pick, Walk
+from streamfuse.runtime.reference.accept import Acceptor, MatchAcceptor, Target, Walk
 from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
@@ -85,6 +85,7 @@ class Loop:
         check_prompt(tokens, spec)
         width, stop_ids = self.config.width_for(spec), self.config.stop_ids(spec)
         sampler = Sampler(self.config.sampling)
+        needs_logits = sampler.needs_logits or self.acceptor.needs_logits
         self.drafter.reset()
         self._prefill()
         room = min(self.config.max_new_tokens, spec.capacity - len(tokens))
@@ -92,8 +93,8 @@ class Loop:
         while reason is None and not self.stop.is_set():
             method, tree = self._draft(width, room)
             positions, visible = tree.positions(len(tokens) - 1), tree.ancestors()
-            output = backend.run(method, tree.tokens, positions, visible, sampler.needs_logits)
-            walk = self.acceptor.accept(tree, output, tokens, self._pick(sampler, output))
+            output = backend.run(method, tree.tokens, positions, visible, needs_logits)
+            walk = self.acceptor.accept(tree, output, tokens, Target(sampler, output))
             counts.target_forward_passes += 1
             counts.draft_tokens_proposed += len(tree) - 1
             counts.near_ties = sampler.near_ties
@@ -144,15 +145,3 @@ class Loop:
             rows = len(ids)
             backend.run(PREFILL, ids, np.arange(start, start + rows), np.tri(rows, dtype=np.bool_))
             backend.commit(range(rows))
-
-    @staticmethod
-    def _pick(sampler: Sampler, output: PassOutput) -> Pick:
-        """The model's own next token at a surviving node."""
-
-        def pick(index: int, history: Sequence[int], position: int) -> int:
-            if not sampler.needs_logits:
-                return int(output.best[index])
-            assert output.logits is not None, "logits were asked for"
-            return sampler.pick(output.logits[index], history, position)
-
-        return pick
