@@ -130,6 +130,11 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
         )
     if plan.shapes.top_k > len(model.stream_vocab):
         raise PlanError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {plan.top_k}")
+    if streams.heads and not plan.kernels:
+        raise PlanError(
+            f"--adapter {plan.adapter}: {streams.heads} heads go with --backend kernels alone, "
+            f"not --backend {plan.backend}"
+        )
     if plan.shapes.pruning and not streams.pruner_rank:
         raise PlanError(
             f"--prune-keep must be at least {max(plan.widths)} for this adapter, which has no pruner, "

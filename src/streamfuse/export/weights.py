@@ -13,6 +13,7 @@ from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import LowRank, StreamAdapters, StreamFused
 from streamfuse.model.transformer import rotary_table
 
+from .heads import head_each, head_rows
 from .layers import Form
 from .plan import GraphShapes
 from .pruning import Survivors
@@ -132,7 +133,7 @@ class Weights(nn.Module):
     """
 
     stream_head: nn.Module
-    insert: Insert
+    insert: nn.Module  # states [R, h] below the top layers -> stream rows [R, G, h]
 
     def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
         super().__init__()
@@ -145,12 +146,13 @@ class Weights(nn.Module):
         self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
         self.stream_openings, self.stream_closings = self._of_streams(model, form)
         self.head = form.head(base.norm, base.lm_head.weight)
-        if config.num_streams:
+        if config.heads:
+            self.insert, self.stream_head = head_rows(form, model), head_each(form, model, shapes.top_k)
+        elif config.num_streams:
+            self.insert = Insert(model)
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
         self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
-        if config.num_streams:
-            self.insert = Insert(model)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
         tied = base.config.tie_word_embeddings or self.pruner is None
         self.candidates = None if tied else form.embedding(base.lm_head.weight)

@@ -101,8 +101,8 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
 
 
 def _stored(name: str, value: Tensor) -> Tensor:
-    """The base's adapters are most of a file and end in weights that are rounded further: float16 is enough."""
-    return (value.half() if name.startswith("base_adapters.") else value).contiguous()
+    """What is most of a file and ends in weights that are rounded further is float16: the base's adapters, heads."""
+    return (value.half() if name.startswith(("base_adapters.", "heads.")) else value).contiguous()
 
 
 def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str, str]]:

@@ -26,6 +26,7 @@ WIDENS = (
     "adapter_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
+MEDUSA, BLOCKWISE = HEADS = "medusa", "blockwise"
 _SIZES = (  # of streams; all 0 where there are none
     *WIDENS,
     "num_msa_layers",
@@ -261,6 +262,10 @@ class StreamConfig:
         parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
         pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
+        heads: "medusa" or "blockwise" for the heads of those methods in the place of streams (model/heads.py); they
+            have no layers (num_msa_layers 0). Empty: streams.
+        head_size: of Medusa heads, the rank of what each adds to the vocabulary's rows; of blockwise heads, the units
+            of each feed-forward block.
     """
 
     num_streams: int = 4
@@ -275,9 +280,13 @@ class StreamConfig:
     base_rank: int = 0
     base_layers: int = 0
     base_alpha: float = 48.0
+    heads: str = ""
+    head_size: int = 0
 
     def __post_init__(self) -> None:
         for setting in fields(self):
+            if setting.type == "str":
+                continue
             kind = (int, float) if setting.type == "float" else int
             value = getattr(self, setting.name)
             if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(value):
@@ -286,7 +295,9 @@ class StreamConfig:
             return
         if not 1 <= self.num_streams <= 8:
             raise ValueError(f"num_streams must be 1 to 8, not {self.num_streams}")
-        if self.num_msa_layers < 1:
+        if self.heads:
+            self._check_heads()
+        elif self.num_msa_layers < 1:
             raise ValueError(f"num_msa_layers must be at least 1, not {self.num_msa_layers}")
         for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size", "base_rank"):
             if getattr(self, name) < 0:
@@ -296,6 +307,15 @@ class StreamConfig:
                 f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "
                 f"{self.base_layers}"
             )
+
+    def _check_heads(self) -> None:
+        if self.heads not in HEADS:
+            raise ValueError(f"heads must be one of {', '.join(HEADS)}, or empty for streams, not {self.heads!r}")
+        for name in ("num_msa_layers", "eta_rank", "value_rotation", "adapter_rank", "pruner_rank", "base_rank"):
+            if getattr(self, name):
+                raise ValueError(f"{name} must be 0 with heads, which begin after the last layer")
+        if self.head_size < (1 if self.heads == BLOCKWISE else 0):
+            raise ValueError(f"head_size of {self.heads} heads cannot be {self.head_size}")
 
     @classmethod
     def without(cls) -> StreamConfig:

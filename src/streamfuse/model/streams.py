@@ -16,7 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .config import WIDENS, StreamConfig
+from .config import MEDUSA, WIDENS, StreamConfig
+from .heads import BlockwiseHeads, MedusaHeads, make_heads
 from .low_rank import LowRank, ParentTerm, Pruner, StreamAdapters
 from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
@@ -87,6 +88,7 @@ class StreamFused(nn.Module):
     eta: LowRank  # absent where eta_rank is 0
     parent: ParentTerm  # absent where parent_rank is 0
     pruner: Pruner  # absent where pruner_rank is 0
+    heads: MedusaHeads | BlockwiseHeads  # those of a rival method in the place of streams; absent where there are none
     stream_vocab: Tensor
 
     def __init__(self, base: Transformer, config: StreamConfig, stream_vocab: Tensor | None = None) -> None:
@@ -98,7 +100,7 @@ class StreamFused(nn.Module):
             raise ValueError(f"base_layers is {config.base_layers}, the base model has {n} layers")
         self.base = base
         self.streams_config = config
-        if not config.value_rotation:
+        if not (config.value_rotation or config.heads):
             self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
         if config.eta_rank:
             self.eta = LowRank(h, h, config.eta_rank)
@@ -117,6 +119,8 @@ class StreamFused(nn.Module):
             self.pruner = Pruner(h, config.pruner_rank)
         if stream_vocab is None:
             stream_vocab = torch.arange(base.config.vocab_size)
+        if config.heads:
+            self.heads = make_heads(config.heads, h, config.num_streams, len(stream_vocab), config.head_size)
         self.register_buffer("stream_vocab", stream_vocab)
         self.ngrams: dict[str, Tensor] = {}  # arrays of the host's n-gram table (train/ngram_counts.py); {} for none
 
@@ -163,7 +167,10 @@ class StreamFused(nn.Module):
         if not 1 <= count <= self.streams_config.num_streams:
             raise ValueError(f"num_streams must be from 1 to {self.streams_config.num_streams}, not {count}")
         self.streams_config = replace(self.streams_config, num_streams=count)
-        if not self.streams_config.value_rotation:
+        if self.streams_config.heads:
+            for name, parameter in self.heads.named_parameters():
+                setattr(self.heads, name, nn.Parameter(parameter[:count].detach()))
+        elif not self.streams_config.value_rotation:
             self.stream_embeddings = nn.Parameter(self.stream_embeddings[:count].detach())
         if self.streams_config.parent_rank:
             self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
@@ -241,7 +248,9 @@ class StreamFused(nn.Module):
         return states
 
     def insert(self, hidden: Tensor) -> Tensor:
-        """Eq. 3: main rows [..., h] below the top layers -> stream rows [..., num_streams, h]."""
+        """Eq. 3, or the heads: main rows [..., h] below the top layers -> stream rows [..., num_streams, h]."""
+        if self.streams_config.heads:
+            return self.heads(hidden, self.base.norm(hidden))
         start = hidden + self.eta(hidden) if self.streams_config.eta_rank else hidden
         start = start.unsqueeze(-2).expand(*start.shape[:-1], self.streams_config.num_streams, start.shape[-1])
         return start if self.streams_config.value_rotation else start + self.stream_embeddings.to(start.dtype)
@@ -258,6 +267,25 @@ class StreamFused(nn.Module):
     def head_rows(self) -> Tensor:
         """Head rows [S, h] of the stream vocabulary."""
         return self.base.lm_head.weight[self.stream_vocab]
+
+    def stream_logits(self, states: Tensor, stream: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Scores of stream states after the final norm.
+
+        Args:
+            states: [n, h].
+            stream: int64 [n], the stream of each, from 0.
+            rows: `head_rows`, where they are at hand in the states' type.
+
+        Returns:
+            [n, S].
+        """
+        logits = states @ (self.head_rows() if rows is None else rows).T
+        if self.streams_config.heads != MEDUSA:
+            return logits
+        of_head = [(stream == j).nonzero()[:, 0] for j in range(self.streams_config.num_streams)]
+        for j, which in enumerate(of_head):
+            logits = logits.index_add(0, which, cast("MedusaHeads", self.heads).added_scores(states[which], j))
+        return logits
 
     def stream_states(self, frozen: Tensor, at: Tensor, segments: Segments | None = None) -> StreamStates:
         """Final states of streams and of main rows, for training and measuring.

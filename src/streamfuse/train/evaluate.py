@@ -108,7 +108,8 @@ def proposals(
     vocab: IntArray | None = None,
     cached: FrozenStates | None = None,
 ) -> Iterator[Proposals]:
-    """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given.
+    """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given (not
+    with heads that have rows of their own).
 
     `cached` are the examples' frozen states, where they are at hand.
     """
@@ -122,7 +123,10 @@ def proposals(
         else:
             frozen = cached[i][None].to(device, model.base.lm_head.weight.dtype)
         states = model.stream_states(frozen, torch.arange(first - 1, len(text) - 1, device=device)[None])
-        log_probs, columns = torch.log_softmax(states.streams[0].float() @ head.T, -1).topk(min(top_k, len(vocab)), -1)
+        rows = states.streams[0].float()
+        stream = torch.arange(rows.shape[1], device=device).repeat(len(rows))
+        logits = model.stream_logits(rows.flatten(0, 1), stream, head).view(*rows.shape[:2], -1)
+        log_probs, columns = torch.log_softmax(logits, -1).topk(min(top_k, len(vocab)), -1)
         yield Proposals(example, vocab[columns.cpu().numpy()], log_probs.cpu().numpy())
 
 

@@ -112,7 +112,7 @@ class NGramObjective(nn.Module):
     def _stream_loss(self, ids: Tensor, at: Tensor, left: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
         """Summed loss of streams and pruner (per its edges' share of a token), and the streams' counts."""
         wanted = self._targets(ids, at, left)
-        plain = (states.streams[0][wanted.valid] @ self.head.T).float()
+        plain = self.model.stream_logits(states.streams[0][wanted.valid], wanted.stream, self.head).float()
         target = self._soft(at, wanted, states.main[0].detach()) if self.soft_targets else wanted.target
         loss = F.cross_entropy(plain, target, reduction="sum")
         logits = plain

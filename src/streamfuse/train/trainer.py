@@ -68,7 +68,9 @@ class StreamTrainer(Trainer):
             fast: list[nn.Parameter] = []
             for name, parameter in self.model.model.named_parameters():
                 if parameter.requires_grad:
-                    (slow if name.startswith(("adapters.", "base_adapters.", "eta.")) else fast).append(parameter)
+                    (slow if name.startswith(("adapters.", "base_adapters.", "eta.", "heads.")) else fast).append(
+                        parameter
+                    )
             rates = ((slow, self.args.learning_rate), (fast, self.embedding_learning_rate))
             groups = [{"params": parameters, "lr": rate} for parameters, rate in rates if parameters]
             self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99))

@@ -29,6 +29,9 @@ class Form(layers.Form):
         self.report: dict[str, GridReport] = {}
         self._tables: dict[tuple[int, str], Tensor] = {}  # of the model, which outlives this object
 
+    def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
+        return Linear(self._pack(linear.weight, part), linear)
+
     def embedding(self, weight: Tensor) -> nn.Module:
         return Embedding(self._table(weight, "embedding", "q8_0"))
 
@@ -93,6 +96,22 @@ class _Adapter(nn.Module):
     def of(self, rows: int, first: int) -> tuple[Tensor | None, Tensor | None]:
         """Both matrices, or neither where no row is adapted."""
         return (self.down, self.up) if first < rows else (None, None)
+
+
+class Linear(nn.Module):
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, packed: Tensor, linear: nn.Linear) -> None:
+        super().__init__()
+        self.size = linear.out_features
+        self.register_buffer("weight", packed)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        operator, bias = _with_bias("linear", self.bias)
+        y: Tensor = operator(x, None, 0.0, self.weight, self.size, None, None, None, x.shape[0], *bias)
+        return y
 
 
 class Embedding(nn.Module):
