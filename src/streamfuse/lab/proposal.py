@@ -54,7 +54,10 @@ class Proposal:
         if (self.probs < 0).any() or abs(float(self.probs.sum()) - 1) > 1e-6:
             raise ValueError(f"draft probabilities must sum to 1, not {float(self.probs.sum())}")
         if self.how is not How.CHOSEN:
-            self._places(len(self.draws))
+            likely = self.probs[self._places(len(self.draws))] > 0
+            first = len(self.draws) if self.how is How.INDEPENDENT else np.count_nonzero(self.probs)
+            if not likely[:first].all():
+                raise ValueError(f"the draws {self.draws} have probability 0")
 
     def distribution(self, vocab_size: int) -> Float64Array:
         """q, float64 [V]. ValueError where a rule chose the draws and no probabilities are known."""
