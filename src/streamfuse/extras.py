@@ -44,6 +44,7 @@ NEEDS = {
     "export-coreml": Need("exporting for Core ML", (*_EXPORT, "coremltools"), "export,coreml"),
     "export-onnx": Need("exporting to ONNX", (*_EXPORT, "onnx", "onnx_ir", "onnxruntime"), "export,onnx"),
     "transport": Need("the optimal transport plan", ("scipy",), "lab"),
+    "layer-skip": Need("the search for layers to leave out", ("optuna",), "lab"),
     "sign": Need("a signature", ("cryptography",), "sign"),
     "run-coreml": Need("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
     "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),

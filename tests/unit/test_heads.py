@@ -50,6 +50,7 @@ def with_heads(kind: str) -> StreamFused:
 def expected_logits(model: StreamFused, hidden: torch.Tensor, j: int) -> torch.Tensor:
     """The formulas of the papers, one state and one head at a time."""
     heads, normed = model.heads, model.base.norm(hidden)
+    hidden = hidden / hidden.pow(2).mean().sqrt()
     rows = model.base.lm_head.weight[model.stream_vocab]
     if model.streams_config.heads == "medusa":
         row = hidden + F.silu(heads.weight[j] @ normed + heads.bias[j])

@@ -10,6 +10,7 @@ MEASURES = (
     "bench_ablations",
     "bench_acceptance",
     "bench_latency",
+    "bench_methods",
     "bench_parity",
     "bench_quantization",
     "bench_scale",

@@ -199,6 +199,16 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = "auto",
+    draft_skip: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Sub-layers (attention.3,mlp.7) that a method `draft` leaves out, for the self-speculation of "
+            "`streamfuse bench methods`.",
+            show_default="none",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = None,
     allow_parity_below: Annotated[
         list[str] | None,
         typer.Option(
@@ -307,6 +317,7 @@ def export(
             stream_nodes=stream_nodes if stream_nodes in (AUTO, ALL) else _per_width("--stream-nodes", stream_nodes),
             schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
             top_k=top_k,
+            draft_skip=tuple(name.strip() for name in draft_skip.split(",")) if draft_skip else (),
             allow_parity_below=tuple(allow_parity_below or ()),
             overwrite=overwrite,
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.config import BLOCKWISE
-from streamfuse.model.heads import BlockwiseHeads, MedusaHeads
+from streamfuse.model.heads import BlockwiseHeads, MedusaHeads, unit
 from streamfuse.model.streams import StreamFused
 
 from .layers import Form, linear_of
@@ -28,7 +28,7 @@ class MedusaRows(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = F.silu(self.linear(self.norm(hidden))).view(hidden.shape[0], self.num_heads, -1)
-        return hidden.unsqueeze(1) + rows
+        return unit(hidden).unsqueeze(1) + rows
 
 
 class BlockwiseRows(nn.Module):
@@ -46,11 +46,11 @@ class BlockwiseRows(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         units = F.relu(self.inner(self.norm(hidden)))
         rows = [outer(units[:, j * self.units : (j + 1) * self.units]) for j, outer in enumerate(self.outer)]
-        return hidden.unsqueeze(1) + torch.stack(rows, 1)
+        return unit(hidden).unsqueeze(1) + torch.stack(rows, 1)
 
 
 class HeadEach(nn.Module):
-    """A vocabulary head for each of G streams: rows [R * G, h], the streams of a node together, as one head takes them."""
+    """A vocabulary head for each of G streams: rows [R * G, h] in the order that one head for all takes them in."""
 
     def __init__(self, heads: list[nn.Module]) -> None:
         super().__init__()

@@ -75,6 +75,7 @@ class GraphShapes:
         top_k: candidates per stream and node.
         stream_nodes: kept nodes that carry streams, M per verify method; empty: all that are kept.
         deferred: whether the methods give hidden states for a second pass, `streams`.
+        draft_skip: what the method `draft` leaves out of `decode`; empty: there is no such method.
     """
 
     capacity: int = 512
@@ -83,6 +84,7 @@ class GraphShapes:
     top_k: int = 32
     stream_nodes: tuple[int, ...] = ()
     deferred: bool = False
+    draft_skip: tuple[str, ...] = ()
 
     @property
     def verify(self) -> list[tuple[int, int, int]]:
@@ -120,6 +122,8 @@ class ExportPlan:
         stream_nodes: survivors M that carry streams, likewise, or all; auto: 4. Deferred streams have a pass of their
             own, so nothing else than auto goes with them.
         top_k: candidates per stream and node.
+        draft_skip: sub-layers (attention.3, mlp.7; from 0) that the method `draft` leaves out, for self-speculation in
+            the laboratory; kernels. Empty: there is no such method.
         allow_parity_below: floors (names of selftest.FLOORS) that figures may miss; the manifest keeps those that do.
     """
 
@@ -145,6 +149,7 @@ class ExportPlan:
     schedule: Schedule = Schedule.DEFERRED
     top_k: int = 32
     default_width: int | None = None
+    draft_skip: tuple[str, ...] = ()
     allow_parity_below: tuple[str, ...] = ()
     overwrite: bool = False
 
@@ -169,6 +174,8 @@ class ExportPlan:
         self._check_schemes()
         for name in self.allow_parity_below:
             check_choice("--allow-parity-below", name, tuple(FLOORS))
+        if self.draft_skip and not self.kernels:
+            raise PlanError(f"--draft-skip goes with --backend kernels, not with --backend {self.backend}")
         if self.adapter is None:
             self._refuse_stream_options()
 
@@ -276,14 +283,16 @@ class ExportPlan:
     def shapes(self) -> GraphShapes:
         if self.adapter is None:
             whole = tuple((width, width) for width in self.widths)
-            return GraphShapes(self.max_context_len, self.prefill_len, whole, 0, (0,) * len(whole))
+            return GraphShapes(
+                self.max_context_len, self.prefill_len, whole, 0, (0,) * len(whole), draft_skip=self.draft_skip
+            )
         keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
         nodes = (0,) * len(keep)
         if self.schedule is not Schedule.DEFERRED:
             said = _USUAL_STREAM_NODES if self.stream_nodes == AUTO else self.stream_nodes
             nodes = tuple(k if isinstance(said, str) else min(k, _at(said, w, k)) for w, k in keep)
         deferred = self.schedule is not Schedule.FUSED
-        return GraphShapes(self.max_context_len, self.prefill_len, keep, self.top_k, nodes, deferred)
+        return GraphShapes(self.max_context_len, self.prefill_len, keep, self.top_k, nodes, deferred, self.draft_skip)
 
     @property
     def grids(self) -> Schemes | None:

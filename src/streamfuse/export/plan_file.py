@@ -15,7 +15,7 @@ from .schemes import PlanError
 
 NO_ADAPTER = "none"
 _SWITCHES = ("overwrite", "dry_run", "offline")
-_LISTS, _MAPS = ("widths", "scheme", "allow_parity_below"), ("prune_keep", "stream_nodes", "scheme")
+_LISTS, _MAPS = ("widths", "scheme", "draft_skip", "allow_parity_below"), ("prune_keep", "stream_nodes", "scheme")
 _REPEATED = ("scheme", "allow_parity_below")  # flags that may be given again
 
 

@@ -144,6 +144,12 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
         raise PlanError(
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
         )
+    known = [f"{kind}.{i}" for kind in ("attention", "mlp") for i in range(config.num_layers)]
+    for name in plan.draft_skip:
+        if name not in known:
+            raise PlanError(f"--draft-skip must name sub-layers from {known[0]} to {known[-1]}, not {name}")
+    if len(set(plan.draft_skip)) == len(known):
+        raise PlanError("--draft-skip must leave at least one sub-layer")
     _check_group_sizes(plan, config)
     if plan.kernels and config.head_dim % 16:
         raise PlanError(

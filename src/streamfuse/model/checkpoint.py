@@ -30,7 +30,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     """
     config = ModelConfig.load(folder)
     state: dict[str, Tensor] = {}
-    for path in _shards(folder):
+    for path in shards(folder):
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file")
         try:
@@ -43,7 +43,8 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     return _fill(config, state, folder)
 
 
-def _shards(folder: Path) -> list[Path]:
+def shards(folder: Path) -> list[Path]:
+    """The files of a checkpoint's weights, whether they are there or not. CheckpointError for a damaged index."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [folder / "model.safetensors"]

@@ -113,7 +113,10 @@ class Block(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions."""
-        x = x + project(self.self_attn.o_proj, "o_proj", attended, adapter)
+        return self.feed_forward(x + project(self.self_attn.o_proj, "o_proj", attended, adapter), adapter)
+
+    def feed_forward(self, x: Tensor, adapter: Adapter = no_adapter) -> Tensor:
+        """The MLP and its residual addition."""
         y = self.post_attention_layernorm(x)
         gate = F.silu(project(self.mlp.gate_proj, "gate_proj", y, adapter))
         gated = gate * project(self.mlp.up_proj, "up_proj", y, adapter)

@@ -186,16 +186,22 @@ class Closing(nn.Module):
         self.down_adapter = _Adapter(adapters, "down_proj")
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        rows = x.shape[0]
+        return self.mlp(self.attention(x, attended, first), first)
+
+    def attention(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
+        """x with the output projection of what was attended to."""
         operator, bias = _with_bias("linear", self.o_bias)
-        x = operator(
-            attended, None, self.eps, self.o_weight, self.size, x, *self.o_adapter.of(rows, first), first, *bias
-        )
-        closed: Tensor = _ops.gated_mlp(
+        adapter = self.o_adapter.of(x.shape[0], first)
+        y: Tensor = operator(attended, None, self.eps, self.o_weight, self.size, x, *adapter, first, *bias)
+        return y
+
+    def mlp(self, x: Tensor, first: int) -> Tensor:
+        rows = x.shape[0]
+        y: Tensor = _ops.gated_mlp(
             x, self.norm, self.eps, self.gate_up, self.down_proj, self.intermediate,
             *self.gate_up_adapter.of(rows, first), *self.down_adapter.of(rows, first), first,
         )  # fmt: skip
-        return closed
+        return y
 
 
 class Head(nn.Module):

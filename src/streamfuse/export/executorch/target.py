@@ -12,7 +12,7 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 from .. import facts
-from ..graphs import Method, Weights, build_methods, example_inputs
+from ..graphs import Draft, Method, Weights, build_methods, example_inputs
 from ..layers import Form
 from ..plan import Quantize
 from ..sizes import manifest_parts, sizes_of
@@ -81,7 +81,11 @@ class PteTarget(Target):
             backend=self.plan.backend,
             kernels=self.plan.kernels,
             required_operators=self.operators,
-            methods={name: facts.method_facts(method, self.weights) for name, method in self.methods.items()},
+            methods={
+                name: facts.method_facts(method, self.weights)
+                for name, method in self.methods.items()
+                if not isinstance(method, Draft)  # readers of bundles need not know of it
+            },
             cache_dtype="float32",
             quantization=self.parts(),
             report={"proof": self.PROOF, "delegation": self.delegation},

@@ -124,7 +124,7 @@ int sf_program_open(const char* pte_path, int num_threads, sf_program** out) {
     handle.first = std::make_unique<Sequence>(program);
     handle.description = program->describe();
     for (const auto& [name, facts] : program->signatures())
-      if (name != "prefill" && name != "decode" && name != streamfuse::kStreams)
+      if (name != "prefill" && name != "decode" && name != "draft" && name != streamfuse::kStreams)
         handle.verify.push_back({name.c_str(), static_cast<int32_t>(facts.rows), static_cast<int32_t>(facts.keep),
                                  static_cast<int32_t>(facts.carrying)});
     handle.program = std::move(program);

@@ -87,7 +87,7 @@ class Loop:
         sampler = Sampler(self.config.sampling)
         needs_logits = sampler.needs_logits or self.acceptor.needs_logits
         self.drafter.reset()
-        self._prefill()
+        self.prefill()
         room = min(self.config.max_new_tokens, spec.capacity - len(tokens))
         reason = None if room else "context"
         while reason is None and not self.stop.is_set():
@@ -134,7 +134,7 @@ class Loop:
             return DECODE, tree
         return self.backend.spec.verify_method(len(tree)), tree
 
-    def _prefill(self) -> None:
+    def prefill(self) -> None:
         """Commit every token but the last, which is the first root; the cache may hold some of them already."""
         backend, end = self.backend, len(self.tokens) - 1
         step = backend.spec.prefill_rows

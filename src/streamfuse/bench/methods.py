@@ -1,0 +1,225 @@
+"""All methods of the laboratory over data sets, in turns; acceptance is live, never replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamfuse.text_io import TextIO
+from streamfuse.train.formats import Sample
+
+from .methods_costs import DEVICES, computed_speedup, measured, table
+from .methods_list import BASELINE, STREAMS_OF, Method, Parts
+from .methods_system import MAX_DEPTH, MAX_RANKS, LoopSystem
+from .quality import quality
+from .systems import Answer, System
+from .tasks import TaskResult, TaskSettings, compare
+
+CORE_PLAIN = "plain, core"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Prompts of one kind; `samples` have the references that answers are judged by."""
+
+    name: str
+    prompts: Sequence[Sequence[int]]
+    samples: Sequence[Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodsResult:
+    """The whole comparison; `to_dict` is the object of `--json`."""
+
+    methods: Sequence[Method]
+    data: Sequence[DataSet]
+    tasks: Mapping[str, TaskResult]  # by data set
+    costs: Mapping[str, Mapping[str, float]]
+    text: TextIO
+    extra: Mapping[str, Mapping[str, Any]]  # by method: extra_parameters, extra_bytes
+    core: Mapping[str, str] = field(default_factory=dict)  # systems through the core, and what each is
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = {method.name: self._row(method) for method in self.methods}
+        for name, about in self.core.items():
+            rows[name] = {**_CORE_ROW, "about": about, **self.extra.get(name, {}), **self._measured(name, True)}
+        return {
+            **self.facts,
+            "data": {one.name: {"prompts": len(one.prompts)} for one in self.data},
+            "methods": rows,
+            "costs": self.costs,
+            "sample": self._sample(),
+        }
+
+    def answers(self, name: str, data: str) -> list[Answer]:
+        """A method's answers to the prompts of a data set: those of the first repetition."""
+        return [repeated[0] for repeated in self.tasks[data].systems[name].answers]
+
+    def _row(self, method: Method) -> dict[str, Any]:
+        return {
+            "about": method.about,
+            "source": method.source,
+            "drafter": method.drafter,
+            "acceptor": method.acceptor().name if method.make else "-",
+            "tree": method.tree,
+            "lossless": method.lossless,
+            **self.extra.get(method.name, {}),
+            **self._measured(method.name, method.lossless),
+        }
+
+    def _measured(self, name: str, lossless: bool) -> dict[str, Any]:
+        results = {one.name: self._result(name, one, lossless) for one in self.data}
+        devices = {device: costs for device, costs in self.costs.items() if device != "here"}
+        computed = {
+            device: {
+                data: computed_speedup(result["passes"], result["generated_tokens"], costs)
+                for data, result in results.items()
+            }
+            for device, costs in devices.items()
+        }
+        return {"results": results, "computed": computed}
+
+    def _result(self, name: str, data: DataSet, lossless: bool) -> dict[str, Any]:
+        task, answers = self.tasks[data.name], self.answers(name, data.name)
+        baseline = CORE_PLAIN if name in self.core else BASELINE
+        ratio, rate = task.ratio(name, baseline), task.rates[name]
+        assert ratio is not None, "the baseline always runs"
+        said = [answer.statistics or {} for answer in answers]
+        tokens, passes = sum(len(a.token_ids) for a in answers), sum(one["target_forward_passes"] for one in said)
+        plain = [answer.token_ids for answer in self.answers(BASELINE, data.name)]
+        kept = [_common(a.token_ids, b) / max(len(b), 1) for a, b in zip(answers, plain, strict=True)]
+        equal = [a.token_ids == b for a, b in zip(answers, plain, strict=True)]
+        counted = Counter[str]()
+        for one in said:
+            counted.update(one["passes"])
+        return {
+            "call_reduction_ratio": (tokens - len(answers)) / max(passes - len(answers), 1),
+            "mean_accepted_tokens": tokens / max(passes, 1),
+            "tokens_per_second": rate.value,
+            "tokens_per_second_interval": rate.interval,
+            "speedup": ratio.value,
+            "speedup_interval": ratio.interval,
+            "first_token_ms": float(np.median([one["first_token_ms"] for one in said])),
+            "equal_texts": all(equal),
+            "share_of_equal_tokens": None if lossless else float(np.mean(kept)),
+            "quality": quality(data.samples, [self.text.decode(list(a.token_ids)) for a in answers]) or None,
+            "acceptance": _acceptance(said),
+            "passes": dict(counted),
+            "generated_tokens": tokens,
+            "over_time": None,
+        }
+
+    def _sample(self) -> dict[str, Any]:
+        """One answer of every method, token by token, with what was drafted in vain."""
+        first = self.data[0]
+        plain = self.answers(BASELINE, first.name)[0]
+        drafters = {method.name: method.drafter for method in self.methods if method.make}
+        return {
+            "data": first.name,
+            "prompt": self.text.decode(list(first.prompts[0])),
+            "plain": {"tokens": _lane(plain, self.text, "target")["tokens"]},
+            "methods": {
+                name: _lane(self.answers(name, first.name)[0], self.text, word) for name, word in drafters.items()
+            },
+        }
+
+
+_CORE_ROW = {"source": "this project", "drafter": "streams, n-grams, look-up", "acceptor": "match", "tree": "planned",
+             "lossless": True}  # fmt: skip
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that two texts begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _acceptance(said: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """[depth][rank]: share of the passes with a node of that depth that accepted the child of that rank."""
+    proposed, accepted = np.zeros(MAX_DEPTH), np.zeros((MAX_DEPTH, MAX_RANKS))
+    for one in said:
+        if "proposed" in one:
+            proposed += one["proposed"]
+            accepted += one["accepted"]
+    depths = int(np.count_nonzero(proposed))
+    shares: list[list[float]] = (accepted[:depths] / np.maximum(proposed[:depths, None], 1)).round(4).tolist()
+    return shares
+
+
+def _lane(answer: Answer, text: TextIO, drafter: str) -> dict[str, Any]:
+    """The tokens of an answer with the time of each, and the rejected drafts."""
+    tokens: list[dict[str, Any]] = []
+    rejected: list[dict[str, Any]] = []
+    for ms, delivered, drafted, missed in (answer.statistics or {})["rounds"]:
+        rejected += [{"at": len(tokens), "text": text.decode([token]), "depth": depth} for depth, token in missed]
+        for i in range(delivered):
+            word = text.decode([answer.token_ids[len(tokens)]])
+            tokens.append({"text": word, "ms": round(ms, 3), "source": drafter if i < drafted else "target"})
+    return {"tokens": tokens, "rejected": rejected}
+
+
+def measure(
+    methods: Sequence[Method],
+    parts: Parts,
+    data: Sequence[DataSet],
+    settings: TaskSettings,
+    text: TextIO,
+    *,
+    core: Mapping[str, tuple[System, str]] | None = None,
+    extra: Mapping[str, Mapping[str, Any]] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    bandwidth: Callable[[], float],
+    weight_bytes: int,
+    progress: Callable[[str], None] = lambda line: None,
+) -> MethodsResult:
+    """Run every method on every prompt, in turns.
+
+    Args:
+        methods: with the baseline among them.
+        core: systems of the product itself, and what each is.
+        extra: by method, what it adds to the target: `extra_parameters`, `extra_bytes`.
+
+    Raises:
+        TaskError: there is nothing to run.
+    """
+    progress("measuring what passes cost")
+    here = measured(parts, data[0].prompts[0])
+    systems: list[System] = [_system(method, parts) for method in methods]
+    systems += [system for system, _ in (core or {}).values()]
+    tasks = {
+        one.name: compare(
+            systems, one.prompts, settings, bandwidth, weight_bytes,
+            progress=lambda line, name=one.name: progress(f"{name}: {line}"),  # type: ignore[misc]
+        )
+        for one in data
+    }  # fmt: skip
+    costs = {"here": here, **{name: table(device, here) for name, device in DEVICES.items()}}
+    about = {name: said for name, (_, said) in (core or {}).items()}
+    return MethodsResult(methods, data, tasks, costs, text, extra or {}, about, facts or {})
+
+
+def _system(method: Method, parts: Parts) -> LoopSystem:
+    streams = STREAMS_OF[method.bundle] if method.reads_streams else None
+
+    def make(sampling: Any) -> Any:
+        return _Nothing() if method.make is None else method.make(parts, sampling)
+
+    backend = parts.backends[method.bundle]
+    return LoopSystem(method.name, backend, make, method.acceptor(), method.width, streams, parts.passes)
+
+
+class _Nothing:
+    """The drafter of plain decoding, which is never asked."""
+
+    def reset(self) -> None:
+        pass
+
+    def learn(self, output: Any, index: int) -> None:
+        pass
+
+    def draft(self, tokens: Sequence[int], width: int, depth: int) -> Any:
+        raise AssertionError("plain decoding drafts nothing")

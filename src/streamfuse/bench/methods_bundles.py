@@ -1,0 +1,112 @@
+"""The bundles that the methods run on: the given one, and rivals of the same target, exported where they lack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamfuse.adapters import find
+from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.engines import engines_of
+from streamfuse.lab.drafters.model import DraftModel, SelfModel
+from streamfuse.runtime.reference.draft import DraftTables
+
+from .methods_list import BLOCKWISE, DRAFT, MEDUSA, METHODS, SELF, STREAMS, Parts
+
+RIVALS = (MEDUSA, BLOCKWISE, SELF, DRAFT)
+ADAPTERS = {name: f"rival-{name}" for name in (MEDUSA, BLOCKWISE, DRAFT)}
+_DRAFT_LAYERS = 4  # of the draft model whose adapter ships
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a run opened, and what each method adds to the target."""
+
+    parts: Parts
+    extra: Mapping[str, Mapping[str, Any]]
+
+
+def missing(folder: Path) -> list[str]:
+    """Rivals that have no bundle in `folder` yet."""
+    return [name for name in RIVALS if not (folder / name / "manifest.json").is_file()]
+
+
+def prepare(target: Bundle, folder: Path, progress: Progress) -> None:
+    """Export what is missing: minutes. The same checkpoint, sizes and widths as those of `target`.
+
+    Raises:
+        MissingExtra: what an export needs is not installed.
+        CheckpointError, PlanError, ParityError, FileNotFoundError: one sentence each.
+    """
+    from streamfuse.export import export
+    from streamfuse.lab.first_layers import write_first_layers
+    from streamfuse.model.pull import resolve_model
+
+    manifest = target.manifest
+    widths = tuple(sorted(method.rows for name, method in manifest.methods.items() if name.startswith("verify_")))
+    sizes: dict[str, Any] = {"widths": widths, "max_context_len": manifest.cache.capacity}
+    for name in missing(folder):
+        checkpoint = resolve_model(manifest.model.name)
+        options: dict[str, Any] = {"adapter": "none"}
+        if name == SELF:
+            options["draft_skip"] = tuple(sublayers_left_out())
+        elif name == DRAFT:
+            small = folder / "draft-checkpoint"
+            write_first_layers(checkpoint, _DRAFT_LAYERS, small)
+            checkpoint, options = small, {"adapter": ADAPTERS[DRAFT], "merge_adapter": "on", "prune_keep": max(widths)}
+        else:
+            options = {"adapter": ADAPTERS[name], "prune_keep": max(widths)}
+        export(
+            folder / name, model=str(checkpoint), **options, **sizes,
+            progress=lambda line, name=name: progress(f"exporting {name}: {line}"),  # type: ignore[misc]
+        )  # fmt: skip
+
+
+def sublayers_left_out() -> list[str]:
+    """What the target leaves out when it drafts for itself, as `python -m streamfuse.lab.layer_skip` found it."""
+    path = Path(find("chat-lossless")).with_name(f"rival-{SELF}.json")
+    skip: list[str] = json.loads(path.read_text(encoding="utf-8"))["skip"]
+    return skip
+
+
+@contextmanager
+def opened(target: Bundle, folder: Path, threads: int | None) -> Iterator[Opened]:
+    """Engines on all bundles that are there, closed at the end. ValueError for a target without streams."""
+    if target.draft is None:
+        raise ValueError(f"{target.folder} has no streams; compare methods on a bundle that has")
+    bundles = {STREAMS: target}
+    bundles |= {name: open_bundle(folder / name) for name in RIVALS if name not in missing(folder)}
+    with ExitStack() as stack:
+        backends = {
+            name: stack.enter_context(_closing(engines_of(bundle, threads)())) for name, bundle in bundles.items()
+        }
+        draft = DraftModel(backends.pop(DRAFT)) if DRAFT in backends else None
+        itself = SelfModel(backends[SELF]) if SELF in backends else None
+        parts = Parts(backends, DraftTables.load(target.draft), draft, itself)
+        yield Opened(parts, {method.name: _extra(method, bundles) for method in METHODS if method.bundle in bundles})
+
+
+@contextmanager
+def _closing(backend: Any) -> Iterator[Any]:
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def _extra(method: Any, bundles: Mapping[str, Bundle]) -> dict[str, int]:
+    """Parameters and bytes that a method adds to a bundle that decodes plainly."""
+    if DRAFT in method.needs and DRAFT in bundles:
+        own = bundles[DRAFT]
+        return {"extra_parameters": own.manifest.model.parameters, "extra_bytes": own.graph.stat().st_size}
+    if method.reads_streams:
+        manifest = bundles[method.bundle].manifest
+        size = manifest.quantization.streams.bytes or 0
+        return {"extra_parameters": manifest.speculation.extra_parameters, "extra_bytes": size}
+    return {"extra_parameters": 0, "extra_bytes": 0}

@@ -1,0 +1,112 @@
+"""What the passes of every method cost: measured here, and placed on other devices from what a pass reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamfuse.runtime.backend import DECODE, PREFILL, Backend
+from streamfuse.runtime.backends.executorch import DRAFT as DRAFT_METHOD
+
+from .methods_list import STREAMS, STREAMS_OF, TARGET, Parts
+
+_ROUNDS, _CONTEXT = 15, 96
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device by the shape of its cost curve: a verifying pass of 4, 8 and 16 nodes over a plain one.
+
+    The shapes are those that the plan is tested on; a pass over a part of the weights costs its share of a plain one.
+    """
+
+    verify: tuple[float, float, float]
+
+    def cost(self, nodes: int) -> float:
+        """Of a pass over so many nodes."""
+        return float(np.interp(nodes, (1, 4, 8, 16), (1.0, *self.verify)))
+
+
+DEVICES = {
+    "flat (NPU)": Device((1.05, 1.075, 1.15)),
+    "stepped (GPU)": Device((1.1, 1.1, 2.17)),
+    "linear (phone CPU)": Device((2.4, 4.4, 8.4)),
+}
+
+
+def measured(parts: Parts, tokens: Sequence[int]) -> dict[str, float]:
+    """Median milliseconds of every pass that the methods run, over a context of `tokens`, repeated to a length."""
+    context = (list(tokens) * (_CONTEXT // max(len(tokens), 1) + 1))[:_CONTEXT]
+    found = _passes(TARGET, parts.backends[STREAMS], context)
+    for bundle, name in STREAMS_OF.items():
+        if bundle in parts.backends:
+            found[name] = _streams(parts.backends[bundle], context)
+    if parts.draft is not None:
+        found |= _passes(parts.draft.name, parts.draft.backend, context)
+    if parts.itself is not None:
+        _fill(parts.itself.backend, context)
+        found[f"{parts.itself.name}: {DRAFT_METHOD}"] = _row(parts.itself.backend, DRAFT_METHOD, context, 1)
+    return found
+
+
+def _passes(name: str, backend: Backend, context: list[int]) -> dict[str, float]:
+    """`decode` and all verify methods of a model."""
+    _fill(backend, context)
+    rows = {DECODE: 1, **{method: rows for method, (rows, _) in backend.spec.widths.items()}}
+    return {f"{name}: {method}": _row(backend, method, context, count) for method, count in rows.items()}
+
+
+def _streams(backend: Backend, context: list[int]) -> float:
+    _fill(backend, context)
+    _row(backend, DECODE, context, 1)
+    backend.commit([0])
+    return _timed(lambda: backend.streams(0))
+
+
+def _fill(backend: Backend, context: list[int]) -> None:
+    backend.truncate(0)
+    rows = backend.spec.prefill_rows
+    for start in range(0, len(context), rows):
+        ids = np.array(context[start : start + rows], np.int64)
+        backend.run(PREFILL, ids, np.arange(start, start + len(ids)), np.tri(len(ids), dtype=np.bool_))
+        backend.commit(range(len(ids)))
+
+
+def _row(backend: Backend, method: str, context: list[int], rows: int) -> float:
+    """Milliseconds of a pass over a chain of so many tokens."""
+    ids, places = np.array(context[:rows], np.int64), np.arange(len(context), len(context) + rows)
+    seen = np.tri(rows, dtype=np.bool_)
+    return _timed(lambda: backend.run(method, ids, places, seen))
+
+
+def _timed(run: Callable[[], object]) -> float:
+    spent = []
+    for _ in range(_ROUNDS):
+        started = time.perf_counter()
+        run()
+        spent.append(1000 * (time.perf_counter() - started))
+    return float(np.median(spent))
+
+
+def table(device: Device, here: Mapping[str, float]) -> dict[str, float]:
+    """Cost of each pass on a device, over a plain pass of the target.
+
+    A pass of one row, and one of streams or heads, costs its share of a plain one as measured here, where both read
+    their weights at the memory's speed. A verifying pass costs what one row of the same model does, times the device's
+    own factor for its nodes.
+    """
+    plain, found = here[f"{TARGET}: {DECODE}"], dict[str, float]()
+    for name, ms in here.items():
+        model, method = name.split(": ")
+        rows = int(method.removeprefix("verify_")) if method.startswith("verify_") else 0
+        found[name] = here[f"{model}: {DECODE}"] / plain * device.cost(rows) if rows else ms / plain
+    return found
+
+
+def computed_speedup(passes: Mapping[str, int], tokens: int, costs: Mapping[str, float]) -> float:
+    """Over plain decoding of as many tokens, by the passes of a live run; loops and prompts are left out."""
+    spent = sum(count * costs[name] for name, count in passes.items() if not name.endswith(PREFILL))
+    return tokens * costs[f"{TARGET}: {DECODE}"] / spent if spent else 0.0

@@ -1,0 +1,191 @@
+"""The methods that `streamfuse bench methods` compares: drafter, tree and acceptor of each, and what it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamfuse.lab.acceptors import (
+    BlockwiseAcceptor,
+    CertainAcceptor,
+    Match,
+    NamedAcceptor,
+    SequoiaAcceptor,
+    SpecInferAcceptor,
+    SpecTrAcceptor,
+    SpeculativeAcceptor,
+    TopK,
+    TypicalAcceptor,
+)
+from streamfuse.lab.drafters.chain import AdaptiveExit, ChainDrafter
+from streamfuse.lab.drafters.drawn import DrawnTreeDrafter
+from streamfuse.lab.drafters.model import DraftModel
+from streamfuse.lab.drafters.table import TableDrafter
+from streamfuse.lab.drafters.tree import TreeDrafter
+from streamfuse.lab.growth import ShapedDrafter, our_tree, parallel_tree, static_tree
+from streamfuse.lab.proposal import How
+from streamfuse.lab.trees import cartesian_shape
+from streamfuse.runtime.backend import Backend
+from streamfuse.runtime.config import SamplingConfig
+from streamfuse.runtime.reference.draft import Drafter, DraftTables
+from streamfuse.runtime.reference.lookup import LookUpDrafter
+from streamfuse.runtime.reference.ngram_table import NgramTable
+
+STREAMS, MEDUSA, BLOCKWISE, SELF, DRAFT = "streams", "medusa", "blockwise", "self", "draft"
+BASELINE, TARGET = "plain", "target"
+STREAMS_OF = {  # names of the passes that give streams or heads, by bundle
+    STREAMS: f"{TARGET}: streams",
+    MEDUSA: "Medusa heads: streams",
+    BLOCKWISE: "blockwise heads: streams",
+}
+_OWN, _LEVIATHAN = "this project", "Leviathan et al., 2023, arXiv 2211.17192"
+_STREAMING, _MEDUSA = "Bhendawade et al., 2024, arXiv 2402.11131", "Cai et al., 2024, arXiv 2401.10774"
+_STERN, _SELF = "Stern et al., 2018, arXiv 1811.03115", "Zhang et al., 2023, arXiv 2309.08168"
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the methods of one run are made of.
+
+    Attributes:
+        backends: engines by bundle: `STREAMS`, `MEDUSA`, `BLOCKWISE`, `SELF`; all have the target's own weights.
+        tables: of the bundle with streams.
+        draft: the small model of its own, and the target without some of its sub-layers; None: not here.
+        itself: the latter.
+    """
+
+    backends: Mapping[str, Backend]
+    tables: DraftTables
+    draft: DraftModel | None = None
+    itself: DraftModel | None = None
+
+    @property
+    def ngrams(self) -> NgramTable:
+        """Of the tables; `chosen` leaves out what needs it where there is none."""
+        assert self.tables.ngrams is not None
+        return self.tables.ngrams
+
+    def passes(self) -> Counter[str]:
+        """How often the draft models ran since they were opened."""
+        return sum((model.passes for model in (self.draft, self.itself) if model is not None), Counter())
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of the comparison.
+
+    Attributes:
+        bundle: whose backend verifies.
+        make: a drafter, of the run's parts and the request's sampling; None decodes plainly.
+        acceptor: what decides.
+        width: nodes verified at most, the root counted.
+        needs: parts beside the bundle's backend: `DRAFT`.
+        sampled: whether it says something new only where texts are sampled (True), greedy (False), or both (None).
+        reads_streams: whether the drafter reads streams (or heads), so that their pass is run.
+    """
+
+    name: str
+    about: str
+    source: str
+    drafter: str
+    tree: str
+    make: Callable[[Parts, SamplingConfig], Drafter] | None
+    acceptor: Callable[[], NamedAcceptor] = Match
+    bundle: str = STREAMS
+    width: int = 8
+    needs: tuple[str, ...] = ()
+    sampled: bool | None = None
+    reads_streams: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lossless(self) -> bool:
+        return self.acceptor().lossless
+
+
+def _model(parts: Parts) -> DraftModel:
+    assert parts.draft is not None, "a method that needs the draft model is left out without it"
+    return parts.draft
+
+
+def _itself(parts: Parts) -> DraftModel:
+    assert parts.itself is not None, "likewise"
+    return parts.itself
+
+
+def _streams(build: Callable[[Parts], Any]) -> Callable[[Parts, SamplingConfig], Drafter]:
+    return lambda parts, _: ShapedDrafter(build(parts))
+
+
+_BEST = _streams(lambda parts: parallel_tree)
+
+METHODS: tuple[Method, ...] = (
+    Method(BASELINE, "one token per pass", "-", "none", "-", None, width=1),
+    Method(
+        "streams, ours", "streams with the parent term", _OWN, "streams", "best first",
+        _streams(lambda parts: our_tree(parts.tables)), reads_streams=True,
+    ),
+    Method(
+        "streams, as published", "no parent term, full tree of the two best candidates", _STREAMING, "streams",
+        "full, 2 x 2", _streams(lambda parts: static_tree(cartesian_shape((2, 2, 2, 2), 8))), reads_streams=True,
+    ),
+    Method("Medusa heads", "4 heads, tree from their live probabilities", _MEDUSA, "heads", "best first", _BEST,
+           bundle=MEDUSA, reads_streams=True),
+    Method("Medusa heads, typical acceptance", "the same, accepted by typical acceptance", _MEDUSA, "heads",
+           "best first", _BEST, TypicalAcceptor, MEDUSA, reads_streams=True, sampled=True),
+    Method("blockwise heads", "4 heads, a chain of each head's best token, exact", _STERN, "heads", "chain",
+           _streams(lambda parts: static_tree(cartesian_shape((1, 1, 1, 1), 8))), BlockwiseAcceptor, BLOCKWISE,
+           reads_streams=True, sampled=False),
+    Method("blockwise heads, top 2", "the same, accepted where the target's two best tokens have it", _STERN, "heads",
+           "chain", _streams(lambda parts: static_tree(cartesian_shape((1, 1, 1, 1), 8))),
+           lambda: BlockwiseAcceptor(TopK(2)), BLOCKWISE, reads_streams=True, sampled=False),
+    Method("draft model, chain", "a small model of its own, 4 tokens", _LEVIATHAN, "model", "chain",
+           lambda parts, sampling: ChainDrafter(_model(parts), sampling, length=4), SpeculativeAcceptor,
+           needs=(DRAFT,)),
+    Method("draft model, tree", "the same model, a tree grown layer by layer", "Li et al., 2024, arXiv 2406.16858",
+           "model", "EAGLE-2", lambda parts, sampling: TreeDrafter(_model(parts), sampling), CertainAcceptor,
+           needs=(DRAFT,)),
+    Method("draft model, SpecTr", "chains of independent draws, k-sequential selection",
+           "Sun et al., 2023, arXiv 2310.15141", "model", "2 draws per node",
+           lambda parts, sampling: DrawnTreeDrafter(_model(parts), sampling, How.INDEPENDENT), SpecTrAcceptor,
+           needs=(DRAFT,), sampled=True),
+    Method("draft model, SpecInfer", "the same draws, one after another", "Miao et al., 2023, arXiv 2305.09781",
+           "model", "2 draws per node",
+           lambda parts, sampling: DrawnTreeDrafter(_model(parts), sampling, How.INDEPENDENT), SpecInferAcceptor,
+           needs=(DRAFT,), sampled=True),
+    Method("draft model, Sequoia", "draws without replacement", "Chen et al., 2024, arXiv 2402.12374", "model",
+           "2 draws per node",
+           lambda parts, sampling: DrawnTreeDrafter(_model(parts), sampling, How.WITHOUT_REPLACEMENT),
+           SequoiaAcceptor, needs=(DRAFT,), sampled=True),
+    Method("self-speculation", "the target without some sub-layers drafts, adaptive exit", _SELF, "itself", "chain",
+           lambda parts, sampling: ChainDrafter(_itself(parts), sampling, AdaptiveExit()), SpeculativeAcceptor,
+           bundle=SELF),
+    Method("prompt look-up", "what followed the last tokens before", "Saxena, 2023", "text", "chain",
+           lambda parts, _: LookUpDrafter()),
+    Method("n-gram table", "what the model usually says after two tokens", _OWN, "table", "best first",
+           lambda parts, _: TableDrafter(parts.ngrams)),
+)  # fmt: skip
+
+
+def chosen(parts: Parts, temperature: float, names: tuple[str, ...] | None = None) -> list[Method]:
+    """The methods that can run with these parts at this temperature, in the order of `METHODS`.
+
+    ValueError for a name that no method has.
+    """
+    known = [method.name for method in METHODS]
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"--methods: {name!r} is none of {', '.join(known)}")
+    here = {DRAFT} if parts.draft is not None else set()
+    return [
+        method
+        for method in METHODS
+        if method.bundle in parts.backends
+        and here.issuperset(method.needs)
+        and (method.bundle != SELF or parts.itself is not None)
+        and (method.sampled is None or method.sampled == (temperature > 0))
+        and (method.name != "n-gram table" or parts.tables.ngrams is not None)
+        and (names is None or method.name in (*names, BASELINE))
+    ]

@@ -1,0 +1,156 @@
+"""`streamfuse bench methods`: the methods of the literature beside ours, on one target, in one run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfuse.api import Model
+
+from . import options, tables
+from .console import err, out, print_json, say
+from .engine import loaded
+
+if TYPE_CHECKING:
+    from streamfuse.bench.methods import DataSet
+
+QUICK_PROMPTS, QUICK_TOKENS = 2, 48
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("methods")(methods)
+
+
+def methods(
+    bundle: options.BundleFolder,
+    data: Annotated[
+        list[str],
+        typer.Option(metavar="[NAME=]DATA", help="May be given again; the name is the folder's where none is said."),
+    ],
+    lab: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Bundles of the rivals; missing ones are exported there, once.")
+    ] = Path("build/methods"),
+    only: Annotated[
+        str | None, typer.Option("--methods", metavar="NAME,...", help="Some methods only.", show_default="all")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread over it.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per answer at most.")] = 96,
+    repetitions: Annotated[int, typer.Option(min=1, help="Times that every method answers every prompt.")] = 3,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="0 is greedy; above, acceptors that draw take part.")
+    ] = 0.0,
+    seed: options.Seed = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"{QUICK_PROMPTS} prompts per set, {QUICK_TOKENS} tokens, once: minutes.")
+    ] = False,
+    threads: options.Threads = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write each method's answers in Spec-Bench's format.", show_default="none"),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Also write the tables.", show_default="none")
+    ] = None,
+    report: options.ReportFile = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Every method of the laboratory on the same model, engine, kernels and prompts, in turns; acceptance is live.
+
+    Lossy methods are marked. Speed-ups on other devices are computed from the passes of the run and marked so.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench methods build/demo --data chat=spec_bench/question.jsonl --quick
+
+    streamfuse bench methods build/demo --data spec_bench/question.jsonl --data e2e_nlg/valid.jsonl --report page.html
+    """
+    options.check_report(report)
+    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.methods import CORE_PLAIN, measure
+    from streamfuse.bench.methods_answers import write_answers
+    from streamfuse.bench.methods_bundles import missing, opened, prepare
+    from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
+    from streamfuse.bench.methods_list import chosen
+    from streamfuse.bench.methods_report import to_markdown, write_page
+    from streamfuse.bench.tasks import TaskSettings
+    from streamfuse.bench.work import weight_bytes
+    from streamfuse.engines import processor
+
+    if quick:
+        limit, max_new_tokens, repetitions = QUICK_PROMPTS, QUICK_TOKENS, 1
+    settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
+    model = Model(bundle, threads=threads, cost_cache=False)
+    sets = [_data_set(said, model, limit, max_new_tokens) for said in data]
+    names = None if only is None else tuple(name.strip() for name in only.split(","))
+    with err.status("opening") as status, loaded(model, text=False) as session:
+        if waiting := missing(lab):
+            say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
+            prepare(model.bundle, lab, status.update)
+        with opened(model.bundle, lab, threads) as here:
+            used = engine_threads(session.backend)
+            bandwidth = ReadBandwidth(used)
+            facts = {
+                "model": model.manifest.model.name,
+                "machine": {"processor": processor(), "cores": os.cpu_count(), **engine_facts(session.backend)},
+                "command": f"streamfuse bench methods {bundle} " + " ".join(f"--data {said}" for said in data),
+                "settings": {
+                    "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
+                    "seed": seed, "width": 8,
+                },
+            }  # fmt: skip
+            core: dict[str, Any] = {
+                CORE_PLAIN: (CoreSystem(CORE_PLAIN, session, False), "one token per pass, through the core"),
+                CORE_OURS: (CoreSystem(CORE_OURS, session, True), "what a user runs: the core plans every pass"),
+            }
+            measured = measure(
+                chosen(here.parts, temperature, names), here.parts, sets, settings, model.text, core=core,
+                extra=here.extra, facts=facts, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
+                progress=status.update,
+            )  # fmt: skip
+            result = measured.to_dict()
+    if answers is not None:
+        write_answers(measured, answers)
+    if markdown is not None:
+        markdown.write_text(to_markdown(result), encoding="utf-8")
+    if report is not None:
+        write_page(result, report)
+    if json_:
+        print_json(result)
+        return
+    for name in result["data"]:
+        out.print(name)
+        out.print(tables.figures(*_rows(result, name)))
+    say("Speed-ups are over the same loop's plain decoding, those of the core over the core's.")
+
+
+def _data_set(said: str, model: Model, limit: int, max_new_tokens: int) -> DataSet:
+    from streamfuse.bench.methods import DataSet
+    from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
+
+    name, _, path = said.rpartition("=")
+    samples = spread(merged(read_samples(path)), limit)
+    room = model.manifest.cache.capacity - max_new_tokens
+    pairs = [(encode_prompt(sample, model.text), sample) for sample in samples]
+    kept = [(ids, sample) for ids, sample in pairs if len(ids) <= room]
+    if not kept:
+        raise typer.BadParameter(f"--data {said}: no prompt with {max_new_tokens} new tokens fits into the context")
+    return DataSet(name or Path(path).parent.name or path, [ids for ids, _ in kept], [sample for _, sample in kept])
+
+
+def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]]:
+    columns = ["method", "tokens per pass", "tokens/s", "over plain", "95 % interval", "lossless"]
+    rows = []
+    for name, method in result["methods"].items():
+        one = method["results"][data]
+        low, high = one["speedup_interval"]
+        kept = "yes" if method["lossless"] else f"LOSSY, {one['share_of_equal_tokens']:.0%} of plain's text"
+        if method["lossless"] and one["equal_texts"] is False and result["settings"]["temperature"] == 0:
+            kept = "TEXTS DIFFER"
+        rows.append(
+            [name, f"{one['mean_accepted_tokens']:.2f}", f"{one['tokens_per_second']:.1f}", f"{one['speedup']:.2f}",
+             f"{low:.2f}-{high:.2f}", kept]
+        )  # fmt: skip
+    return columns, rows

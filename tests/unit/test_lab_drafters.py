@@ -1,0 +1,223 @@
+"""Drafters of the laboratory on a tiny exported bundle: a model for another, a model for itself, and when chains end.
+
+Run: python -m pytest tests/unit/test_lab_drafters.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
+from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.plan import PlanError
+from streamfuse.export.preview import preview
+from streamfuse.lab.acceptors import CertainAcceptor, Match, NamedAcceptor, SequoiaAcceptor, SpecTrAcceptor
+from streamfuse.lab.acceptors import SpeculativeAcceptor as Speculative
+from streamfuse.lab.drafters.chain import AdaptiveExit, ChainDrafter
+from streamfuse.lab.drafters.drawn import DrawnTreeDrafter
+from streamfuse.lab.drafters.model import DraftModel, SelfModel
+from streamfuse.lab.drafters.tree import TreeDrafter
+from streamfuse.lab.first_layers import write_first_layers
+from streamfuse.lab.layer_skip import agreement, cost_of, expected_speedup
+from streamfuse.lab.proposal import How
+from streamfuse.model.checkpoint import load_base
+from streamfuse.model.config import CheckpointError
+from streamfuse.model.streams import StreamFused
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.reference.draft import Drafter
+from streamfuse.runtime.reference.loop import Loop
+
+SKIP = ("attention.1", "mlp.2")
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def model() -> StreamFused:
+    torch.manual_seed(3)
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("model"), model)[0]
+
+
+@pytest.fixture(scope="module")
+def program(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ExecuTorchProgram:
+    folder = tmp_path_factory.mktemp("bundle") / "bundle"
+    none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
+    plan = plan_for((checkpoint, None), folder, widths=(4, 8), default_width=8, draft_skip=SKIP, **none)  # type: ignore[arg-type]
+    export_bundle(plan)
+    return ExecuTorchProgram(folder, num_threads=1)
+
+
+@pytest.fixture
+def backend(program: ExecuTorchProgram) -> Iterator[ExecuTorchBackend]:
+    with ExecuTorchBackend(program) as one:
+        yield one
+
+
+def written(backend: ExecuTorchBackend, drafter: Drafter, acceptor: NamedAcceptor, temperature: float) -> Loop:
+    sampling = SamplingConfig(temperature=temperature, seed=5)
+    config = GenerationConfig(TOKENS, sampling=sampling, width=8, ignore_eos=True)
+    loop = Loop(backend, list(TEXT[:9]), config, drafter, acceptor)
+    list(loop.run())
+    return loop
+
+
+def plain(backend: ExecuTorchBackend, temperature: float) -> list[int]:
+    sampling = SamplingConfig(temperature=temperature, seed=5)
+    loop = Loop(
+        backend, list(TEXT[:9]), GenerationConfig(TOKENS, sampling=sampling, speculative=False, ignore_eos=True)
+    )
+    list(loop.run())
+    backend.truncate(0)
+    return loop.tokens
+
+
+@torch.no_grad()
+def test_the_method_draft_is_the_model_without_the_sub_layers_left_out(
+    backend: ExecuTorchBackend, model: StreamFused
+) -> None:
+    rows = []
+    for i, token in enumerate(TEXT[:30]):
+        out = backend.run("draft", np.array([token]), np.array([i]), np.ones((1, 1), np.bool_), True)
+        assert out.logits is not None
+        rows.append(out.logits[0])
+        backend.commit([0])
+    x = model.base.embed_tokens(torch.tensor([TEXT[:30]]))
+    cos, sin = model.base.rotary(torch.arange(30))
+    for i, block in enumerate(model.base.blocks):
+        if i != 1:
+            q, k, v = block.qkv(x, cos, sin)
+            seen = torch.nn.functional.scaled_dot_product_attention(
+                *(t.transpose(1, 2) for t in (q, k, v)), is_causal=True, enable_gqa=True
+            )
+            x = x + block.self_attn.o_proj(seen.transpose(1, 2).flatten(2))
+        x = x if i == 2 else block.feed_forward(x)
+    expected = model.base.lm_head(model.base.norm(x))[0].numpy()
+    noise = ((np.stack(rows) - expected) ** 2).sum() / ((expected - expected.mean(1, keepdims=True)) ** 2).sum()
+    assert noise < 0.01  # activations are rounded to eight bits
+
+
+def test_what_the_manifest_does_not_name_the_runtime_does_not_know(backend: ExecuTorchBackend) -> None:
+    assert "draft" in backend.description["methods"]
+    assert set(backend.spec.widths) == {"verify_4", "verify_8"}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_drafts_for_itself_changes_no_text(backend: ExecuTorchBackend, temperature: float) -> None:
+    expected = plain(backend, temperature)
+    itself = SelfModel(backend)
+    loop = written(backend, ChainDrafter(itself, SamplingConfig(temperature=temperature, seed=5)), Match(), temperature)
+    assert loop.tokens == expected
+    assert itself.passes["itself: draft"] == loop.counts.draft_tokens_proposed > 0
+    assert backend.length == len(loop.tokens) - 1
+
+
+def test_the_target_as_its_own_draft_model_is_always_right(
+    backend: ExecuTorchBackend, program: ExecuTorchProgram
+) -> None:
+    expected = plain(backend, 0.0)
+    with ExecuTorchBackend(program) as other:
+        draft = DraftModel(other)
+        chain = written(backend, ChainDrafter(draft, length=4), Match(), 0.0)
+        assert chain.tokens == expected
+        assert chain.counts.draft_tokens_accepted == chain.counts.draft_tokens_proposed
+        backend.truncate(0)
+        tree = written(backend, TreeDrafter(draft, depth=3, per_layer=2), Match(), 0.0)
+        assert tree.tokens == expected
+        assert tree.counts.mean_accepted_tokens > 3  # three levels hold the text wherever they fit
+
+
+@pytest.mark.parametrize("acceptor", [Speculative(), SpecTrAcceptor(), SequoiaAcceptor(), CertainAcceptor()])
+def test_drawn_drafts_of_the_same_distribution_are_accepted(
+    acceptor: NamedAcceptor, backend: ExecuTorchBackend, program: ExecuTorchProgram
+) -> None:
+    sampling = SamplingConfig(temperature=1.0, seed=5)
+    with ExecuTorchBackend(program) as other:
+        draft = DraftModel(other)
+        drafter: Drafter = ChainDrafter(draft, sampling, length=3)
+        if not isinstance(acceptor, Speculative):
+            how = How.WITHOUT_REPLACEMENT if isinstance(acceptor, SequoiaAcceptor) else How.INDEPENDENT
+            drafter = DrawnTreeDrafter(draft, sampling, how, depth=2)
+        if isinstance(acceptor, CertainAcceptor):
+            drafter = TreeDrafter(draft, sampling, depth=2, per_layer=2)
+        loop = written(backend, drafter, acceptor, 1.0)
+        backend.truncate(0)
+        again = written(backend, drafter, acceptor, 1.0)
+    assert loop.tokens == again.tokens
+    if isinstance(acceptor, Speculative):  # p is q, so min(1, p / q) is 1
+        assert loop.counts.draft_tokens_accepted == loop.counts.draft_tokens_proposed
+    assert loop.counts.generated_tokens == TOKENS
+
+
+def test_a_tree_of_draws_that_the_draft_model_has_no_room_for_is_refused(backend: ExecuTorchBackend) -> None:
+    with pytest.raises(ValueError, match="a tree of 4 draws and 4 levels is wider than the draft model's 8"):
+        DrawnTreeDrafter(DraftModel(backend), SamplingConfig(temperature=1.0), How.INDEPENDENT, 4, 4)
+
+
+def test_an_adaptive_exit_moves_its_threshold_as_the_authors_do() -> None:
+    rule = AdaptiveExit()
+    assert rule.ends(0.79)
+    assert not rule.ends(0.81)
+    rule.learn(4, 2)  # share 0.5 * 1 + 0.5 * 0.5 = 0.75, too low: 0.9 * 0.8 + 0.1 * 0.81
+    assert rule.threshold == pytest.approx(0.801)
+    rule.share = 1.0
+    rule.learn(4, 4)  # high enough, and the chain was not whole: 0.9 * 0.801 + 0.1 * 0.791
+    assert rule.threshold == pytest.approx(0.8)
+    rule.learn(8, 8)  # as long as it may be: nothing to gain below
+    assert rule.threshold == pytest.approx(0.8)
+
+
+def test_layers_left_out_cost_their_share_and_agree_less(checkpoint: Path, model: StreamFused) -> None:
+    base, config = load_base(checkpoint), model.base.config
+    texts = [(list(TEXT), 5)]
+    whole = [f"{kind}.{i}" for i in range(config.num_layers) for kind in ("attention", "mlp")]
+    head = 2 * config.vocab_size * config.hidden_size
+    layers = 3 * (64 * (2 * 64 + 2 * 32) + 3 * 64 * 96)
+    assert cost_of(config, whole) == pytest.approx(head / (head + layers))
+    assert cost_of(config, []) == 1
+    said = base(torch.tensor([TEXT[:-1]]))[0, 4:].argmax(-1)
+    assert agreement(base, texts, []) == float((said == torch.tensor(TEXT[5:])).float().mean())
+
+
+def test_expected_speedup_is_leviathans_for_the_best_length() -> None:
+    assert expected_speedup(0.8, 0.1, 1.0, longest=1) == pytest.approx(1.8 / 1.1)
+    by_length = [(1 - 0.8 ** (g + 1)) / (0.2 * (g * 0.1 + 1)) for g in range(1, 9)]
+    assert expected_speedup(0.8, 0.1, 1.0) == pytest.approx(max(by_length))
+
+
+def test_the_first_layers_are_a_checkpoint_of_their_own(checkpoint: Path, model: StreamFused, tmp_path: Path) -> None:
+    write_first_layers(checkpoint, 2, tmp_path / "small")
+    small = load_base(tmp_path / "small")
+    assert small.config.num_layers == 2
+    for name, parameter in small.named_parameters():
+        torch.testing.assert_close(parameter, dict(model.base.named_parameters())[name], rtol=0, atol=0)
+    with pytest.raises(CheckpointError, match="has 3 layers; a draft model has from 1 to one less, not 3"):
+        write_first_layers(checkpoint, 3, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"draft_skip": ("attention.9",)},
+            r"draft-skip must name sub-layers from attention.0 to mlp.2, not attention.9",
+        ),
+        ({"draft_skip": ("mlp.1",), "backend": "xnnpack"}, "draft-skip goes with --backend kernels"),
+    ],
+)
+def test_sub_layers_that_cannot_be_left_out_are_refused(
+    changes: dict[str, object], message: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32, "widths": (4,)}
+    with pytest.raises(PlanError) as error:
+        preview(plan_for((checkpoint, None), tmp_path / "b", default_width=4, **{**none, **changes}))  # type: ignore[arg-type]
+    assert message in error.value.flags
