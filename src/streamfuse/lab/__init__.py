@@ -22,8 +22,8 @@ A row without a proposal has children that were chosen by a rule; so every other
 (`lab/acceptors`) takes the target's distribution at the surviving rows from the loop's `Target`, and the proposals from
 the tree. It refuses trees that were drawn in another way than its proof assumes.
 
-Trees of other rules than the runtime's, static (`lab/trees.py`) or grown from live probabilities (`lab/growth.py`), need
-no proposals: their children are chosen.
+Trees of other rules than the runtime's, static (`lab/trees.py`) or grown from live probabilities (`lab/growth.py`),
+need no proposals: their children are chosen.
 
 What keeps a text lossless: how many draws a row has, and which rows have any, may depend on all that is known before
 they are drawn, never on the drawn tokens themselves. So a tree that is too wide drops rows and keeps the draws:
