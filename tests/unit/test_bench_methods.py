@@ -1,0 +1,162 @@
+"""The comparison of methods: what is counted, what is computed, and the files that come of it, on arithmetic models.
+
+Run: python -m pytest tests/unit/test_bench_methods.py
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import ArithmeticBackend, decode_letters, greedy_after
+from streamfuse.bench.methods import DataSet, MethodsResult, measure
+from streamfuse.bench.methods_answers import write_answers
+from streamfuse.bench.methods_costs import DEVICES, computed_speedup, table
+from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
+from streamfuse.bench.tasks import TaskSettings
+from streamfuse.lab.drafters.model import DraftModel
+from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.reference.draft import DraftTables
+from streamfuse.train.formats import Sample
+
+VOCAB = 64
+SPEC = ModelSpec(
+    256, VOCAB, 4, 8, 16, {"verify_4": (4, 4), "verify_8": (8, 8)}, deferred=True,
+    stream_nodes={"verify_4": 0, "verify_8": 0},
+)  # fmt: skip
+PROMPTS = [[3, 1, 4], [2, 7, 1, 8], [5, 9]]
+
+
+class Letters:
+    """Decodes; the comparison asks nothing else of a text."""
+
+    decode = staticmethod(decode_letters)
+
+
+def parts(accuracy: int = 12) -> Parts:
+    backends: dict[str, Any] = {STREAMS: ArithmeticBackend(SPEC, accuracy), MEDUSA: ArithmeticBackend(SPEC, 0)}
+    none = np.zeros((VOCAB, 0), np.float16)
+    tables = DraftTables.of(
+        none, none.astype(np.float32), np.zeros((4, 0), np.float32), np.arange(VOCAB, dtype=np.int32)
+    )
+    own = replace(SPEC, num_streams=0, top_k=0, deferred=False)
+    return Parts(backends, tables, DraftModel(ArithmeticBackend(own)))
+
+
+def compared(temperature: float = 0.0, names: tuple[str, ...] | None = None, accuracy: int = 12) -> MethodsResult:
+    made = parts(accuracy)
+    samples = [Sample(("say",), source="letters")] * len(PROMPTS)
+    return measure(
+        chosen(made, temperature, names), made, [DataSet("letters", PROMPTS, samples)],
+        TaskSettings(24, 1, temperature), Letters(),  # type: ignore[arg-type]
+        bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
+    )  # fmt: skip
+
+
+def named(name: str) -> Method:
+    return next(method for method in METHODS if method.name == name)
+
+
+@pytest.fixture(scope="module")
+def greedy() -> dict[str, Any]:
+    return compared().to_dict()
+
+
+def test_every_lossless_method_writes_plain_decodings_text(greedy: dict[str, Any]) -> None:
+    tokens = {name: row["results"]["letters"]["generated_tokens"] for name, row in greedy["methods"].items()}
+    assert len(tokens) >= 7
+    for name, row in greedy["methods"].items():
+        if row["lossless"]:
+            assert row["results"]["letters"]["equal_texts"], name
+            assert tokens[name] == tokens[BASELINE]
+
+
+def test_passes_and_tokens_are_those_of_the_run(greedy: dict[str, Any]) -> None:
+    plain = greedy["methods"][BASELINE]["results"]["letters"]
+    assert plain["mean_accepted_tokens"] == 1
+    assert plain["passes"] == {"target: decode": plain["generated_tokens"]}
+    assert plain["speedup"] == 1
+    chain = greedy["methods"]["draft model, chain"]["results"]["letters"]
+    assert chain["mean_accepted_tokens"] > 4, "the same arithmetic drafts what the target says"
+    assert chain["passes"]["draft model: decode"] > chain["passes"].get("target: verify_8", 0)
+    assert chain["acceptance"][0][0] == 1
+    streams = greedy["methods"]["streams, ours"]["results"]["letters"]
+    assert 1 < streams["mean_accepted_tokens"] < 5
+    assert streams["passes"]["target: streams"]
+    assert "target: streams" not in greedy["methods"]["prompt look-up"]["results"]["letters"]["passes"]
+
+
+def test_heads_that_are_always_wrong_bring_one_token_per_pass(greedy: dict[str, Any]) -> None:
+    # Accuracy 0 still proposes the right token at a later rank now and then, where the tree is wide enough.
+    chain = compared(names=("Medusa heads",)).to_dict()["methods"]["Medusa heads"]["results"]["letters"]
+    best = greedy["methods"]["streams, ours"]["results"]["letters"]
+    assert chain["mean_accepted_tokens"] < best["mean_accepted_tokens"]
+    assert set(chain["passes"]) <= {"target: decode", "target: verify_4", "target: verify_8", "Medusa heads: streams"}
+
+
+def test_a_computed_speedup_is_tokens_over_what_the_passes_cost() -> None:
+    costs = {"target: decode": 1.0, "target: verify_8": 2.0, "draft model: decode": 0.5}
+    passes = {"target: verify_8": 10, "draft model: decode": 20, "draft model: prefill": 7}
+    assert computed_speedup(passes, 60, costs) == pytest.approx(60 / (10 * 2 + 20 * 0.5))
+
+
+def test_another_device_has_its_own_curve_and_the_shares_of_this_one() -> None:
+    here = {"target: decode": 4.0, "target: verify_8": 9.0, "target: streams": 1.0, "draft model: decode": 2.0,
+            "draft model: verify_4": 3.0}  # fmt: skip
+    found = table(DEVICES["flat (NPU)"], here)
+    assert found["target: decode"] == 1
+    assert found["target: verify_8"] == pytest.approx(1.075)
+    assert found["target: streams"] == pytest.approx(0.25)
+    assert found["draft model: verify_4"] == pytest.approx(0.5 * 1.05)
+
+
+def test_lossy_methods_are_named_so_and_their_loss_is_measured(greedy: dict[str, Any]) -> None:
+    lossy = compared(1.0, ("Medusa heads, typical acceptance",)).to_dict()["methods"][
+        "Medusa heads, typical acceptance"
+    ]
+    assert lossy["lossless"] is False
+    assert 0 <= lossy["results"]["letters"]["share_of_equal_tokens"] <= 1
+    assert greedy["methods"]["streams, ours"]["results"]["letters"]["share_of_equal_tokens"] is None
+
+
+def test_what_cannot_run_here_is_left_out_and_unknown_names_are_refused() -> None:
+    made = parts()
+    names = [method.name for method in chosen(made, 0.0)]
+    assert "self-speculation" not in names
+    assert "n-gram table" not in names
+    assert "draft model, SpecTr" not in names
+    assert "draft model, SpecTr" in [method.name for method in chosen(made, 0.7)]
+    with pytest.raises(ValueError, match="--methods: 'eagle' is none of plain"):
+        chosen(made, 0.0, ("eagle",))
+
+
+def test_a_sample_has_every_token_with_its_source_and_what_was_drafted_in_vain(greedy: dict[str, Any]) -> None:
+    sample = greedy["sample"]
+    said = "".join(token["text"] for token in sample["plain"]["tokens"])
+    first = greedy_after(PROMPTS[0], VOCAB)
+    assert said[0] == decode_letters([first])
+    ours = sample["methods"]["streams, ours"]
+    assert "".join(token["text"] for token in ours["tokens"]) == said
+    assert {token["source"] for token in ours["tokens"]} == {"target", "streams"}
+    assert ours["rejected"]
+    assert all(0 <= one["at"] <= len(ours["tokens"]) and one["depth"] >= 1 for one in ours["rejected"])
+    times = [token["ms"] for token in ours["tokens"]]
+    assert times == sorted(times)
+
+
+def test_answers_are_written_as_spec_bench_reads_them(tmp_path: Path) -> None:
+    result = compared(names=("streams, ours",))
+    paths = write_answers(result, tmp_path)
+    assert [path.name for path in paths] == ["plain.jsonl", "streams-ours.jsonl"]
+    rows = [json.loads(line) for line in paths[1].read_text().splitlines()]
+    assert [row["question_id"] for row in rows] == [0, 1, 2]
+    for row, answer in zip(rows, result.answers("streams, ours", "letters"), strict=True):
+        (choice,) = row["choices"]
+        assert sum(choice["accept_lengths"]) == choice["new_tokens"][0] == len(answer.token_ids)
+        assert choice["turns"] == [decode_letters(answer.token_ids)]
+        assert choice["wall_time"][0] == pytest.approx(answer.decode_ms / 1000)
