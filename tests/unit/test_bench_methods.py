@@ -131,7 +131,7 @@ def test_what_cannot_run_here_is_left_out_and_unknown_names_are_refused() -> Non
     assert "n-gram table" not in names
     assert "draft model, SpecTr" not in names
     assert "draft model, SpecTr" in [method.name for method in chosen(made, 0.7)]
-    with pytest.raises(ValueError, match="--methods: 'eagle' is none of plain"):
+    with pytest.raises(ValueError, match="--methods: 'eagle' is none of plain; streams"):
         chosen(made, 0.0, ("eagle",))
 
 

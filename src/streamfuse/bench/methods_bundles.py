@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from streamfuse.engines import engines_of
 from streamfuse.lab.drafters.model import DraftModel, SelfModel
 from streamfuse.runtime.reference.draft import DraftTables
 
-from .methods_list import BLOCKWISE, DRAFT, MEDUSA, METHODS, SELF, STREAMS, Parts
+from .methods_list import BLOCKWISE, DRAFT, MEDUSA, METHODS, SELF, STREAMS, Parts, named
 
 RIVALS = (MEDUSA, BLOCKWISE, SELF, DRAFT)
 ADAPTERS = {name: f"rival-{name}" for name in (MEDUSA, BLOCKWISE, DRAFT)}
@@ -32,13 +32,14 @@ class Opened:
     extra: Mapping[str, Mapping[str, Any]]
 
 
-def missing(folder: Path) -> list[str]:
-    """Rivals that have no bundle in `folder` yet."""
-    return [name for name in RIVALS if not (folder / name / "manifest.json").is_file()]
+def missing(folder: Path, names: Sequence[str] | None = None) -> list[str]:
+    """Rivals that have no bundle in `folder` yet; of the methods `names` only, where given."""
+    wanted = {part for method in named(names) for part in (method.bundle, *method.needs)}
+    return [name for name in RIVALS if name in wanted and not (folder / name / "manifest.json").is_file()]
 
 
-def prepare(target: Bundle, folder: Path, progress: Progress) -> None:
-    """Export what is missing: minutes. The same checkpoint, sizes and widths as those of `target`.
+def prepare(target: Bundle, folder: Path, rivals: Sequence[str], progress: Progress) -> None:
+    """Export these rivals: minutes. The same checkpoint, sizes and widths as those of `target`.
 
     Raises:
         MissingExtra: what an export needs is not installed.
@@ -51,7 +52,7 @@ def prepare(target: Bundle, folder: Path, progress: Progress) -> None:
     manifest = target.manifest
     widths = tuple(sorted(method.rows for name, method in manifest.methods.items() if name.startswith("verify_")))
     sizes: dict[str, Any] = {"widths": widths, "max_context_len": manifest.cache.capacity}
-    for name in missing(folder):
+    for name in rivals:
         checkpoint = resolve_model(manifest.model.name)
         options: dict[str, Any] = {"adapter": "none"}
         if name == SELF:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,23 +169,27 @@ METHODS: tuple[Method, ...] = (
 )  # fmt: skip
 
 
-def chosen(parts: Parts, temperature: float, names: tuple[str, ...] | None = None) -> list[Method]:
+def named(names: Sequence[str] | None) -> list[Method]:
+    """The methods of these names, and the baseline; None: all. ValueError for a name that no method has."""
+    known = [method.name for method in METHODS]
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"--methods: {name!r} is none of {'; '.join(known)}")
+    return [method for method in METHODS if names is None or method.name in (*names, BASELINE)]
+
+
+def chosen(parts: Parts, temperature: float, names: Sequence[str] | None = None) -> list[Method]:
     """The methods that can run with these parts at this temperature, in the order of `METHODS`.
 
     ValueError for a name that no method has.
     """
-    known = [method.name for method in METHODS]
-    for name in names or ():
-        if name not in known:
-            raise ValueError(f"--methods: {name!r} is none of {', '.join(known)}")
     here = {DRAFT} if parts.draft is not None else set()
     return [
         method
-        for method in METHODS
+        for method in named(names)
         if method.bundle in parts.backends
         and here.issuperset(method.needs)
         and (method.bundle != SELF or parts.itself is not None)
         and (method.sampled is None or method.sampled == (temperature > 0))
         and (method.name != "n-gram table" or parts.tables.ngrams is not None)
-        and (names is None or method.name in (*names, BASELINE))
     ]

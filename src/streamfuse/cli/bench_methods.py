@@ -34,7 +34,7 @@ def methods(
         Path, typer.Option(metavar="FOLDER", help="Bundles of the rivals; missing ones are exported there, once.")
     ] = Path("build/methods"),
     only: Annotated[
-        str | None, typer.Option("--methods", metavar="NAME,...", help="Some methods only.", show_default="all")
+        str | None, typer.Option("--methods", metavar="NAME;...", help="Some methods only.", show_default="all")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread over it.")] = 8,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per answer at most.")] = 96,
@@ -65,6 +65,8 @@ def methods(
 
     streamfuse bench methods build/demo --data chat=spec_bench/question.jsonl --quick
 
+    streamfuse bench methods build/demo --data e2e_nlg/valid.jsonl --methods "streams, ours; Medusa heads"
+
     streamfuse bench methods build/demo --data spec_bench/question.jsonl --data e2e_nlg/valid.jsonl --report page.html
     """
     options.check_report(report)
@@ -74,7 +76,6 @@ def methods(
     from streamfuse.bench.methods_bundles import missing, opened, prepare
     from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
     from streamfuse.bench.methods_list import chosen
-    from streamfuse.bench.methods_report import to_markdown, write_page
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
@@ -84,11 +85,11 @@ def methods(
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     model = Model(bundle, threads=threads, cost_cache=False)
     sets = [_data_set(said, model, limit, max_new_tokens) for said in data]
-    names = None if only is None else tuple(name.strip() for name in only.split(","))
+    names = None if only is None else tuple(name.strip() for name in only.split(";"))
     with err.status("opening") as status, loaded(model, text=False) as session:
-        if waiting := missing(lab):
+        if waiting := missing(lab, names):
             say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
-            prepare(model.bundle, lab, status.update)
+            prepare(model.bundle, lab, waiting, status.update)
         with opened(model.bundle, lab, threads) as here:
             used = engine_threads(session.backend)
             bandwidth = ReadBandwidth(used)
@@ -114,8 +115,12 @@ def methods(
     if answers is not None:
         write_answers(measured, answers)
     if markdown is not None:
+        from streamfuse.bench.methods_report import to_markdown
+
         markdown.write_text(to_markdown(result), encoding="utf-8")
     if report is not None:
+        from streamfuse.bench.methods_report import write_page
+
         write_page(result, report)
     if json_:
         print_json(result)
