@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -30,9 +31,10 @@ from streamfuse.model.pull import check_folder
 
 MANY = pytest.param(50, marks=[pytest.mark.full, pytest.mark.timeout(3600)])
 KILLS = pytest.mark.parametrize("kills", [2, MANY])
-EXPORT = ["--max-context-len", 128, "--prefill-len", 8, "--widths", "4,12", "--prune-keep", 6, "--default-width", 12,
+SMALL: dict[str, Any] = {"num_hidden_layers": 2}  # and one width: sooner exported, in as many steps
+EXPORT = ["--max-context-len", 128, "--prefill-len", 8, "--widths", 4, "--prune-keep", 4, "--default-width", 4,
           "--top-k", 5, "--overwrite"]  # fmt: skip
-TRAIN = ["--num-streams", 2, "--num-msa-layers", 2, "--adapter-rank", 2, "--parent-rank", 4, "--stream-vocab-size", 30,
+TRAIN = ["--num-streams", 2, "--num-msa-layers", 1, "--adapter-rank", 2, "--parent-rank", 4, "--stream-vocab-size", 30,
          "--batch-size", 4, "--held-out", 4, "--log-every", 1, "--evaluate-every", 3, "--max-steps", 12,
          "--dtype", "float32"]  # fmt: skip
 DISTILL = ["--batch-size", 2, "--max-new-tokens", 16, "--max-prompt-tokens", 400, "--dtype", "float32"]
@@ -43,7 +45,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model (base, its adapter, and as model.gguf), prompts.jsonl and answers.jsonl."""
     folder = tmp_path_factory.mktemp("samples")
     torch.manual_seed(1)
-    base, _ = write_checkpoint(folder / "base", tiny_model())
+    base, _ = write_checkpoint(folder / "base", tiny_model({"num_msa_layers": 1}, **SMALL), **SMALL)
     (base / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))
     prompts = [{"prompt": f"Say the number {i}."} for i in range(16)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))

@@ -398,7 +398,8 @@ def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tm
 @pytest.fixture(scope="module")
 def deferred(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The default schedule: verify methods without streams, of which the engine computes the real rows alone."""
-    plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED)
+    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
+    plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED, **one_width)
     export_bundle(plan)
     return open_bundle(plan.output_dir)
 
