@@ -24,7 +24,7 @@ constexpr double kClip = 1.5;     // a pass that took longer than this many time
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
 constexpr const char* kFormat = "streamfuse costs 1";
 
-std::string one_line(std::string text) {
+std::string without_breaks(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
@@ -124,7 +124,7 @@ bool Costs::load(const std::string& path, const std::string& identity, const std
   if (!std::getline(file, format) || !std::getline(file, bundle) || !std::getline(file, machine) || !(file >> measured))
     return false;
   const int64_t now = static_cast<int64_t>(std::time(nullptr));
-  if (format != kFormat || bundle != one_line(identity) || machine != one_line(device) || measured > now ||
+  if (format != kFormat || bundle != without_breaks(identity) || machine != without_breaks(device) || measured > now ||
       measured < now - kMaxAgeSeconds)
     return false;
   std::vector<Pair> found = pairs_;
@@ -143,7 +143,7 @@ void Costs::store(const std::string& path, const std::string& identity, const st
   {
     std::ofstream file(draft);
     file.imbue(std::locale::classic());
-    file << kFormat << '\n' << one_line(identity) << '\n' << one_line(device) << '\n';
+    file << kFormat << '\n' << without_breaks(identity) << '\n' << without_breaks(device) << '\n';
     file << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
     for (const Pair& pair : pairs_) file << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
     if (!file.flush()) {

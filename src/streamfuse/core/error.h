@@ -4,11 +4,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "streamfuse.h"
+
 namespace streamfuse {
 
 struct Failure : std::runtime_error {
   Failure(int code, const std::string& sentence) : std::runtime_error(sentence), code(code) {}
   int code;
 };
+
+[[noreturn]] inline void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
 }  // namespace streamfuse

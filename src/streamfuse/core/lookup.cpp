@@ -10,7 +10,7 @@
 namespace streamfuse {
 namespace {
 
-constexpr double kForget = 0.98;  // about the last fifty chains count
+constexpr double kForgetChains = 0.98;  // about the last fifty chains count
 
 }  // namespace
 
@@ -91,8 +91,8 @@ void LookUp::learn(std::span<const int64_t> chosen) {
   for (size_t i = 0; i < std::min(chain_.size(), chosen.size()); ++i) {
     const size_t s = static_cast<size_t>(strength(match_, static_cast<int64_t>(i)));
     const bool right = chain_[i] == chosen[i];
-    hits_[s] = kForget * hits_[s] + right;
-    trials_[s] = kForget * trials_[s] + 1;
+    hits_[s] = kForgetChains * hits_[s] + right;
+    trials_[s] = kForgetChains * trials_[s] + 1;
     if (!right) return;
   }
 }

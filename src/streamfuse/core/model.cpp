@@ -12,7 +12,6 @@
 namespace streamfuse {
 namespace {
 
-[[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 [[noreturn]] void bad_tables(const std::string& sentence) { throw Failure(SF_BAD_TABLES, sentence); }
 
 constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",      "stream_vocab",   "calibration",

@@ -13,13 +13,13 @@ constexpr const char* kCosts = "verifying costs more here than drafts bring";
 constexpr const char* kRejected = "too few drafts were accepted";
 constexpr const char* kNothing = "nothing to draft from in the text";  // of a bundle without streams
 
-constexpr double kForget = 0.96;  // of what was seen of a source, per step: about the last 25 count
+constexpr double kForgetSteps = 0.96;  // of what was seen of a source, per step: about the last 25 count
 constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
 constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.005;  // plain passes: at first, at most, per plain pass
 constexpr int64_t kTries = 4;                                         // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
-constexpr double kFollow = 0.07;  // how much one step teaches about what streams are worth: about the last ten count
+constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
 constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
 
 }  // namespace
@@ -40,8 +40,8 @@ void Calibration::learn(const Tree& tree, std::span<const int64_t> chosen) {
       if (tree[other].parent == row) predicted += exponential(tree[other].log_prob - tree[row].log_prob);
     if (predicted <= 0.0) break;
     row = tree.child(row, chosen[d]);
-    seen_[d].hits = kForget * seen_[d].hits + (row > 0);
-    seen_[d].predicted = kForget * seen_[d].predicted + std::min(predicted, 1.0);
+    seen_[d].hits = kForgetSteps * seen_[d].hits + (row > 0);
+    seen_[d].predicted = kForgetSteps * seen_[d].predicted + std::min(predicted, 1.0);
     if (row == 0) break;
   }
   update();
@@ -199,7 +199,7 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
 // What a step with streams gained. Streams that do not pay are left alone for a while.
 void Plan::judge(double gain) {
   ++tries_;
-  worth_ += std::max(kFollow, 1.0 / static_cast<double>(tries_)) * (gain - worth_);
+  worth_ += std::max(kLearn, 1.0 / static_cast<double>(tries_)) * (gain - worth_);
   if (tries_ < kTries) return;
   if (worth_ > rate() * price())
     back_off_ = kBackOff;

@@ -15,8 +15,6 @@ constexpr const char* kOffByRequest = "off by request";
 constexpr const char* kNoVerify = "no verify methods in this bundle";
 constexpr const char *kStop = "stop", *kLength = "length", *kContext = "context", *kStopped = "stopped";
 
-[[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
-
 double system_clock(void*) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -12,6 +12,7 @@
 #include "numbers.h"
 #include "session.h"
 
+using streamfuse::bad;
 using streamfuse::Failure;
 using streamfuse::guarded;
 
@@ -26,8 +27,6 @@ struct sf_session {
 };
 
 namespace {
-
-[[noreturn]] void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
 template <typename Body>
 int on(sf_session* handle, Body body) noexcept {

@@ -47,7 +47,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-std::string field(const char* name, int64_t value) { return quoted(name) + ": " + std::to_string(value); }
+std::string entry(const char* name, int64_t value) { return quoted(name) + ": " + std::to_string(value); }
 std::string flag(const char* name, bool value) { return quoted(name) + (value ? ": true" : ": false"); }
 
 std::string joined(const std::vector<std::string>& parts) {
@@ -183,19 +183,19 @@ std::string Program::describe() const {
   std::vector<std::string> methods, constants;
   for (const auto& [name, s] : signatures_)
     methods.push_back(quoted(name) + ": {" +
-                      joined({field("rows", s.rows), field("keep", s.keep), flag("logits", s.logits.has_value()),
-                              flag("streams", s.stream_ids.has_value()), field("carrying", s.carrying),
+                      joined({entry("rows", s.rows), entry("keep", s.keep), flag("logits", s.logits.has_value()),
+                              flag("streams", s.stream_ids.has_value()), entry("carrying", s.carrying),
                               flag("hidden", s.hidden.has_value())}) +
                       "}");
   for (const auto& [name, value] : constants_) constants.push_back(quoted(name) + ": " + value);
   return "{" +
-         joined({"\"methods\": {" + joined(methods) + "}", field("layers", shapes_.layers),
-                 field("kv_heads", shapes_.kv_heads), field("head_dim", shapes_.head_dim),
-                 field("capacity", shapes_.capacity), field("vocab_size", shapes_.vocab_size),
-                 field("num_streams", shapes_.num_streams), field("top_k", shapes_.top_k),
-                 "\"constants\": {" + joined(constants) + "}", field("threads", threads_),
+         joined({"\"methods\": {" + joined(methods) + "}", entry("layers", shapes_.layers),
+                 entry("kv_heads", shapes_.kv_heads), entry("head_dim", shapes_.head_dim),
+                 entry("capacity", shapes_.capacity), entry("vocab_size", shapes_.vocab_size),
+                 entry("num_streams", shapes_.num_streams), entry("top_k", shapes_.top_k),
+                 "\"constants\": {" + joined(constants) + "}", entry("threads", threads_),
                  quoted("instruction_set") + ": " + quoted(lane_kernels().name),
-                 field("cache_bytes", 2 * shapes_.layers * shapes_.capacity * shapes_.cache_row() * 4)}) +
+                 entry("cache_bytes", 2 * shapes_.layers * shapes_.capacity * shapes_.cache_row() * 4)}) +
          "}";
 }
 

@@ -10,7 +10,7 @@ namespace streamfuse {
 namespace {
 // Below these sharing out does not pay: two cores that write rows of one line of memory take it from each other.
 constexpr int64_t kSerialRows = 32;
-constexpr int64_t kSerialWork = 24000;  // values read for the adapters
+constexpr int64_t kSerialAdapters = 24000;  // values read for the adapters
 
 int64_t inner_work(const LowRank& adapter, int64_t rows, int64_t inputs) { return inputs * rows * adapter.inner(); }
 bool rounds_alone(const ProductInput& input) { return input.rows < kSerialRows; }
@@ -47,7 +47,7 @@ void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t
       lane_kernels().products->dots(x + row * inputs, adapter.down + first * inputs, last - first, inputs,
                                     inner + row * count + first);
   };
-  if (inner_work(adapter, rows, inputs) < kSerialWork)
+  if (inner_work(adapter, rows, inputs) < kSerialAdapters)
     columns(0, units, 0);
   else
     share_out(units, even_chunk(units), columns);
@@ -80,7 +80,7 @@ size_t prepared_bytes(const ProductInput& input) {
 }
 
 bool prepares_for_itself(const ProductInput& input) {
-  return rounds_alone(input) && inner_work(input.adapter, input.adapted_rows(), input.inputs) < kSerialWork;
+  return rounds_alone(input) && inner_work(input.adapter, input.adapted_rows(), input.inputs) < kSerialAdapters;
 }
 
 void prepare(const ProductInput& input, const Prepared& ready) {

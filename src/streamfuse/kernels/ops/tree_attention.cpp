@@ -13,7 +13,7 @@ namespace streamfuse {
 namespace {
 
 // Multiply-adds below which sharing out costs more than it saves (about a microsecond of work).
-constexpr int64_t kSerialWork = 30000;
+constexpr int64_t kSerialAttention = 30000;
 constexpr int64_t kMostRows = 4;
 
 // The visible rows of every row, back to back: row i has list[starts[i]] .. list[starts[i + 1]].
@@ -59,7 +59,7 @@ void tree_attention(const TreeAttention& args) {
   };
 
   const int64_t positions = args.cache_length * args.rows + static_cast<int64_t>(seen.list.size());
-  if (2 * positions * args.query_heads * args.head_dim < kSerialWork)
+  if (2 * positions * args.query_heads * args.head_dim < kSerialAttention)
     run_tasks(0, tasks, 0);
   else
     share_out(tasks, even_chunk(tasks), run_tasks);
