@@ -34,8 +34,8 @@ def cargo_build(
 ) -> Path:
     """Compile core/bundle into a static library, for this machine or for another one, and return its path.
 
-    `profile` is one of core/bundle/Cargo.toml: `release` is what ships, `quick` is for work on the crate.
-    `environment` is cargo's beside this process's own.
+    `profile` is one of core/bundle/Cargo.toml: `release` is what ships; `quick`, for work on the crate, optimizes
+    nothing. `environment` is cargo's beside this process's own.
     """
     if shutil.which("cargo") is None:
         raise BuildError(f"cargo, which core/bundle is built with, is not installed: {INSTALL}")
@@ -66,9 +66,7 @@ def build_mobile(out: Path | None = None, *, profile: str = "release", jobs: int
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m streamfuse.kernels.mobile", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=None, help="default: build/mobile beside the sources")
-    parser.add_argument(
-        "--profile", default="release", help="of core/bundle/Cargo.toml; quick: no link-time optimization"
-    )
+    parser.add_argument("--profile", default="release", help="of core/bundle/Cargo.toml; quick: no optimization")
     parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
     options = parser.parse_args()
     try:

@@ -47,16 +47,27 @@ def rust_library(build_dir: Path) -> Mapping[str, str]:
     return {f"CARGO_TARGET_{RUST_TARGET.upper().replace('-', '_')}_RUSTFLAGS": f"--sysroot={root / 'usr'}"}
 
 
-def build_mobile_arm(
+def build_bundle_arm(
     build_dir: Path | None = None, *, profile: str = "release", jobs: int | None = None, quiet: bool = False
 ) -> Path:
-    """Compile into `build_dir` (build/arm by default) and return libstreamfuse_jni.so, beside libstreamfuse.so.
+    """Compile core/bundle alone, which needs no package of Python's, and return the static library.
 
     `profile` is that of streamfuse.kernels.mobile.cargo_build.
     """
     build_dir = (build_dir or default_build_dir().with_name("arm")).resolve()
     library = rust_library(build_dir)
-    bundle = cargo_build(build_dir / "cargo", RUST_TARGET, profile=profile, environment=library, jobs=jobs, quiet=quiet)
+    return cargo_build(build_dir / "cargo", RUST_TARGET, profile=profile, environment=library, jobs=jobs, quiet=quiet)
+
+
+def build_mobile_arm(
+    build_dir: Path | None = None, *, profile: str = "release", jobs: int | None = None, quiet: bool = False
+) -> Path:
+    """Compile into `build_dir` (build/arm by default) and return libstreamfuse_jni.so, beside libstreamfuse.so.
+
+    `profile` is that of build_bundle_arm.
+    """
+    build_dir = (build_dir or default_build_dir().with_name("arm")).resolve()
+    bundle = build_bundle_arm(build_dir, profile=profile, jobs=jobs, quiet=quiet)
     options = {"STREAMFUSE_BUNDLE_LIBRARY": str(bundle)}
     build_arm(build_dir, targets=["streamfuse"], options=options, jobs=jobs, quiet=quiet)
     javac = shutil.which("javac")
