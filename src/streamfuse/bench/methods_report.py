@@ -1,0 +1,119 @@
+"""A comparison of methods as Markdown for the docs, and as one HTML page that needs nothing but itself.
+
+The object is the one that `streamfuse bench methods --json` prints.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from .methods_charts import costs, over_time
+from .methods_sample import sample_views
+from .methods_tables import (
+    PLAIN,
+    Result,
+    Table,
+    at,
+    computed_table,
+    data_sets,
+    devices,
+    items,
+    number,
+    passes_table,
+    results_table,
+)
+from .methods_views import acceptance, best_lossless, speedups
+from .report import ReportError
+
+_TEMPLATE = "methods_page.html"  # with its style sheet and script beside it, all in the wheel
+
+
+def to_markdown(result: Result) -> str:
+    """Where and how it was measured, then per data set a table of what was measured and one of what was computed."""
+    lines = [f"{_title(result)}. {'; '.join(facts(result))}.", ""]
+    if command := at(result, "command"):
+        lines += ["```text", str(command), "```", ""]
+    for data in data_sets(result):
+        prompts = number(at(result, "data", data, "prompts"))
+        lines += [f"### {data}" + (f" ({prompts:.0f} prompts)" if prompts else ""), ""]
+        lines += [*_markdown(results_table(result, data)), ""]
+        computed = computed_table(result, data)
+        if computed[1]:
+            lines += [
+                "Computed, not measured: times as fast as plain decoding, by the passes counted here and what a pass "
+                "costs on each device.",
+                "",
+                *_markdown(computed),
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def to_page(result: Result) -> str:
+    """The page: tables, charts and one answer, token by token; no address in it is loaded from elsewhere."""
+    view: dict[str, Any] = {
+        "title": _title(result),
+        "facts": facts(result),
+        "command": at(result, "command"),
+        "data": {data: number(at(result, "data", data, "prompts")) for data in data_sets(result)},
+        "methods": items(result, "methods"),
+        "devices": devices(result),
+        "baseline": PLAIN,
+        "best": best_lossless(result),
+        "speedups": speedups(result),
+        "acceptance": acceptance(result),
+        "costs": costs(result),
+        "over_time": over_time(result),
+        "sample": sample_views(result),
+        "tables": {data: results_table(result, data) for data in data_sets(result)},
+        "computed": {data: computed_table(result, data) for data in data_sets(result)},
+        "passes": passes_table(result),
+    }
+    return _template().render(view)
+
+
+def write_page(result: Result, path: Path) -> None:
+    """`to_page` as a file. ReportError where it cannot be written."""
+    page = to_page(result)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from None
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compiled once per process."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template(_TEMPLATE)
+
+
+def facts(result: Result) -> list[str]:
+    """Machine and settings, as far as they are known."""
+    found = []
+    cores = number(at(result, "machine", "cores"))
+    machine = [f"{cores:.0f} cores" if cores else "", str(at(result, "machine", "processor") or "")]
+    if any(machine):
+        found.append(" of ".join(filter(None, machine)))
+    for name, value in items(result, "machine").items():
+        if name not in ("processor", "cores") and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            found.append(f"{name.replace('_', ' ')} {value}")
+    found += [f"{name.replace('_', ' ')} {value}" for name, value in items(result, "settings").items()]
+    if peak := number(at(result, "memory", "peak_bytes")):
+        found.append(f"peak memory {peak / 1e6:,.0f} MB")
+    return found
+
+
+def _title(result: Result) -> str:
+    return f"Methods of speculative decoding: {at(result, 'model') or 'unknown model'}"
+
+
+def _markdown(table: Table) -> list[str]:
+    columns, rows = table
+    marks = ["---", *("---:" for _ in columns[1:])]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in (columns, marks, *rows)]
