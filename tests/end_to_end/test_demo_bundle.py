@@ -90,3 +90,29 @@ def test_a_prompt_longer_than_the_context_is_one_line() -> None:
 
 def test_inspect_reads_it() -> None:
     assert json.loads(streamfuse_command("inspect", str(BUNDLE), "--json").stdout)["format_version"] == 3
+
+
+def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:
+    data = tmp_path / "asked.jsonl"
+    data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS), encoding="utf-8")
+    files = [
+        "--markdown",
+        str(tmp_path / "t.md"),
+        "--answers",
+        str(tmp_path / "a"),
+        "--report",
+        str(tmp_path / "p.html"),
+    ]
+    done = streamfuse_command(
+        "bench", "methods", str(BUNDLE), "--data", f"asked={data}", "--lab", str(tmp_path / "lab"), "--methods",
+        "streams, ours; streams, as published; prompt look-up; n-gram table", "--quick", "--json", *files,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert {"plain", "streams, ours", "n-gram table", "plain, core", "streamfuse, core"} <= found["methods"].keys()
+    for name, method in found["methods"].items():
+        assert method["results"]["asked"]["equal_texts"], name
+    assert found["methods"]["streams, ours"]["results"]["asked"]["mean_accepted_tokens"] > 1.2
+    assert "| streams, ours |" in (tmp_path / "t.md").read_text(encoding="utf-8")
+    assert len((tmp_path / "a" / "asked" / "streams-ours.jsonl").read_text().splitlines()) == 2
+    assert "streams, as published" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "lab").exists(), "nothing is exported for methods that nobody asked for"
