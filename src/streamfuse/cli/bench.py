@@ -15,6 +15,7 @@ MEASURES = (
     "bench_quantization",
     "bench_scale",
     "bench_tasks",
+    "bench_theory",
 )
 
 

@@ -1,0 +1,65 @@
+"""`streamfuse bench theory`: when streams beat a draft model, by cost, and where measured points lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamfuse.runtime.strict_json import load_strict
+
+from . import options, tables
+from .console import out, print_json
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("theory")(theory)
+
+
+def theory(
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="What `streamfuse bench methods --json` printed.", show_default="none"),
+    ] = None,
+    report: options.ReportFile = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """The cost analysis of Speculative Streaming: speed-up over a draft model by cost and tokens, with own points.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench theory
+
+    streamfuse bench theory --measured methods.json --report theory.html
+    """
+    options.check_report(report)
+    from streamfuse.bench.theory import curve_rows, point_rows, points, theory_report, to_dict
+
+    result = {} if measured is None else _read(measured)
+    found = points(result)
+    if measured is not None and not found:
+        raise typer.BadParameter(
+            f"--measured {measured}: needs the methods 'draft model, chain' and 'streams, ours' with passes and costs"
+        )
+    if report is not None:
+        theory_report(found, result.get("model")).write(report)
+    if json_:
+        print_json(to_dict(found))
+        return
+    out.print(tables.figures(*curve_rows()))
+    if found:
+        out.print(tables.figures(*point_rows(found)))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """BadParameter, exit code 2, for what is not a file with a JSON object."""
+    try:
+        result = load_strict(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"--measured {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"--measured {file} is not JSON: {error}") from None
+    if not isinstance(result, dict):
+        raise typer.BadParameter(f"--measured {file} must hold one JSON object")
+    return result
