@@ -50,7 +50,12 @@ def measured() -> dict[str, Any]:
     result["costs"] = {"here": {"target: decode": 4.0, "target: verify_8": 8.0, "target: streams": 2.0,
                                 "draft model: decode": 1.0}}  # fmt: skip
     for name, ratio, rate, passes in (
-        ("draft model, chain", 2.0, 100.0, {"target: verify_8": 10, "draft model: decode": 40}),
+        (
+            "draft model, chain",
+            2.0,
+            100.0,
+            {"target: verify_8": 10, "draft model: decode": 40, "draft model: prefill": 2},
+        ),
         ("streams, ours", 2.5, 150.0, {"target: verify_8": 10, "target: streams": 10}),
     ):
         found = result["methods"][name]["results"]["e2e"]

@@ -12,7 +12,8 @@ from .methods_tables import Result, at, items, number
 
 TARGET = "target"
 # The words of drafters, each with its colour's place in the style sheet. Words that are not here take places in turn.
-_SOURCES = {"streams": 0, "lookup": 1, "ngram": 2, "table": 2, "draft": 3, "heads": 4, "self": 5}
+_SOURCES = {"streams": 0, "lookup": 1, "text": 1, "ngram": 2, "table": 2, "draft": 3, "model": 3, "heads": 4,
+            "self": 5, "itself": 5}  # fmt: skip
 _PLACES = 6
 _SAME_PASS = 0.05  # tokens closer than this share of a plain token's time came from one pass
 _VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "→"})

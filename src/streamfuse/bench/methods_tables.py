@@ -142,17 +142,21 @@ def computed_table(result: Result, data: str) -> Table:
 
 
 def passes_table(result: Result) -> Table:
-    """One row per kind of pass: milliseconds on each device, and in passes of that device's plain decoding."""
+    """One row per kind of pass: milliseconds here, and per device passes of its own plain decoding.
+
+    Costs of other devices may be in any unit, as computed ones are.
+    """
     costs = items(result, "costs")
     columns = ["pass"]
     for device in costs:
-        columns += [f"{place(device)}, ms", "in decodes"]
+        columns += ["this machine, ms", "in decodes"] if device == HERE else [f"{device}, in decodes"]
     rows = []
     for name in dict.fromkeys(name for device in costs for name in items(costs, device)):
         cells = [name]
         for device in costs:
             ms, decode = number(at(costs, device, name)), decode_ms(costs[device])
-            cells += [text_of(ms), NOTHING if ms is None or not decode else f"{ms / decode:.2f}"]
+            cells += [text_of(ms)] if device == HERE else []
+            cells.append(NOTHING if ms is None or not decode else f"{ms / decode:.2f}")
         rows.append(cells)
     return columns, rows
 

@@ -113,10 +113,12 @@ class _Rounds:
 
 
 def _rounds(found: Any, costs: Mapping[str, Any]) -> _Rounds | None:
-    """None where nothing ran, or where some pass has no cost."""
+    """None where nothing ran, or where some pass but those of prompts has no cost."""
     count = target_ms = draft_passes = draft_ms = 0.0
     for name, value in items(found, "passes").items():
         passes, ms = number(value) or 0.0, number(costs.get(name))
+        if name.endswith("prefill"):  # reads the prompt
+            continue
         if ms is None:
             return None
         if name.startswith(_DRAFT_PASS):
