@@ -69,7 +69,8 @@ def methods(
 
     streamfuse bench methods build/demo --data spec_bench/question.jsonl --data e2e_nlg/valid.jsonl --report page.html
     """
-    options.check_report(report)
+    options.check_place("--report", report)
+    options.check_place("--markdown", markdown)
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.methods import CORE_PLAIN, measure
     from streamfuse.bench.methods_answers import write_answers
