@@ -16,6 +16,7 @@ import pytest
 from fakes import ArithmeticBackend, decode_letters, greedy_after
 from streamfuse.bench.methods import DataSet, MethodsResult, measure
 from streamfuse.bench.methods_answers import write_answers
+from streamfuse.bench.methods_calibrate import accuracy, shapes
 from streamfuse.bench.methods_costs import DEVICES, computed_speedup, table
 from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
 from streamfuse.bench.tasks import TaskSettings
@@ -122,6 +123,26 @@ def test_lossy_methods_are_named_so_and_their_loss_is_measured(greedy: dict[str,
     assert lossy["lossless"] is False
     assert 0 <= lossy["results"]["letters"]["share_of_equal_tokens"] <= 1
     assert greedy["methods"]["streams, ours"]["results"]["letters"]["share_of_equal_tokens"] is None
+
+
+def test_calibration_finds_how_often_each_stream_and_rank_is_right() -> None:
+    """Streams that know the text are right at rank 0; those of accuracy 0 propose it at no rank of the best few."""
+    backend = ArithmeticBackend(SPEC, accuracy=16)
+    known = accuracy(backend, PROMPTS, given_parent=True, new_tokens=20)
+    assert known.shape == (4, 8)
+    np.testing.assert_array_equal(known[:, 0], 1)
+    assert not known[:, 1:].any()
+    wrong = accuracy(ArithmeticBackend(SPEC, accuracy=0), PROMPTS, given_parent=False, new_tokens=20)
+    assert not wrong[:, 0].any()
+    with pytest.raises(ValueError, match="no answer to calibrate with is longer than 4 tokens"):
+        accuracy(backend, PROMPTS, given_parent=True, new_tokens=4)
+
+
+def test_calibrated_trees_are_chains_where_the_first_rank_is_always_right() -> None:
+    made = parts(accuracy=16)
+    made.shapes = shapes(made, PROMPTS, 5)
+    assert made.shapes[STREAMS] == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))
+    assert {"streams, Sequoia's tree", "Medusa heads, calibrated tree"} <= {one.name for one in chosen(made, 0.0)}
 
 
 def test_what_cannot_run_here_is_left_out_and_unknown_names_are_refused() -> None:

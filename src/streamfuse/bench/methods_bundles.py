@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def prepare(target: Bundle, folder: Path, rivals: Sequence[str], progress: Progr
             folder / name, model=str(checkpoint), **options, **sizes,
             progress=lambda line, name=name: progress(f"exporting {name}: {line}"),  # type: ignore[misc]
         )  # fmt: skip
+    shutil.rmtree(folder / "draft-checkpoint", ignore_errors=True)
 
 
 def sublayers_left_out() -> list[str]:

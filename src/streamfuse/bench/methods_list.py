@@ -26,7 +26,7 @@ from streamfuse.lab.drafters.table import TableDrafter
 from streamfuse.lab.drafters.tree import TreeDrafter
 from streamfuse.lab.growth import ShapedDrafter, our_tree, parallel_tree, static_tree
 from streamfuse.lab.proposal import How
-from streamfuse.lab.trees import cartesian_shape
+from streamfuse.lab.trees import Shape, cartesian_shape
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.reference.draft import Drafter, DraftTables
@@ -34,6 +34,8 @@ from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.ngram_table import NgramTable
 
 STREAMS, MEDUSA, BLOCKWISE, SELF, DRAFT = "streams", "medusa", "blockwise", "self", "draft"
+CALIBRATION = "calibration"
+WIDTH = 8  # nodes verified at most, the root counted
 BASELINE, TARGET = "plain", "target"
 STREAMS_OF = {  # names of the passes that give streams or heads, by bundle
     STREAMS: f"{TARGET}: streams",
@@ -54,12 +56,14 @@ class Parts:
         tables: of the bundle with streams.
         draft: the small model of its own, and the target without some of its sub-layers; None: not here.
         itself: the latter.
+        shapes: static trees by bundle, from calibration; empty: nothing was calibrated.
     """
 
     backends: Mapping[str, Backend]
     tables: DraftTables
     draft: DraftModel | None = None
     itself: DraftModel | None = None
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
     @property
     def ngrams(self) -> NgramTable:
@@ -81,7 +85,7 @@ class Method:
         make: a drafter, of the run's parts and the request's sampling; None decodes plainly.
         acceptor: what decides.
         width: nodes verified at most, the root counted.
-        needs: parts beside the bundle's backend: `DRAFT`.
+        needs: parts beside the bundle's backend: `DRAFT`, `CALIBRATION`.
         sampled: whether it says something new only where texts are sampled (True), greedy (False), or both (None).
         reads_streams: whether the drafter reads streams (or heads), so that their pass is run.
     """
@@ -94,7 +98,7 @@ class Method:
     make: Callable[[Parts, SamplingConfig], Drafter] | None
     acceptor: Callable[[], NamedAcceptor] = Match
     bundle: str = STREAMS
-    width: int = 8
+    width: int = WIDTH
     needs: tuple[str, ...] = ()
     sampled: bool | None = None
     reads_streams: bool = False
@@ -129,17 +133,23 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         "streams, as published", "no parent term, full tree of the two best candidates", _STREAMING, "streams",
-        "full, 2 x 2", _streams(lambda parts: static_tree(cartesian_shape((2, 2, 2, 2), 8))), reads_streams=True,
+        "full, 2 x 2", _streams(lambda parts: static_tree(cartesian_shape((2, 2, 2, 2), WIDTH))), reads_streams=True,
     ),
     Method("Medusa heads", "4 heads, tree from their live probabilities", _MEDUSA, "heads", "best first", _BEST,
            bundle=MEDUSA, reads_streams=True),
+    Method("streams, Sequoia's tree", "no parent term, the best static tree for the acceptance that was measured",
+           "Chen et al., 2024, arXiv 2402.12374", "streams", "Sequoia",
+           _streams(lambda parts: static_tree(parts.shapes[STREAMS])), needs=(CALIBRATION,), reads_streams=True),
+    Method("Medusa heads, calibrated tree", "the same heads, a static tree by the paper's greedy rule", _MEDUSA,
+           "heads", "greedy, calibrated", _streams(lambda parts: static_tree(parts.shapes[MEDUSA])), bundle=MEDUSA,
+           needs=(CALIBRATION,), reads_streams=True),
     Method("Medusa heads, typical acceptance", "the same, accepted by typical acceptance", _MEDUSA, "heads",
            "best first", _BEST, TypicalAcceptor, MEDUSA, reads_streams=True, sampled=True),
     Method("blockwise heads", "4 heads, a chain of each head's best token, exact", _STERN, "heads", "chain",
-           _streams(lambda parts: static_tree(cartesian_shape((1, 1, 1, 1), 8))), BlockwiseAcceptor, BLOCKWISE,
+           _streams(lambda parts: static_tree(cartesian_shape((1, 1, 1, 1), WIDTH))), BlockwiseAcceptor, BLOCKWISE,
            reads_streams=True, sampled=False),
     Method("blockwise heads, top 2", "the same, accepted where the target's two best tokens have it", _STERN, "heads",
-           "chain", _streams(lambda parts: static_tree(cartesian_shape((1, 1, 1, 1), 8))),
+           "chain", _streams(lambda parts: static_tree(cartesian_shape((1, 1, 1, 1), WIDTH))),
            lambda: BlockwiseAcceptor(TopK(2)), BLOCKWISE, reads_streams=True, sampled=False),
     Method("draft model, chain", "a small model of its own, 4 tokens", _LEVIATHAN, "model", "chain",
            lambda parts, sampling: ChainDrafter(_model(parts), sampling, length=4), SpeculativeAcceptor,
@@ -183,7 +193,7 @@ def chosen(parts: Parts, temperature: float, names: Sequence[str] | None = None)
 
     ValueError for a name that no method has.
     """
-    here = {DRAFT} if parts.draft is not None else set()
+    here = {name for name, there in ((DRAFT, parts.draft), (CALIBRATION, parts.shapes)) if there}
     return [
         method
         for method in named(names)

@@ -75,11 +75,13 @@ def methods(
     from streamfuse.bench.methods import CORE_PLAIN, measure
     from streamfuse.bench.methods_answers import write_answers
     from streamfuse.bench.methods_bundles import missing, opened, prepare
+    from streamfuse.bench.methods_calibrate import shapes
     from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
-    from streamfuse.bench.methods_list import chosen
+    from streamfuse.bench.methods_list import WIDTH, chosen
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
+    from streamfuse.export.calibrate import questions
 
     if quick:
         limit, max_new_tokens, repetitions = QUICK_PROMPTS, QUICK_TOKENS, 1
@@ -92,6 +94,8 @@ def methods(
             say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
             prepare(model.bundle, lab, waiting, status.update)
         with opened(model.bundle, lab, threads) as here:
+            status.update("calibrating static trees")
+            here.parts.shapes = shapes(here.parts, questions(model.text), WIDTH)
             used = engine_threads(session.backend)
             bandwidth = ReadBandwidth(used)
             facts = {
@@ -100,7 +104,7 @@ def methods(
                 "command": f"streamfuse bench methods {bundle} " + " ".join(f"--data {said}" for said in data),
                 "settings": {
                     "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
-                    "seed": seed, "width": 8,
+                    "seed": seed, "width": WIDTH,
                 },
             }  # fmt: skip
             core: dict[str, Any] = {
