@@ -28,6 +28,11 @@ class DraftModel:
         self.backend, self.passes = backend, Counter[str]()
         self._tokens: list[int] = []  # whose keys and values the cache holds
 
+    def use(self, backend: Backend) -> None:
+        """Draft on another engine from now on; the one before is closed."""
+        self.backend.close()
+        self.backend, self._tokens = backend, []
+
     def begin(self, tokens: Sequence[int]) -> None:
         """Make the cache hold all tokens but the last, which `step` or `tree` take next."""
         wanted = list(tokens[:-1])
