@@ -85,33 +85,19 @@ class MethodsResult:
         return {"results": results, "computed": computed}
 
     def _result(self, name: str, data: DataSet, lossless: bool) -> dict[str, Any]:
-        task, answers = self.tasks[data.name], self.answers(name, data.name)
+        task = self.tasks[data.name]
         baseline = CORE_PLAIN if name in self.core else BASELINE
         ratio, rate = task.ratio(name, baseline), task.rates[name]
         assert ratio is not None, "the baseline always runs"
-        said = [answer.statistics or {} for answer in answers]
-        tokens, passes = sum(len(a.token_ids) for a in answers), sum(one["target_forward_passes"] for one in said)
-        plain = [answer.token_ids for answer in self.answers(BASELINE, data.name)]
-        kept = [_common(a.token_ids, b) / max(len(b), 1) for a, b in zip(answers, plain, strict=True)]
-        equal = [a.token_ids == b for a, b in zip(answers, plain, strict=True)]
-        counted = Counter[str]()
-        for one in said:
-            counted.update(one["passes"])
+        before = [one.name for one in self.data].index(data.name)
+        tokens = sum(len(a.token_ids) for one in self.data[:before] for a in self.answers(name, one.name))
+        own, plain = self.answers(name, data.name), self.answers(BASELINE, data.name)
         return {
-            "call_reduction_ratio": (tokens - len(answers)) / max(passes - len(answers), 1),
-            "mean_accepted_tokens": tokens / max(passes, 1),
+            **figures(data, own, plain, self.text, lossless, tokens),
             "tokens_per_second": rate.value,
             "tokens_per_second_interval": rate.interval,
             "speedup": ratio.value,
             "speedup_interval": ratio.interval,
-            "first_token_ms": float(np.median([one["first_token_ms"] for one in said])),
-            "equal_texts": all(equal),
-            "share_of_equal_tokens": None if lossless else float(np.mean(kept)),
-            "quality": quality(data.samples, [self.text.decode(list(a.token_ids)) for a in answers]) or None,
-            "acceptance": _acceptance(said),
-            "passes": dict(counted),
-            "generated_tokens": tokens,
-            "over_time": None,
         }
 
     def _sample(self) -> dict[str, Any]:
@@ -127,6 +113,43 @@ class MethodsResult:
                 name: _lane(self.answers(name, first.name)[0], self.text, word) for name, word in drafters.items()
             },
         }
+
+
+def figures(
+    data: DataSet,
+    answers: Sequence[Answer],
+    plain: Sequence[Answer],
+    text: TextIO,
+    lossless: bool,
+    tokens_before: int = 0,
+) -> dict[str, Any]:
+    """What the answers to a data set say, but for speed.
+
+    Args:
+        plain: those of plain decoding.
+        tokens_before: tokens that the method wrote in the data sets before this one, for `over_time`.
+    """
+    said = [answer.statistics or {} for answer in answers]
+    lengths, passes = [len(a.token_ids) for a in answers], [one["target_forward_passes"] for one in said]
+    kept = [_common(a.token_ids, b.token_ids) / max(len(b.token_ids), 1) for a, b in zip(answers, plain, strict=True)]
+    counted = Counter[str]()
+    for one in said:
+        counted.update(one["passes"])
+    return {
+        "call_reduction_ratio": (sum(lengths) - len(answers)) / max(sum(passes) - len(answers), 1),
+        "mean_accepted_tokens": sum(lengths) / max(sum(passes), 1),
+        "first_token_ms": float(np.median([one["first_token_ms"] for one in said])),
+        "equal_texts": all(a.token_ids == b.token_ids for a, b in zip(answers, plain, strict=True)),
+        "share_of_equal_tokens": None if lossless else float(np.mean(kept)),
+        "quality": quality(data.samples, [text.decode(list(a.token_ids)) for a in answers]) or None,
+        "acceptance": _acceptance(said),
+        "passes": dict(counted),
+        "generated_tokens": sum(lengths),
+        "over_time": [
+            [tokens_before + written, length / max(count, 1)]
+            for written, length, count in zip(np.cumsum(lengths).tolist(), lengths, passes, strict=True)
+        ],
+    }
 
 
 _CORE_ROW = {"source": "this project", "drafter": "streams, n-grams, look-up", "acceptor": "match", "tree": "planned",

@@ -20,7 +20,7 @@ from .methods_list import BLOCKWISE, DRAFT, MEDUSA, METHODS, SELF, STREAMS, Part
 
 RIVALS = (MEDUSA, BLOCKWISE, SELF, DRAFT)
 ADAPTERS = {name: f"rival-{name}" for name in (MEDUSA, BLOCKWISE, DRAFT)}
-_DRAFT_LAYERS = 4  # of the draft model whose adapter ships
+DRAFT_LAYERS = 4  # of the draft model whose adapter ships
 
 Progress = Callable[[str], None]
 
@@ -60,7 +60,7 @@ def prepare(target: Bundle, folder: Path, rivals: Sequence[str], progress: Progr
             options["draft_skip"] = tuple(sublayers_left_out())
         elif name == DRAFT:
             small = folder / "draft-checkpoint"
-            write_first_layers(checkpoint, _DRAFT_LAYERS, small)
+            write_first_layers(checkpoint, DRAFT_LAYERS, small)
             checkpoint, options = small, {"adapter": ADAPTERS[DRAFT], "merge_adapter": "on", "prune_keep": max(widths)}
         else:
             options = {"adapter": ADAPTERS[name], "prune_keep": max(widths)}

@@ -37,6 +37,7 @@ STREAMS, MEDUSA, BLOCKWISE, SELF, DRAFT = "streams", "medusa", "blockwise", "sel
 CALIBRATION = "calibration"
 WIDTH = 8  # nodes verified at most, the root counted
 BASELINE, TARGET = "plain", "target"
+ONLINE, LEARNS = "draft model, online", "draft model, chain"  # the method that learns, and whose draft it begins as
 STREAMS_OF = {  # names of the passes that give streams or heads, by bundle
     STREAMS: f"{TARGET}: streams",
     MEDUSA: "Medusa heads: streams",

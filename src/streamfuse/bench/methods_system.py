@@ -104,6 +104,7 @@ class LoopSystem:
         width: nodes of a tree at most, the root counted; 1 decodes plainly.
         streams: name of the pass that gives streams or heads; None: the drafter reads none.
         own_passes: how often models of the drafter's own have run so far.
+        observe: sees every pass too.
     """
 
     def __init__(
@@ -115,10 +116,11 @@ class LoopSystem:
         width: int,
         streams: str | None = None,
         own_passes: Callable[[], Counter[str]] = Counter,
+        observe: Callable[[Round], None] = lambda one: None,
     ) -> None:
         self.name, self.width = name, width
         self._backend, self._make, self._acceptor = backend, make_drafter, acceptor
-        self._streams, self._own = streams, own_passes
+        self._streams, self._own, self._observe = streams, own_passes, observe
 
     def answer(self, request: Request) -> Answer:
         """The clock runs from the pass of the last prompt token on, as that of every other system."""
@@ -135,10 +137,12 @@ class LoopSystem:
         def since() -> float:
             return 1000 * (time.perf_counter() - started)
 
-        loop = Loop(
-            Counted(self._backend, self._streams, passes), list(request.prompt_ids), config, drafter, self._acceptor,
-            observe=lambda one: tally.add(one, since()),
-        )  # fmt: skip
+        def see(one: Round) -> None:
+            tally.add(one, since())
+            self._observe(one)
+
+        counted = Counted(self._backend, self._streams, passes)
+        loop = Loop(counted, list(request.prompt_ids), config, drafter, self._acceptor, observe=see)
         loop.prefill()
         prefill_ms = since()
         first_ms, tokens = 0.0, []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfuse.api import Model
+from streamfuse.extras import need
 
 from . import options, tables
 from .console import err, out, print_json, say
@@ -77,7 +78,7 @@ def methods(
     from streamfuse.bench.methods_bundles import missing, opened, prepare
     from streamfuse.bench.methods_calibrate import shapes
     from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
-    from streamfuse.bench.methods_list import WIDTH, chosen
+    from streamfuse.bench.methods_list import DRAFT, LEARNS, ONLINE, STREAMS, WIDTH, chosen
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
@@ -88,7 +89,12 @@ def methods(
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     model = Model(bundle, threads=threads, cost_cache=False)
     sets = [_data_set(said, model, limit, max_new_tokens) for said in data]
-    names = None if only is None else tuple(name.strip() for name in only.split(";"))
+    names = None if only is None else [name.strip() for name in only.split(";")]
+    online = names is None or ONLINE in names
+    if names is not None and online:
+        names = [name for name in names if name != ONLINE] + [LEARNS]
+    if online:
+        need("export")
     with err.status("opening") as status, loaded(model, text=False) as session:
         if waiting := missing(lab, names):
             say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
@@ -117,6 +123,14 @@ def methods(
                 progress=status.update,
             )  # fmt: skip
             result = measured.to_dict()
+            if online:
+                from streamfuse.bench import methods_online
+
+                name, extra = model.manifest.model.name, here.extra[LEARNS]
+                with methods_online.opened(name, lab / DRAFT / "model.pte") as learning:
+                    result["methods"][ONLINE] = methods_online.row(
+                        learning, here.parts.backends[STREAMS], measured, settings, extra, status.update
+                    )
     if answers is not None:
         write_answers(measured, answers)
     if markdown is not None:
@@ -155,12 +169,12 @@ def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]
     rows = []
     for name, method in result["methods"].items():
         one = method["results"][data]
-        low, high = one["speedup_interval"]
+        interval = one["speedup_interval"]
         kept = "yes" if method["lossless"] else f"LOSSY, {one['share_of_equal_tokens']:.0%} of plain's text"
         if method["lossless"] and one["equal_texts"] is False and result["settings"]["temperature"] == 0:
             kept = "TEXTS DIFFER"
         rows.append(
             [name, f"{one['mean_accepted_tokens']:.2f}", f"{one['tokens_per_second']:.1f}", f"{one['speedup']:.2f}",
-             f"{low:.2f}-{high:.2f}", kept]
+             "-" if interval is None else f"{interval[0]:.2f}-{interval[1]:.2f}", kept]
         )  # fmt: skip
     return columns, rows
