@@ -55,8 +55,8 @@ class Parts:
     Attributes:
         backends: engines by bundle: `STREAMS`, `MEDUSA`, `BLOCKWISE`, `SELF`; all have the target's own weights.
         tables: of the bundle with streams.
-        draft: the small model of its own, and the target without some of its sub-layers; None: not here.
-        itself: the latter.
+        draft: the small model of its own; None: not here.
+        itself: the target without some of its sub-layers; None: not here.
         shapes: static trees by bundle, from calibration; empty: nothing was calibrated.
     """
 
@@ -103,7 +103,6 @@ class Method:
     needs: tuple[str, ...] = ()
     sampled: bool | None = None
     reads_streams: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lossless(self) -> bool:
@@ -116,7 +115,7 @@ def _model(parts: Parts) -> DraftModel:
 
 
 def _itself(parts: Parts) -> DraftModel:
-    assert parts.itself is not None, "likewise"
+    assert parts.itself is not None, "self-speculation is left out where the bundle has no method `draft`"
     return parts.itself
 
 
