@@ -200,7 +200,7 @@ def test_the_threshold_of_typical_acceptance_falls_with_the_entropy() -> None:
         (Within(1), [False, True, True, True], 0.6),
         (Within(1, lambda a, b: 2 * abs(a - b)), [False, False, True, False], 0.0),
     ],
-    ids=str,
+    ids=["exact", "best", "best 2", "within 1", "within 1, another distance"],
 )
 def test_blockwise_criteria_pass_and_lose_what_they_say(criterion: object, passed: list[bool], lost: float) -> None:
     p, q = np.array([0.3, 0.1, 0.4, 0.2]), np.array([0.1, 0.2, 0.3, 0.4])
