@@ -141,7 +141,10 @@ def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="stream_nodes must be as many as are kept for this adapter"):
         preview(plan_for(bare, tmp_path / "bundle", prune_keep=12))
     plan = plan_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes="all")
-    assert preview(plan).parts["streams"].parameters > 0
+    pruned = write_checkpoint(tmp_path / "pruned", tiny_model({"pruner_rank": 2}))
+    without, with_pruner = (preview(replace(plan, model=one[0], adapter=one[1])) for one in (bare, pruned))
+    of_pruner = 2 * 64 * 2 + 2  # a low-rank map of the hidden size, slope and offset
+    assert with_pruner.parts["streams"].parameters - without.parts["streams"].parameters == of_pruner
 
 
 def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
@@ -476,8 +479,10 @@ def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_tunes_the_base_is_previewed_without_numbers(tmp_path: Path) -> None:
-    own = write_checkpoint(tmp_path / "tuned", tiny_model({"base_rank": 2, "base_layers": 2}))
-    assert preview(plan_for(own, tmp_path / "bundle")).weight_bytes > 0
+    model = tiny_model({"base_rank": 2, "base_layers": 2})
+    plan = plan_for(write_checkpoint(tmp_path / "tuned", model), tmp_path / "bundle")
+    plain = plan_for(write_checkpoint(tmp_path / "plain", tiny_model()), tmp_path / "bundle")
+    assert preview(plan).weight_bytes == preview(plain).weight_bytes  # what tunes the base is merged into its weights
 
 
 @pytest.mark.parametrize("capacity", [32, 128])
