@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.text_io import TextIO
 from streamfuse.train.formats import Sample
 
@@ -229,20 +230,7 @@ def _system(method: Method, parts: Parts) -> LoopSystem:
     streams = STREAMS_OF[method.bundle] if method.reads_streams else None
 
     def make(sampling: Any) -> Any:
-        return _Nothing() if method.make is None else method.make(parts, sampling)
+        return StreamDrafter() if method.make is None else method.make(parts, sampling)
 
     backend = parts.backends[method.bundle]
     return LoopSystem(method.name, backend, make, method.acceptor(), method.width, streams, parts.passes)
-
-
-class _Nothing:
-    """The drafter of plain decoding, which is never asked."""
-
-    def reset(self) -> None:
-        pass
-
-    def learn(self, output: Any, index: int) -> None:
-        pass
-
-    def draft(self, tokens: Sequence[int], width: int, depth: int) -> Any:
-        raise AssertionError("plain decoding drafts nothing")
