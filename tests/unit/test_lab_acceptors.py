@@ -277,6 +277,8 @@ def pairs(temperature: float) -> np.ndarray:
 SAMPLED = [
     pytest.param(SpeculativeAcceptor(), How.INDEPENDENT, 1, MODEL, id="speculative sampling"),
     pytest.param(SpecTrAcceptor(), How.INDEPENDENT, 2, MODEL, id="SpecTr"),
+    pytest.param(SpecInferAcceptor(), How.INDEPENDENT, 2, MODEL, id="SpecInfer"),
+    pytest.param(TransportAcceptor(), How.INDEPENDENT, 2, MODEL, id="optimal transport"),
     pytest.param(CertainAcceptor(), How.CHOSEN, 2, MODEL, id="EAGLE-2"),
     pytest.param(SequoiaAcceptor(), How.WITHOUT_REPLACEMENT, 3, PRUNING, id="Sequoia, pruned"),
 ]
