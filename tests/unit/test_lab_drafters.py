@@ -5,6 +5,7 @@ Run: python -m pytest tests/unit/test_lab_drafters.py
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
 from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import PlanError
 from streamfuse.export.preview import preview
+from streamfuse.lab import layer_skip
 from streamfuse.lab.acceptors import CertainAcceptor, Match, NamedAcceptor, SequoiaAcceptor, SpecTrAcceptor
 from streamfuse.lab.acceptors import SpeculativeAcceptor as Speculative
 from streamfuse.lab.drafters.chain import AdaptiveExit, ChainDrafter
@@ -192,6 +194,39 @@ def test_expected_speedup_is_leviathans_for_the_best_length() -> None:
     assert expected_speedup(0.8, 0.1, 1.0, longest=1) == pytest.approx(1.8 / 1.1)
     by_length = [(1 - 0.8 ** (g + 1)) / (0.2 * (g * 0.1 + 1)) for g in range(1, 9)]
     assert expected_speedup(0.8, 0.1, 1.0) == pytest.approx(max(by_length))
+
+
+def test_a_search_for_sub_layers_writes_its_choice_and_goes_on_where_it_stopped(
+    checkpoint: Path, model: StreamFused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "answers.jsonl", tmp_path / "found" / "self.json"
+    row = {"id": 0, "source": "test", "prompt": "", "input_ids": TEXT[:5], "completion_ids": TEXT[5:]}
+    data.write_text(json.dumps(row) + "\n")
+    words = [str(out), "--model", str(checkpoint), "--data", str(data), "--verify", "1.5"]
+    layer_skip.main([*words, "--trials", "4"])
+    first = json.loads(out.read_text())
+    assert set(first["skip"]) < {f"{kind}.{i}" for i in range(3) for kind in ("attention", "mlp")}
+    assert first["agreement"] == pytest.approx(agreement(model.base, [(list(TEXT), 5)], first["skip"]), abs=1e-4)
+    expected = expected_speedup(first["agreement"], first["cost"], verify=1.5)
+    assert first["speedup"] == pytest.approx(expected, abs=1e-3)
+    assert (first["model"], first["trials"], first["answers"], first["seed"]) == (str(checkpoint), 4, 16, 0)
+
+    seen: list[int] = []
+    base, texts = load_base(checkpoint), [(list(TEXT), 5)]
+    journal = tmp_path / "found" / "self.json.journal"
+    again = layer_skip.search(base, texts, 7, 1.5, journal=journal, progress=lambda done, best: seen.append(done))
+    assert seen == [4, 5, 6, 7]
+    assert again.speedup >= first["speedup"] - 1e-4
+    assert [path.name for path in out.parent.iterdir() if path.suffix == ".tmp"] == []
+
+    capsys.readouterr()
+    for more, sentence in (
+        (["--trials", "0"], "--trials must be at least 1, not 0"),
+        (["--data", str(tmp_path / "none.jsonl")], "none.jsonl: no such file"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            layer_skip.main([*words, *more])
+        assert sentence in str(stopped.value) + capsys.readouterr().err
 
 
 def test_the_first_layers_are_a_checkpoint_of_their_own(checkpoint: Path, model: StreamFused, tmp_path: Path) -> None:

@@ -2,27 +2,41 @@
 
 The authors search with Bayesian optimisation for the tokens per second of a few prompts. Here the search is the same
 (Optuna's TPE sampler), and its objective is computed from two things that need no export: how often the shorter model
-agrees with the text, and what share of a pass it costs.
+agrees with the text, and what share of a pass it costs. `python -m streamfuse.lab.layer_skip` searches over the answers
+that `streamfuse distill` wrote.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
+import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from streamfuse.extras import need
-from streamfuse.model.config import ModelConfig
+from streamfuse.durable import replace_file
+from streamfuse.extras import MissingExtra, need
+from streamfuse.model.checkpoint import load_base
+from streamfuse.model.config import CheckpointError, ModelConfig
+from streamfuse.model.pull import resolve_model
 from streamfuse.model.transformer import Transformer, attend_causal
+from streamfuse.train.formats import DataError
+from streamfuse.train.readers import read_samples, spread
 
 if TYPE_CHECKING:
     import optuna
 
 LONGEST = 8  # tokens drafted at most
+TRIALS, ANSWERS = 200, 16
+VERIFY = 1.33  # what verifying a chain costs over a plain pass
 _KINDS = ("attention", "mlp")
+Text = tuple[list[int], int]  # token ids, and where the model's answer begins in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ def cost_of(config: ModelConfig, skip: Sequence[str]) -> float:
 
 
 @torch.inference_mode()
-def agreement(base: Transformer, texts: Sequence[tuple[list[int], int]], skip: Sequence[str]) -> float:
+def agreement(base: Transformer, texts: Sequence[Text], skip: Sequence[str]) -> float:
     """Share of the tokens of `texts` from each one's start on that the model without `skip` would draft."""
     left_out, hits, total = set(skip), 0, 0
     for ids, start in texts:
@@ -82,42 +96,125 @@ def agreement(base: Transformer, texts: Sequence[tuple[list[int], int]], skip: S
 
 def search(
     base: Transformer,
-    texts: Sequence[tuple[list[int], int]],
-    trials: int = 200,
-    verify: float = 1.33,
+    texts: Sequence[Text],
+    trials: int = TRIALS,
+    verify: float = VERIFY,
     seed: int = 0,
+    journal: Path | None = None,
     progress: Callable[[int, Choice], None] = lambda done, best: None,
 ) -> Choice:
-    """The best sub-layers to leave out, over the model's own greedy texts (token ids, where its answer begins).
+    """The best sub-layers to leave out, over the model's own greedy texts.
 
     Args:
+        trials: in all, those that `journal` has included.
         verify: what verifying a chain costs over a plain pass.
-        progress: gets the number of trials done and the best choice so far.
+        journal: file that every trial is written to as it ends. A search of the same model, texts, `verify` and `seed`
+            goes on from there; it draws other numbers than one that was never stopped.
+        progress: gets the number of trials done and the best choice so far, first before the first trial of this run
+            where the journal has some.
 
     Raises:
         MissingExtra: Optuna is not installed.
     """
     need("layer-skip")
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [f"{kind}.{i}" for i in range(base.config.num_layers) for kind in _KINDS]
-    best = Choice((), 1.0, 1.0, 0.0)
 
     def measure(trial: optuna.Trial) -> float:
-        nonlocal best
         skip = tuple(name for name in names if trial.suggest_float(name, 0.0, 1.0) > 0.5)  # as the authors draw them
         if len(skip) == len(names):
             return 0.0
         share, cost = agreement(base, texts, skip), cost_of(base.config, skip)
         found = Choice(skip, share, cost, expected_speedup(share, cost, verify))
-        best = max(best, found, key=lambda choice: choice.speedup)
-        progress(trial.number + 1, best)
+        trial.set_user_attr("choice", asdict(found))
         return found.speedup
 
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    middle = range(base.config.num_layers // 3, base.config.num_layers - 2)
-    for part in (middle[::2], middle[::3], middle[::4]):
-        study.enqueue_trial({name: float(int(name.split(".")[1]) in part) for name in names})
-    study.optimize(measure, n_trials=trials)
-    return best
+    def done() -> list[optuna.trial.FrozenTrial]:
+        return study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+
+    def best() -> Choice:
+        found = [one.user_attrs["choice"] for one in done() if "choice" in one.user_attrs]
+        choices = [Choice(**{**one, "skip": tuple(one["skip"])}) for one in found]
+        return max(choices, key=lambda choice: choice.speedup, default=Choice((), 1.0, 1.0, 0.0))
+
+    storage = None if journal is None else optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+    name = _digest(base, texts, verify, seed)
+    study = optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
+    before = len(done())
+    study.sampler = optuna.samplers.TPESampler(seed=seed + before)
+    if before:
+        progress(before, best())
+    elif not study.trials:
+        middle = range(base.config.num_layers // 3, base.config.num_layers - 2)
+        for part in (middle[::2], middle[::3], middle[::4]):
+            study.enqueue_trial({name: float(int(name.split(".")[1]) in part) for name in names})
+    study.optimize(measure, max(trials - before, 0), callbacks=[lambda *_: progress(len(done()), best())])
+    return best()
+
+
+def _digest(base: Transformer, texts: Sequence[Text], verify: float, seed: int) -> str:
+    """Name of a search: what two of them must share for one to go on where the other stopped."""
+    norm = base.norm.weight.float().numpy().tobytes()  # no two models end in the same one
+    return hashlib.sha256(norm + repr((base.config, list(texts), verify, seed)).encode()).hexdigest()
+
+
+def read_texts(path: Path, limit: int) -> list[Text]:
+    """`limit` answers of a file of `streamfuse distill`, evenly from all. DataError for any other file."""
+    found = [sample.ids for sample in spread(read_samples(path, "distilled"), limit)]
+    return [(one.input_ids, one.start) for one in found if one is not None]
+
+
+def write(choice: Choice, facts: dict[str, Any], path: Path) -> None:
+    """`choice` and what it was found with as JSON, in one step."""
+    said = asdict(choice)
+    said |= {name: round(said[name], 4) for name in ("agreement", "cost", "speedup")}
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps({**said, **facts}, indent=2) + "\n", encoding="utf-8")
+    replace_file(temporary, path)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    parser = argparse.ArgumentParser(prog="python -m streamfuse.lab.layer_skip", description=__doc__)
+    parser.add_argument("out", type=Path, help="where to write the choice (JSON); trials go into OUT.journal beside it")
+    parser.add_argument("--model", required=True, help="hub name, or a checkpoint's folder")
+    parser.add_argument("--data", type=Path, required=True, help="the model's greedy answers, of streamfuse distill")
+    parser.add_argument("--answers", type=int, default=ANSWERS, help=f"how many of them (default {ANSWERS})")
+    parser.add_argument("--trials", type=int, default=TRIALS, help=f"in all, those done included (default {TRIALS})")
+    help_verify = f"a verifying pass over a plain one (default {VERIFY})"
+    parser.add_argument("--verify", type=float, default=VERIFY, help=help_verify)
+    parser.add_argument("--seed", type=int, default=0, help="of the search (default 0)")
+    flags = parser.parse_args(words)
+    for name in ("answers", "trials"):
+        if getattr(flags, name) < 1:
+            parser.error(f"--{name} must be at least 1, not {getattr(flags, name)}")
+    try:
+        need("layer-skip")
+        texts, base = read_texts(flags.data, flags.answers), load_base(resolve_model(flags.model))
+    except (MissingExtra, DataError, CheckpointError) as error:
+        sys.exit(str(error))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("searching", total=flags.trials)
+
+        def show(done: int, best: Choice) -> None:
+            bar.update(task, completed=done, description=f"best: {best.speedup:.2f} times plain decoding")
+
+        journal = flags.out.with_name(flags.out.name + ".journal")
+        flags.out.parent.mkdir(parents=True, exist_ok=True)
+        choice = search(base, texts, flags.trials, flags.verify, flags.seed, journal, show)
+    settings = {name: getattr(flags, name) for name in ("model", "answers", "trials", "verify", "seed")}
+    write(choice, settings, flags.out)
+    print(
+        f"{flags.out}: without {len(choice.skip)} sub-layers the model gives {choice.agreement:.1%} of the tokens at "
+        f"{choice.cost:.2f} of the cost; expected {choice.speedup:.2f} times plain decoding"
+    )
+
+
+if __name__ == "__main__":
+    main()
