@@ -6,6 +6,7 @@ Run: python -m pytest tests/unit/test_bench_methods.py
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from streamfuse.bench.methods_calibrate import accuracy, shapes
 from streamfuse.bench.methods_costs import DEVICES, computed_speedup, table
 from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
 from streamfuse.bench.tasks import TaskSettings
+from streamfuse.bench.turns import all_turns, questions
 from streamfuse.lab.drafters.model import DraftModel
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.reference.draft import DraftTables
@@ -170,14 +172,96 @@ def test_a_sample_has_every_token_with_its_source_and_what_was_drafted_in_vain(g
     assert times == sorted(times)
 
 
+class Chat(Letters):
+    """A chat in letters: every message is its text, then a dot."""
+
+    can_chat = True
+
+    def render_cut(self, messages: Any) -> str:
+        return "".join(f"{message['content']}." for message in messages)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        return [ord(letter) % VOCAB for letter in text]
+
+    def cut(self, text: str) -> str:
+        return text
+
+
+def asked(room: int = 200) -> tuple[list[tuple[list[int], Sample]], list[list[int]]]:
+    """Turns of two questions, and the prompts that an answer was written to."""
+    samples = [Sample(("one", "two", "three"), ("right",), "chat", number=81), Sample(("four",), source="qa", number=7)]
+    written: list[list[int]] = []
+
+    def write(number: int, prompt: Sequence[int]) -> list[int]:
+        assert number == len(written)
+        written.append(list(prompt))
+        return [5, 6, 7]
+
+    return all_turns(samples, Chat(), room, write), written  # type: ignore[arg-type]
+
+
+def test_a_later_turn_is_asked_with_the_answers_to_those_before_it() -> None:
+    found, written = asked()
+    prompts = [prompt for prompt, _ in found]
+    assert written == prompts[:2], "nobody reads the answer to a last turn"
+    encode, answer = Chat().encode_rendered, [5, 6, 7]
+    assert prompts[1] == encode("one.") + answer + encode(".two.")
+    assert prompts[2] == prompts[1] + answer + encode(".three.")
+    assert [(sample.turns[-1], sample.references) for _, sample in found] == [
+        ("one", ()), ("two", ()), ("three", ("right",)), ("four", ())
+    ]  # fmt: skip
+    assert questions([sample for _, sample in found]) == [[0, 1, 2], [3]]
+
+
+def test_a_question_ends_before_a_turn_that_has_no_room() -> None:
+    found, _ = asked(room=14)
+    assert [sample.turns[-1] for _, sample in found] == ["one", "two", "four"]
+    assert asked(room=2)[0] == []
+
+
+def spec_bench_speed(path: Path, category: str) -> tuple[float, float]:
+    """Tokens per second and mean accepted tokens as evaluation/speed.py of Spec-Bench takes them from a file."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    choices = [row["choices"][0] for row in rows if row["category"] == category]
+    speeds = [sum(choice["new_tokens"]) / sum(choice["wall_time"]) for choice in choices]
+    return float(np.mean(speeds)), float(np.mean([n for choice in choices for n in choice["accept_lengths"]]))
+
+
+def spec_bench_equal(one: Path, other: Path) -> bool:
+    """Whether two files hold the same texts for evaluation/equal.py of Spec-Bench: it compares lists of turns."""
+    texts = [
+        [json.loads(line)["choices"][0]["turns"] for line in path.read_text().splitlines()] for path in (one, other)
+    ]
+    return texts[0] == texts[1]
+
+
 def test_answers_are_written_as_spec_bench_reads_them(tmp_path: Path) -> None:
-    result = compared(names=("streams, ours",))
+    made, found = parts(), asked()[0]
+    data = DataSet("chat", [prompt for prompt, _ in found], [sample for _, sample in found])
+    result = measure(
+        chosen(made, 0.0, ("streams, ours",)), made, [data], TaskSettings(24, 1), Letters(),  # type: ignore[arg-type]
+        bandwidth=lambda: 10.0, weight_bytes=1000,
+    )  # fmt: skip
     paths = write_answers(result, tmp_path)
     assert [path.name for path in paths] == ["plain.jsonl", "streams-ours.jsonl"]
     rows = [json.loads(line) for line in paths[1].read_text().splitlines()]
-    assert [row["question_id"] for row in rows] == [0, 1, 2]
-    for row, answer in zip(rows, result.answers("streams, ours", "letters"), strict=True):
+    assert [(row["question_id"], row["category"]) for row in rows] == [(81, "chat"), (7, "qa")]
+    assert result.to_dict()["data"]["chat"] == {"prompts": 4, "questions": 2}
+    answers = result.answers("streams, ours", "chat")
+    for row, own in zip(rows, (answers[:3], answers[3:]), strict=True):
         (choice,) = row["choices"]
-        assert sum(choice["accept_lengths"]) == choice["new_tokens"][0] == len(answer.token_ids)
-        assert choice["turns"] == [decode_letters(answer.token_ids)]
-        assert choice["wall_time"][0] == pytest.approx(answer.decode_ms / 1000)
+        assert choice["turns"] == [decode_letters(answer.token_ids) for answer in own]
+        assert choice["new_tokens"] == [len(answer.token_ids) for answer in own]
+        assert choice["wall_time"] == pytest.approx([answer.decode_ms / 1000 for answer in own])
+        assert sum(choice["accept_lengths"]) == sum(choice["new_tokens"])
+        assert len(choice["accept_lengths"]) == sum(choice["decoding_steps"])
+    tokens, seconds = sum(len(a.token_ids) for a in answers[:3]), sum(a.decode_ms for a in answers[:3]) / 1000
+    speed, accepted = spec_bench_speed(paths[1], "chat")
+    assert speed == pytest.approx(tokens / seconds)
+    assert accepted > spec_bench_speed(paths[0], "chat")[1] == 1
+    assert spec_bench_equal(*paths)
+
+
+def test_a_question_without_a_number_gets_its_place(tmp_path: Path) -> None:
+    path = write_answers(compared(names=("streams, ours",)), tmp_path)[0]
+    assert [json.loads(line)["question_id"] for line in path.read_text().splitlines()] == [0, 1, 2]

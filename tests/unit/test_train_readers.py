@@ -61,6 +61,7 @@ def test_a_format_is_told_by_its_fields(
     (sample,) = read(tmp_path, row)
     assert (list(sample.turns), list(sample.references), sample.source) == (turns, references, source)
     assert sample.schema == (SCHEMA if source == "sql" else "")
+    assert sample.number == row.get("question_id", row.get("prompt_id"))
 
 
 def test_a_distilled_file_brings_its_tokens_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ import numpy.typing as npt
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
-from streamfuse.text_io import Conversation, TextIO
+from streamfuse.text_io import TextIO
 
 from .quality import quality
+from .turns import turns
 
 if TYPE_CHECKING:
     from streamfuse.model.streams import StreamFused
@@ -125,7 +126,7 @@ def measure_bundle(
     texts = []
     for sample in samples:
         last = None
-        for prompt_ids, answered in _turns(sample, text):
+        for prompt_ids, answered in turns(sample, text):
             if len(prompt_ids) > room:
                 break
             tally = tallies[sample.source]
@@ -146,18 +147,6 @@ def measure_bundle(
             texts.append((sample, last))
         progress(1)
     return Acceptance(dict(tallies), texts, len(samples) - len(texts), settings.plain)
-
-
-def _turns(sample: Sample, text: TextIO) -> Iterator[tuple[list[int], Callable[[str, list[int]], None]]]:
-    """The prompt of each turn, and what takes its answer before the next."""
-    from streamfuse.train.readers import encode_prompt
-
-    if sample.ids is not None or not text.can_chat:
-        yield encode_prompt(sample, text), lambda answer, token_ids: None
-        return
-    conversation = Conversation(text)
-    for turn in sample.turns:
-        yield conversation.ask(turn), conversation.answer
 
 
 def measure_adapter(

@@ -19,13 +19,19 @@ from .methods_system import MAX_DEPTH, MAX_RANKS, LoopSystem
 from .quality import quality
 from .systems import Answer, System
 from .tasks import TaskResult, TaskSettings, compare
+from .turns import questions
 
 CORE_PLAIN = "plain, core"
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Prompts of one kind; `samples` have the references that answers are judged by."""
+    """Prompts of one kind, a prompt per turn of a question (`turns.all_turns`).
+
+    `samples` are as many, each up to its own turn, with the references that answers are judged by. A later turn has
+    plain decoding's answers to those before it, whatever a method answered there: every method is asked the same, and a
+    lossless one wrote the same.
+    """
 
     name: str
     prompts: Sequence[Sequence[int]]
@@ -51,7 +57,9 @@ class MethodsResult:
             rows[name] = {**_CORE_ROW, "about": about, **self.extra.get(name, {}), **self._measured(name, True)}
         return {
             **self.facts,
-            "data": {one.name: {"prompts": len(one.prompts)} for one in self.data},
+            "data": {
+                one.name: {"prompts": len(one.prompts), "questions": len(questions(one.samples))} for one in self.data
+            },
             "methods": rows,
             "costs": self.costs,
             "sample": self._sample(),

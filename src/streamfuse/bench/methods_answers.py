@@ -1,15 +1,20 @@
 """The answers of a comparison in Spec-Bench's own format, so that its scripts can read them (Xia et al., 2024, arXiv
-2401.07851): a file of JSON lines per method and data set."""
+2401.07851): a file of JSON lines per method and data set, a line per question, with a list entry per turn.
+
+Times are those of decoding, as everywhere in the comparison; Spec-Bench's own include reading the prompt.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .methods import MethodsResult
+from .turns import questions
 
 
 def write_answers(result: MethodsResult, folder: Path) -> list[Path]:
@@ -18,30 +23,33 @@ def write_answers(result: MethodsResult, folder: Path) -> list[Path]:
     for data in result.data:
         (folder / data.name).mkdir(parents=True, exist_ok=True)
         for name in result.tasks[data.name].systems:
-            rows = [_row(result, name, data.name, i) for i in range(len(data.prompts))]
+            asked = enumerate(questions(data.samples))
+            rows = [_row(result, name, data.name, number, turns) for number, turns in asked]
             path = folder / data.name / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             written.append(path)
     return written
 
 
-def _row(result: MethodsResult, name: str, data: str, number: int) -> dict[str, Any]:
-    answer = result.answers(name, data)[number]
-    said = answer.statistics or {}
-    sample = next(one for one in result.data if one.name == data).samples[number]
+def _row(result: MethodsResult, name: str, data: str, number: int, turns: Sequence[int]) -> dict[str, Any]:
+    """One question; `turns` are the places of its prompts in the data set."""
+    answers = [result.answers(name, data)[place] for place in turns]
+    said = [answer.statistics or {} for answer in answers]
+    sample = next(one for one in result.data if one.name == data).samples[turns[0]]
+    question = number if sample.number is None else sample.number
     return {
-        "question_id": number,
+        "question_id": question,
         "category": sample.source,
-        "answer_id": f"{name}-{data}-{number}",
+        "answer_id": f"{name}-{data}-{question}",
         "model_id": name,
         "choices": [
             {
                 "index": 0,
-                "turns": [result.text.decode(list(answer.token_ids))],
-                "decoding_steps": [said["target_forward_passes"]],
-                "new_tokens": [len(answer.token_ids)],
-                "wall_time": [answer.decode_ms / 1000],
-                "accept_lengths": [delivered for _, delivered, _, _ in said["rounds"]],
+                "turns": [result.text.decode(list(answer.token_ids)) for answer in answers],
+                "decoding_steps": [one["target_forward_passes"] for one in said],
+                "new_tokens": [len(answer.token_ids) for answer in answers],
+                "wall_time": [answer.decode_ms / 1000 for answer in answers],
+                "accept_lengths": [delivered for one in said for _, delivered, _, _ in one["rounds"]],
             }
         ],
         "tstamp": time.time(),

@@ -17,6 +17,9 @@ from .engine import loaded
 
 if TYPE_CHECKING:
     from streamfuse.bench.methods import DataSet
+    from streamfuse.bench.systems import System
+    from streamfuse.bench.tasks import TaskSettings
+    from streamfuse.train.formats import Sample
 
 QUICK_PROMPTS, QUICK_TOKENS = 2, 48
 
@@ -37,7 +40,9 @@ def methods(
     only: Annotated[
         str | None, typer.Option("--methods", metavar="NAME;...", help="Some methods only.", show_default="all")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread over it.")] = 8,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Questions of each data set, evenly spread over it; all their turns.")
+    ] = 8,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per answer at most.")] = 96,
     repetitions: Annotated[int, typer.Option(min=1, help="Times that every method answers every prompt.")] = 3,
     temperature: Annotated[
@@ -45,7 +50,7 @@ def methods(
     ] = 0.0,
     seed: options.Seed = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"{QUICK_PROMPTS} prompts per set, {QUICK_TOKENS} tokens, once: minutes.")
+        bool, typer.Option("--quick", help=f"{QUICK_PROMPTS} questions per set, {QUICK_TOKENS} tokens, once: minutes.")
     ] = False,
     threads: options.Threads = None,
     answers: Annotated[
@@ -88,7 +93,7 @@ def methods(
         limit, max_new_tokens, repetitions = QUICK_PROMPTS, QUICK_TOKENS, 1
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     model = Model(bundle, threads=threads, cost_cache=False)
-    sets = [_data_set(said, model, limit, max_new_tokens) for said in data]
+    read = [_samples(said, limit) for said in data]
     names = None if only is None else [name.strip() for name in only.split(";")]
     online = names is None or ONLINE in names
     if names is not None and online:
@@ -96,6 +101,9 @@ def methods(
     if online:
         need("export")
     with err.status("opening") as status, loaded(model, text=False) as session:
+        plain, ours = CoreSystem(CORE_PLAIN, session, False), CoreSystem(CORE_OURS, session, True)
+        status.update("answering first turns")
+        sets = [_data_set(name, samples, model, settings, plain) for name, samples in read]
         if waiting := missing(lab, names):
             say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
             prepare(model.bundle, lab, waiting, status.update)
@@ -114,8 +122,8 @@ def methods(
                 },
             }  # fmt: skip
             core: dict[str, Any] = {
-                CORE_PLAIN: (CoreSystem(CORE_PLAIN, session, False), "one token per pass, through the core"),
-                CORE_OURS: (CoreSystem(CORE_OURS, session, True), "what a user runs: the core plans every pass"),
+                CORE_PLAIN: (plain, "one token per pass, through the core"),
+                CORE_OURS: (ours, "what a user runs: the core plans every pass"),
             }
             measured = measure(
                 chosen(here.parts, temperature, names), here.parts, sets, settings, model.text, core=core,
@@ -150,18 +158,27 @@ def methods(
     say("Speed-ups are over the same loop's plain decoding, those of the core over the core's.")
 
 
-def _data_set(said: str, model: Model, limit: int, max_new_tokens: int) -> DataSet:
-    from streamfuse.bench.methods import DataSet
-    from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
+def _samples(said: str, limit: int) -> tuple[str, list[Sample]]:
+    """Name and samples of a `--data`."""
+    from streamfuse.train.readers import merged, read_samples, spread
 
     name, _, path = said.rpartition("=")
-    samples = spread(merged(read_samples(path)), limit)
-    room = model.manifest.cache.capacity - max_new_tokens
-    pairs = [(encode_prompt(sample, model.text), sample) for sample in samples]
-    kept = [(ids, sample) for ids, sample in pairs if len(ids) <= room]
-    if not kept:
-        raise typer.BadParameter(f"--data {said}: no prompt with {max_new_tokens} new tokens fits into the context")
-    return DataSet(name or Path(path).parent.name or path, [ids for ids, _ in kept], [sample for _, sample in kept])
+    return name or Path(path).parent.name or path, spread(merged(read_samples(path)), limit)
+
+
+def _data_set(name: str, samples: list[Sample], model: Model, settings: TaskSettings, plain: System) -> DataSet:
+    from streamfuse.bench.methods import DataSet
+    from streamfuse.bench.turns import all_turns
+
+    room = model.manifest.cache.capacity - settings.max_new_tokens
+    asked = all_turns(
+        samples, model.text, room, lambda number, prompt: plain.answer(settings.request(number, prompt)).token_ids
+    )
+    if not asked:
+        raise typer.BadParameter(
+            f"--data {name}: no prompt with {settings.max_new_tokens} new tokens fits into the context"
+        )
+    return DataSet(name, [prompt for prompt, _ in asked], [sample for _, sample in asked])
 
 
 def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]]:

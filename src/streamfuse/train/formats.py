@@ -40,6 +40,7 @@ class Sample:
         source: what the row says of its origin (`source` or `category`), else the format's name.
         schema: the `CREATE TABLE` statements that a query runs on (SQL only).
         ids: token ids of prompt and completion, of a file that `streamfuse distill` wrote.
+        number: `question_id` of Spec-Bench, `prompt_id` of MT-bench; None where the row has none.
     """
 
     turns: tuple[str, ...]
@@ -47,6 +48,7 @@ class Sample:
     source: str = ""
     schema: str = ""
     ids: Example | None = None
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ def _questions(row: Row, place: str) -> Sample:
     turns = row.get("turns", row.get("prompt"))
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
         raise DataError(f"{place}: turns is not a list of texts")
-    return Sample(tuple(turns), (), _origin(row, "spec-bench"))
+    number = row.get("question_id", row.get("prompt_id"))
+    return Sample(tuple(turns), (), _origin(row, "spec-bench"), number=number if type(number) is int else None)
 
 
 def _distilled(row: Row, place: str) -> Sample:

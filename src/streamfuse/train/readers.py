@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -59,9 +60,7 @@ def merged(samples: Iterable[Sample]) -> list[Sample]:
         key = (sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
         same = found.get(key)
         references = (*same.references, *sample.references) if same else sample.references
-        found[key] = Sample(
-            sample.turns, tuple(dict.fromkeys(references)), (same or sample).source, sample.schema, sample.ids
-        )
+        found[key] = replace(same or sample, references=tuple(dict.fromkeys(references)))
     return list(found.values())
 
 
