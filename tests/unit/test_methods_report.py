@@ -51,6 +51,7 @@ def test_a_row_has_every_figure_with_its_interval() -> None:
         "first token, ms": "31.5",
         "extra parameters": "1,234,567",
         "extra memory, MB": "2.5",
+        "peak memory, MB": "1,183",
         "lossless": "yes, same text",
     }
 

@@ -9,19 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.text_io import TextIO
 from streamfuse.train.formats import Sample
 
+from .methods_core import CORE_PLAIN
 from .methods_costs import DEVICES, computed_speedup, measured, table
-from .methods_list import BASELINE, STREAMS_OF, Method, Parts
-from .methods_system import MAX_DEPTH, MAX_RANKS, LoopSystem
+from .methods_list import BASELINE, Method, Parts
+from .methods_system import MAX_DEPTH, MAX_RANKS, system_of
 from .quality import quality
 from .systems import Answer, System
 from .tasks import TaskResult, TaskSettings, compare
 from .turns import questions
-
-CORE_PLAIN = "plain, core"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +218,7 @@ def measure(
     """
     progress("measuring what passes cost")
     here = measured(parts, data[0].prompts[0])
-    systems: list[System] = [_system(method, parts) for method in methods]
+    systems: list[System] = [system_of(method, parts) for method in methods]
     systems += [system for system, _ in (core or {}).values()]
     tasks = {
         one.name: compare(
@@ -232,13 +230,3 @@ def measure(
     costs = {"here": here, **{name: table(device, here) for name, device in DEVICES.items()}}
     about = {name: said for name, (_, said) in (core or {}).items()}
     return MethodsResult(methods, data, tasks, costs, text, extra or {}, about, facts or {})
-
-
-def _system(method: Method, parts: Parts) -> LoopSystem:
-    streams = STREAMS_OF[method.bundle] if method.reads_streams else None
-
-    def make(sampling: Any) -> Any:
-        return StreamDrafter() if method.make is None else method.make(parts, sampling)
-
-    backend = parts.backends[method.bundle]
-    return LoopSystem(method.name, backend, make, method.acceptor(), method.width, streams, parts.passes)

@@ -27,10 +27,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a run opened, and what each method adds to the target."""
+    """What a run opened, what each method adds to the target, and the folders of the bundles by name."""
 
     parts: Parts
     extra: Mapping[str, Mapping[str, Any]]
+    folders: Mapping[str, Path]
 
 
 def missing(folder: Path, names: Sequence[str] | None = None) -> list[str]:
@@ -85,14 +86,21 @@ def opened(target: Bundle, folder: Path, threads: int | None) -> Iterator[Opened
         raise ValueError(f"{target.folder} has no streams; compare methods on a bundle that has")
     bundles = {STREAMS: target}
     bundles |= {name: open_bundle(folder / name) for name in RIVALS if name not in missing(folder)}
+    with parts_of(bundles, threads, DraftTables.load(target.draft)) as parts:
+        extra = {method.name: _extra(method, bundles) for method in METHODS if method.bundle in bundles}
+        yield Opened(parts, extra, {name: bundle.folder for name, bundle in bundles.items()})
+
+
+@contextmanager
+def parts_of(bundles: Mapping[str, Bundle], threads: int | None, tables: DraftTables) -> Iterator[Parts]:
+    """Engines on these bundles, closed at the end."""
     with ExitStack() as stack:
         backends = {
             name: stack.enter_context(_closing(engines_of(bundle, threads)())) for name, bundle in bundles.items()
         }
         draft = DraftModel(backends.pop(DRAFT)) if DRAFT in backends else None
         itself = SelfModel(backends[SELF]) if SELF in backends else None
-        parts = Parts(backends, DraftTables.load(target.draft), draft, itself)
-        yield Opened(parts, {method.name: _extra(method, bundles) for method in METHODS if method.bundle in bundles})
+        yield Parts(backends, tables, draft, itself)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from streamfuse.runtime.session import Session
 from .methods_list import STREAMS, STREAMS_OF, TARGET
 from .systems import Answer, OwnRuntime, Request
 
-CORE_OURS = "streamfuse, core"
+CORE_PLAIN, CORE_OURS = "plain, core", "streamfuse, core"
 
 
 class CoreSystem(OwnRuntime):

@@ -34,7 +34,7 @@ from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.ngram_table import NgramTable
 
 STREAMS, MEDUSA, BLOCKWISE, SELF, DRAFT = "streams", "medusa", "blockwise", "self", "draft"
-CALIBRATION = "calibration"
+CALIBRATION, TABLES = "calibration", "tables"
 WIDTH = 8  # nodes verified at most, the root counted
 BASELINE, TARGET = "plain", "target"
 ONLINE, LEARNS = "draft model, online", "draft model, chain"  # the method that learns, and whose draft it begins as
@@ -86,7 +86,7 @@ class Method:
         make: a drafter, of the run's parts and the request's sampling; None decodes plainly.
         acceptor: what decides.
         width: nodes verified at most, the root counted.
-        needs: parts beside the bundle's backend: `DRAFT`, `CALIBRATION`.
+        needs: parts beside the bundle's backend: `DRAFT`, `CALIBRATION`, `TABLES`.
         sampled: whether it says something new only where texts are sampled (True), greedy (False), or both (None).
         reads_streams: whether the drafter reads streams (or heads), so that their pass is run.
     """
@@ -129,7 +129,7 @@ METHODS: tuple[Method, ...] = (
     Method(BASELINE, "one token per pass", "-", "none", "-", None, width=1),
     Method(
         "streams, ours", "streams with the parent term", _OWN, "streams", "best first",
-        _streams(lambda parts: our_tree(parts.tables)), reads_streams=True,
+        _streams(lambda parts: our_tree(parts.tables)), needs=(TABLES,), reads_streams=True,
     ),
     Method(
         "streams, as published", "no parent term, full tree of the two best candidates", _STREAMING, "streams",
@@ -175,7 +175,7 @@ METHODS: tuple[Method, ...] = (
     Method("prompt look-up", "what followed the last tokens before", "Saxena, 2023", "text", "chain",
            lambda parts, _: LookUpDrafter()),
     Method("n-gram table", "what the model usually says after two tokens", _OWN, "table", "best first",
-           lambda parts, _: TableDrafter(parts.ngrams)),
+           lambda parts, _: TableDrafter(parts.ngrams), needs=(TABLES,)),
 )  # fmt: skip
 
 
@@ -193,7 +193,9 @@ def chosen(parts: Parts, temperature: float, names: Sequence[str] | None = None)
 
     ValueError for a name that no method has.
     """
-    here = {name for name, there in ((DRAFT, parts.draft), (CALIBRATION, parts.shapes)) if there}
+    here = {
+        name for name, there in ((DRAFT, parts.draft), (CALIBRATION, parts.shapes), (TABLES, parts.tables)) if there
+    }
     return [
         method
         for method in named(names)

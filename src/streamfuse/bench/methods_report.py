@@ -104,8 +104,6 @@ def facts(result: Result) -> list[str]:
         if name not in ("processor", "cores") and isinstance(value, (str, int, float)) and not isinstance(value, bool):
             found.append(f"{name.replace('_', ' ')} {value}")
     found += [f"{name.replace('_', ' ')} {value}" for name, value in items(result, "settings").items()]
-    if peak := number(at(result, "memory", "peak_bytes")):
-        found.append(f"peak memory {peak / 1e6:,.0f} MB")
     return found
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from streamfuse.runtime.backend import PREFILL, Backend, BoolArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.accept import Acceptor
-from streamfuse.runtime.reference.draft import Drafter
+from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 
-from .methods_list import TARGET
+from .methods_list import STREAMS_OF, TARGET, Method, Parts
 from .systems import Answer, Request
 
 MAX_DEPTH, MAX_RANKS = 16, 8
@@ -166,3 +166,14 @@ class LoopSystem:
                 "prefill_ms": prefill_ms,
             },
         )
+
+
+def system_of(method: Method, parts: Parts) -> LoopSystem:
+    """A method of the comparison on the parts of its run."""
+    streams = STREAMS_OF[method.bundle] if method.reads_streams else None
+
+    def make(sampling: SamplingConfig) -> Drafter:
+        return StreamDrafter() if method.make is None else method.make(parts, sampling)
+
+    backend = parts.backends[method.bundle]
+    return LoopSystem(method.name, backend, make, method.acceptor(), method.width, streams, parts.passes)

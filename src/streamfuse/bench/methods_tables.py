@@ -25,6 +25,7 @@ COLUMNS = [
     "first token, ms",
     "extra parameters",
     "extra memory, MB",
+    "peak memory, MB",
     "lossless",
 ]
 
@@ -74,6 +75,12 @@ def text_of(value: Any, form: str = ".2f") -> str:
     return NOTHING if found is None else format(found, form)
 
 
+def megabytes(value: Any, form: str) -> str:
+    """Bytes as millions of them, or a dash."""
+    found = number(value)
+    return NOTHING if found is None else format(found / 1e6, form)
+
+
 def with_interval(value: Any, ends: Any, form: str) -> str:
     """As in `1.43 (1.32 to 1.61)`; without an interval where that is unknown or of no length."""
     known = interval(ends)
@@ -113,7 +120,6 @@ def results_table(result: Result, data: str) -> Table:
     for name, method in items(result, "methods").items():
         found = items(method, "results", data)
         if found:
-            extra_bytes = number(method.get("extra_bytes"))
             rows.append(
                 [
                     name,
@@ -123,7 +129,8 @@ def results_table(result: Result, data: str) -> Table:
                     with_interval(found.get("speedup"), found.get("speedup_interval"), ".2f"),
                     text_of(found.get("first_token_ms"), ".1f"),
                     text_of(method.get("extra_parameters"), ",.0f"),
-                    NOTHING if extra_bytes is None else f"{extra_bytes / 1e6:.1f}",
+                    megabytes(method.get("extra_bytes"), ".1f"),
+                    megabytes(method.get("peak_memory_bytes"), ",.0f"),
                     loss(result, name, data),
                 ]
             )

@@ -78,12 +78,13 @@ def methods(
     options.check_place("--report", report)
     options.check_place("--markdown", markdown)
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.methods import CORE_PLAIN, measure
+    from streamfuse.bench.methods import measure
     from streamfuse.bench.methods_answers import write_answers
     from streamfuse.bench.methods_bundles import missing, opened, prepare
     from streamfuse.bench.methods_calibrate import shapes
-    from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
+    from streamfuse.bench.methods_core import CORE_OURS, CORE_PLAIN, CoreSystem
     from streamfuse.bench.methods_list import DRAFT, LEARNS, ONLINE, STREAMS, WIDTH, chosen
+    from streamfuse.bench.methods_memory import peak_memory
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
@@ -125,19 +126,25 @@ def methods(
                 CORE_PLAIN: (plain, "one token per pass, through the core"),
                 CORE_OURS: (ours, "what a user runs: the core plans every pass"),
             }
+            compared = chosen(here.parts, temperature, names)
+            memory = peak_memory(
+                [*(method.name for method in compared), *core], here.folders, threads, here.parts.shapes,
+                settings.request(0, sets[0].prompts[0]), status.update,
+            )  # fmt: skip
+            extra = {name: {**here.extra.get(name, {}), "peak_memory_bytes": peak} for name, peak in memory.items()}
             measured = measure(
-                chosen(here.parts, temperature, names), here.parts, sets, settings, model.text, core=core,
-                extra=here.extra, facts=facts, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
+                compared, here.parts, sets, settings, model.text, core=core,
+                extra=extra, facts=facts, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
                 progress=status.update,
             )  # fmt: skip
             result = measured.to_dict()
             if online:
                 from streamfuse.bench import methods_online
 
-                name, extra = model.manifest.model.name, here.extra[LEARNS]
+                name = model.manifest.model.name
                 with methods_online.opened(name, lab / DRAFT / "model.pte") as learning:
                     result["methods"][ONLINE] = methods_online.row(
-                        learning, here.parts.backends[STREAMS], measured, settings, extra, status.update
+                        learning, here.parts.backends[STREAMS], measured, settings, here.extra[LEARNS], status.update
                     )
     if answers is not None:
         write_answers(measured, answers)
@@ -182,7 +189,9 @@ def _data_set(name: str, samples: list[Sample], model: Model, settings: TaskSett
 
 
 def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]]:
-    columns = ["method", "tokens per pass", "tokens/s", "over plain", "95 % interval", "lossless"]
+    from streamfuse.bench.methods_tables import megabytes
+
+    columns = ["method", "tokens per pass", "tokens/s", "over plain", "95 % interval", "memory, MB", "lossless"]
     rows = []
     for name, method in result["methods"].items():
         one = method["results"][data]
@@ -192,6 +201,7 @@ def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]
             kept = "TEXTS DIFFER"
         rows.append(
             [name, f"{one['mean_accepted_tokens']:.2f}", f"{one['tokens_per_second']:.1f}", f"{one['speedup']:.2f}",
-             "-" if interval is None else f"{interval[0]:.2f}-{interval[1]:.2f}", kept]
+             "-" if interval is None else f"{interval[0]:.2f}-{interval[1]:.2f}",
+             megabytes(method.get("peak_memory_bytes"), ",.0f"), kept]
         )  # fmt: skip
     return columns, rows
