@@ -45,6 +45,7 @@ def method(gain: float, drafter: str, lossless: bool = True, over_time: bool = F
         "acceptor": "match" if lossless else "typical",
         "tree": "best first",
         "lossless": lossless,
+        "promises": "tokens" if lossless else None,
         "extra_parameters": 0 if drafter == "none" else 1_234_567,
         "extra_bytes": 0 if drafter == "none" else 2_500_000,
         "peak_memory_bytes": 165_000_000 if drafter == "none" else 1_183_000_000,

@@ -127,6 +127,21 @@ def test_lossy_methods_are_named_so_and_their_loss_is_measured(greedy: dict[str,
     assert greedy["methods"]["streams, ours"]["results"]["letters"]["share_of_equal_tokens"] is None
 
 
+def test_sampled_texts_are_equal_where_tokens_are_promised() -> None:
+    rows = compared(0.8, ("streams, ours", "prompt look-up", "draft model, chain", "draft model, tree")).to_dict()[
+        "methods"
+    ]
+    assert {name: row["promises"] for name, row in rows.items()} == {
+        "plain": "tokens", "streams, ours": "tokens", "prompt look-up": "tokens",
+        "draft model, chain": "distribution", "draft model, tree": "distribution",
+    }  # fmt: skip
+    for name, row in rows.items():
+        equal = row["results"]["letters"]["equal_texts"]
+        assert equal == (row["promises"] == "tokens"), name
+    assert {method.promises(0.0) for method in METHODS if method.lossless} == {"tokens"}
+    assert {method.promises(0.8) for method in METHODS if not method.lossless} == {None}
+
+
 def test_calibration_finds_how_often_each_stream_and_rank_is_right() -> None:
     """Streams that know the text are right at rank 0; those of accuracy 0 propose it at no rank of the best few."""
     backend = ArithmeticBackend(SPEC, accuracy=16)

@@ -63,7 +63,13 @@ def test_what_a_method_does_to_the_text_is_said() -> None:
     result["methods"]["streams, ours"]["results"]["e2e"]["equal_texts"] = False
     assert cells(result, "streams, ours")["lossless"] == "TEXTS DIFFER"
     result["settings"]["temperature"] = 0.8
+    assert cells(result, "streams, ours")["lossless"] == "TEXTS DIFFER", "the same seed, so the same tokens"
+    result["methods"]["streams, ours"]["promises"] = "distribution"
     assert cells(result, "streams, ours")["lossless"] == "yes, in distribution"
+    result["methods"]["streams, ours"]["results"]["e2e"]["equal_texts"] = True
+    assert cells(result, "streams, ours")["lossless"] == "yes, in distribution", "equal by chance"
+    lossy = cells(result, "Medusa heads, typical acceptance")["lossless"]
+    assert lossy == "LOSSY: rougeL 39.0 (plain 41.5)", "a sampled text shares tokens by chance alone"
 
 
 def test_markdown_says_where_it_was_measured_and_marks_what_was_computed() -> None:

@@ -14,7 +14,7 @@ from streamfuse.train.formats import Sample
 
 from .methods_core import CORE_PLAIN
 from .methods_costs import DEVICES, computed_speedup, measured, table
-from .methods_list import BASELINE, Method, Parts
+from .methods_list import BASELINE, SAME_TOKENS, Method, Parts
 from .methods_system import MAX_DEPTH, MAX_RANKS, system_of
 from .quality import quality
 from .systems import Answer, System
@@ -75,6 +75,7 @@ class MethodsResult:
             "acceptor": method.acceptor().name if method.make else "-",
             "tree": method.tree,
             "lossless": method.lossless,
+            "promises": method.promises(next(iter(self.tasks.values())).settings.temperature),
             **self.extra.get(method.name, {}),
             **self._measured(method.name, method.lossless),
         }
@@ -160,7 +161,7 @@ def figures(
 
 
 _CORE_ROW = {"source": "this project", "drafter": "streams, n-grams, look-up", "acceptor": "match", "tree": "planned",
-             "lossless": True}  # fmt: skip
+             "lossless": True, "promises": SAME_TOKENS}  # fmt: skip
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

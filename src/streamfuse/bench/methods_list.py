@@ -35,6 +35,7 @@ from streamfuse.runtime.reference.ngram_table import NgramTable
 
 STREAMS, MEDUSA, BLOCKWISE, SELF, DRAFT = "streams", "medusa", "blockwise", "self", "draft"
 CALIBRATION, TABLES = "calibration", "tables"
+SAME_TOKENS, SAME_DISTRIBUTION = "tokens", "distribution"  # what a lossless method promises
 WIDTH = 8  # nodes verified at most, the root counted
 BASELINE, TARGET = "plain", "target"
 ONLINE, LEARNS = "draft model, online", "draft model, chain"  # the method that learns, and whose draft it begins as
@@ -107,6 +108,16 @@ class Method:
     @property
     def lossless(self) -> bool:
         return self.acceptor().lossless
+
+    def promises(self, temperature: float) -> str | None:
+        """What the text has of plain decoding's: its `SAME_TOKENS` (under a seed), its `SAME_DISTRIBUTION`, or None.
+
+        Where a text is sampled, only sample and match takes the tokens that plain decoding would have drawn.
+        """
+        acceptor = self.acceptor()
+        if not acceptor.lossless:
+            return None
+        return SAME_TOKENS if temperature == 0 or isinstance(acceptor, Match) else SAME_DISTRIBUTION
 
 
 def _model(parts: Parts) -> DraftModel:

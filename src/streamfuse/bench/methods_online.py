@@ -18,7 +18,7 @@ from streamfuse.runtime.backend import Backend
 from .methods import DataSet, MethodsResult, figures
 from .methods_bundles import ADAPTERS, DRAFT_LAYERS
 from .methods_costs import DEVICES, computed_speedup
-from .methods_list import BASELINE, DRAFT, ONLINE
+from .methods_list import BASELINE, DRAFT, ONLINE, SAME_DISTRIBUTION, SAME_TOKENS
 from .methods_system import LoopSystem
 from .systems import Answer
 from .tasks import TaskSettings
@@ -87,6 +87,7 @@ def row(
         "acceptor": SpeculativeAcceptor.name,
         "tree": "chain",
         "lossless": True,
+        "promises": SAME_DISTRIBUTION if settings.temperature else SAME_TOKENS,
         **extra,
         "updates": online.updates,
         "results": results,

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from .methods_list import SAME_DISTRIBUTION
+
 Result: TypeAlias = Mapping[str, Any]
 Table: TypeAlias = tuple[list[str], list[list[str]]]
 
@@ -98,14 +100,21 @@ def is_lossy(method: Result) -> bool:
 
 
 def loss(result: Result, name: str, data: str) -> str:
-    """What a method does to the text: nothing, or how much of plain's text and quality is left."""
+    """What a method does to the text: nothing, or how much of plain's text and quality is left.
+
+    Tokens are compared with plain decoding's where a method promises the same ones. Sampled texts of others differ from
+    it by chance alone, so neither equal tokens nor a share of them is said.
+    """
     method, found = at(result, "methods", name), at(result, "methods", name, "results", data)
+    sampled = bool(number(at(result, "settings", "temperature")))
     if not is_lossy(method):
+        if at(method, "promises") == SAME_DISTRIBUTION:
+            return "yes, in distribution"
         if at(found, "equal_texts") is False:
-            return "yes, in distribution" if number(at(result, "settings", "temperature")) else "TEXTS DIFFER"
+            return "TEXTS DIFFER"
         return "yes, same text" if at(found, "equal_texts") and name not in BASELINES else "yes"
     words = ["LOSSY"]
-    if (share := number(at(found, "share_of_equal_tokens"))) is not None:
+    if (share := number(at(found, "share_of_equal_tokens"))) is not None and not sampled:
         words.append(f"{100 * share:.0f} % of plain's tokens")
     before = items(result, "methods", PLAIN, "results", data, "quality")
     for measure, value in items(found, "quality").items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +117,7 @@ def methods(
             facts = {
                 "model": model.manifest.model.name,
                 "machine": {"processor": processor(), "cores": os.cpu_count(), **engine_facts(session.backend)},
-                "command": f"streamfuse bench methods {bundle} " + " ".join(f"--data {said}" for said in data),
+                "command": _command(bundle, data, limit, settings, only),
                 "settings": {
                     "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
                     "seed": seed, "width": WIDTH,
@@ -165,6 +166,15 @@ def methods(
     say("Speed-ups are over the same loop's plain decoding, those of the core over the core's.")
 
 
+def _command(bundle: str, data: list[str], limit: int, settings: TaskSettings, only: str | None) -> str:
+    """What gives the same figures again."""
+    words = ["streamfuse bench methods", shlex.quote(bundle), *(f"--data {shlex.quote(said)}" for said in data)]
+    words += [f"--limit {limit}", f"--max-new-tokens {settings.max_new_tokens}"]
+    words += [f"--repetitions {settings.repetitions}", f"--temperature {settings.temperature:g}"]
+    words += [f"--seed {settings.seed}", *([] if only is None else [f"--methods {shlex.quote(only)}"])]
+    return " ".join(words)
+
+
 def _samples(said: str, limit: int) -> tuple[str, list[Sample]]:
     """Name and samples of a `--data`."""
     from streamfuse.train.readers import merged, read_samples, spread
@@ -189,19 +199,16 @@ def _data_set(name: str, samples: list[Sample], model: Model, settings: TaskSett
 
 
 def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]]:
-    from streamfuse.bench.methods_tables import megabytes
+    from streamfuse.bench.methods_tables import loss, megabytes
 
     columns = ["method", "tokens per pass", "tokens/s", "over plain", "95 % interval", "memory, MB", "lossless"]
     rows = []
     for name, method in result["methods"].items():
         one = method["results"][data]
         interval = one["speedup_interval"]
-        kept = "yes" if method["lossless"] else f"LOSSY, {one['share_of_equal_tokens']:.0%} of plain's text"
-        if method["lossless"] and one["equal_texts"] is False and result["settings"]["temperature"] == 0:
-            kept = "TEXTS DIFFER"
         rows.append(
             [name, f"{one['mean_accepted_tokens']:.2f}", f"{one['tokens_per_second']:.1f}", f"{one['speedup']:.2f}",
              "-" if interval is None else f"{interval[0]:.2f}-{interval[1]:.2f}",
-             megabytes(method.get("peak_memory_bytes"), ",.0f"), kept]
+             megabytes(method.get("peak_memory_bytes"), ",.0f"), loss(result, name, data)]
         )  # fmt: skip
     return columns, rows
