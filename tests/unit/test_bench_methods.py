@@ -18,7 +18,7 @@ from fakes import ArithmeticBackend, decode_letters, greedy_after
 from streamfuse.bench.methods import DataSet, MethodsResult, measure
 from streamfuse.bench.methods_answers import write_answers
 from streamfuse.bench.methods_calibrate import accuracy, shapes
-from streamfuse.bench.methods_costs import DEVICES, computed_speedup, table
+from streamfuse.bench.methods_costs import DEVICES, computed_speedup, measured, table
 from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
 from streamfuse.bench.tasks import TaskSettings
 from streamfuse.bench.turns import all_turns, questions
@@ -33,6 +33,11 @@ SPEC = ModelSpec(
     stream_nodes={"verify_4": 0, "verify_8": 0},
 )  # fmt: skip
 PROMPTS = [[3, 1, 4], [2, 7, 1, 8], [5, 9]]
+COSTS = {
+    "target: decode": 1.0, "target: verify_4": 1.5, "target: verify_8": 1.6, "target: streams": 0.4,
+    "Medusa heads: streams": 0.1,
+    "draft model: decode": 0.5, "draft model: verify_4": 0.6, "draft model: verify_8": 0.7,
+}  # fmt: skip
 
 
 class Letters:
@@ -57,7 +62,7 @@ def compared(temperature: float = 0.0, names: tuple[str, ...] | None = None, acc
     return measure(
         chosen(made, temperature, names), made, [DataSet("letters", PROMPTS, samples)],
         TaskSettings(24, 1, temperature), Letters(),  # type: ignore[arg-type]
-        bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
+        costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
     )  # fmt: skip
 
 
@@ -100,6 +105,10 @@ def test_heads_that_are_always_wrong_bring_one_token_per_pass(greedy: dict[str, 
     best = greedy["methods"]["streams, ours"]["results"]["letters"]
     assert chain["mean_accepted_tokens"] < best["mean_accepted_tokens"]
     assert set(chain["passes"]) <= {"target: decode", "target: verify_4", "target: verify_8", "Medusa heads: streams"}
+
+
+def test_the_costs_of_all_passes_are_measured() -> None:
+    assert measured(parts(), PROMPTS[0]).keys() == COSTS.keys()
 
 
 def test_a_computed_speedup_is_tokens_over_what_the_passes_cost() -> None:
@@ -157,9 +166,21 @@ def test_calibration_finds_how_often_each_stream_and_rank_is_right() -> None:
 
 def test_calibrated_trees_are_chains_where_the_first_rank_is_always_right() -> None:
     made = parts(accuracy=16)
-    made.shapes = shapes(made, PROMPTS, 5)
+    made.shapes = shapes(made, PROMPTS, 8, COSTS)
     assert made.shapes[STREAMS] == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))
     assert {"streams, Sequoia's tree", "Medusa heads, calibrated tree"} <= {one.name for one in chosen(made, 0.0)}
+
+
+def test_sequoias_tree_is_as_large_as_the_measured_passes_make_it_pay() -> None:
+    """A chain of 4 in verify_8 brings 5 tokens, one of 3 in verify_4 brings 4 at 1.5, both for 0.4 of streams."""
+    made = parts(accuracy=16)
+    for verify_8, drafted in ((1.9, 4), (2.1, 3)):
+        found = shapes(made, PROMPTS, 8, {**COSTS, "target: verify_8": verify_8})
+        assert len(found[STREAMS]) == drafted
+    assert len(shapes(made, PROMPTS, 4, COSTS)[STREAMS]) == 3
+    pruning = replace(SPEC, widths={"verify_4": (4, 4), "verify_8": (8, 6)})
+    made.backends = {STREAMS: ArithmeticBackend(pruning, 16)}
+    assert len(shapes(made, PROMPTS, 8, COSTS)[STREAMS]) == 3
 
 
 def test_what_cannot_run_here_is_left_out_and_unknown_names_are_refused() -> None:
@@ -255,7 +276,7 @@ def test_answers_are_written_as_spec_bench_reads_them(tmp_path: Path) -> None:
     data = DataSet("chat", [prompt for prompt, _ in found], [sample for _, sample in found])
     result = measure(
         chosen(made, 0.0, ("streams, ours",)), made, [data], TaskSettings(24, 1), Letters(),  # type: ignore[arg-type]
-        bandwidth=lambda: 10.0, weight_bytes=1000,
+        costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000,
     )  # fmt: skip
     paths = write_answers(result, tmp_path)
     assert [path.name for path in paths] == ["plain.jsonl", "streams-ours.jsonl"]

@@ -21,6 +21,7 @@ from streamfuse.lab.trees import (
     rank_accuracy,
     sequoia_shape,
     shape_of,
+    sized_shape,
 )
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import StreamDrafter, grow
@@ -89,6 +90,30 @@ def test_sequoias_shape_of_small_cases_is_the_one_by_hand(
     accuracy: list, nodes: int, depth: int | None, shape: Shape
 ) -> None:
     assert sequoia_shape(accuracy, nodes, depth) == shape
+
+
+@pytest.mark.parametrize(
+    ("verify_costs", "draft_cost", "shape"),
+    [
+        ({2: 1.0, 4: 1.0, 8: 1.0}, 0.1, ((0,), (0, 0), (1,), (0, 0, 0), (1, 0), (0, 1), (1, 0, 0))),  # flat: the widest
+        ({2: 2.0, 4: 4.0, 8: 8.0}, 0.1, ((0,),)),  # linear: the narrowest
+        ({1: 1.0, 2: 1.5, 4: 1.6, 8: 3.2}, 0.1, ((0,), (0, 0), (1,))),  # stepped: up to the step
+    ],
+)
+def test_sequoias_size_follows_the_costs(verify_costs: dict[int, float], draft_cost: float, shape: Shape) -> None:
+    table = np.array([[0.6, 0.3], [0.6, 0.2], [0.6, 0.2]])
+    assert sized_shape(table, verify_costs, lambda depth: draft_cost) == shape
+    best = {nodes: expected_tokens(sequoia_shape(table, nodes), table) / (cost + draft_cost)
+            for nodes, cost in verify_costs.items() if nodes > 1}  # fmt: skip
+    assert max(best, key=lambda nodes: best[nodes]) == len(shape) + 1
+
+
+def test_sequoias_depth_follows_what_a_level_costs() -> None:
+    table = np.array([[0.6, 0.3], [0.6, 0.2], [0.6, 0.2]])
+    depths = [max(map(len, sized_shape(table, {8: 1.0}, lambda d, c=cost: c * d))) for cost in (0.0, 0.3, 1.0)]
+    assert depths == [3, 2, 1]
+    with pytest.raises(ValueError, match="must be above 0, one of them of 2 nodes or more"):
+        sized_shape(table, {1: 1.0}, lambda depth: 0.0)
 
 
 def test_medusas_rule_is_best_first_and_best_where_accuracy_falls_with_rank(rng: np.random.Generator) -> None:

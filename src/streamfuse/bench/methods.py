@@ -13,7 +13,7 @@ from streamfuse.text_io import TextIO
 from streamfuse.train.formats import Sample
 
 from .methods_core import CORE_PLAIN
-from .methods_costs import DEVICES, computed_speedup, measured, table
+from .methods_costs import DEVICES, computed_speedup, table
 from .methods_list import BASELINE, SAME_TOKENS, Method, Parts
 from .methods_system import MAX_DEPTH, MAX_RANKS, system_of
 from .quality import quality
@@ -203,6 +203,7 @@ def measure(
     core: Mapping[str, tuple[System, str]] | None = None,
     extra: Mapping[str, Mapping[str, Any]] | None = None,
     facts: Mapping[str, Any] | None = None,
+    costs: Mapping[str, float],
     bandwidth: Callable[[], float],
     weight_bytes: int,
     progress: Callable[[str], None] = lambda line: None,
@@ -212,13 +213,12 @@ def measure(
     Args:
         methods: with the baseline among them.
         core: systems of the product itself, and what each is.
-        extra: by method, what it adds to the target: `extra_parameters`, `extra_bytes`.
+        extra: by method, what it adds to the target: `extra_parameters`, `extra_bytes`; and its `peak_memory_bytes`.
+        costs: of all passes here (`methods_costs.measured`).
 
     Raises:
         TaskError: there is nothing to run.
     """
-    progress("measuring what passes cost")
-    here = measured(parts, data[0].prompts[0])
     systems: list[System] = [system_of(method, parts) for method in methods]
     systems += [system for system, _ in (core or {}).values()]
     tasks = {
@@ -228,6 +228,6 @@ def measure(
         )
         for one in data
     }  # fmt: skip
-    costs = {"here": here, **{name: table(device, here) for name, device in DEVICES.items()}}
+    everywhere = {"here": costs, **{name: table(device, costs) for name, device in DEVICES.items()}}
     about = {name: said for name, (_, said) in (core or {}).items()}
-    return MethodsResult(methods, data, tasks, costs, text, extra or {}, about, facts or {})
+    return MethodsResult(methods, data, tasks, everywhere, text, extra or {}, about, facts or {})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from streamfuse.lab.trees import Float64Array, Shape, medusa_shape, rank_accuracy, sequoia_shape
+from streamfuse.lab.trees import Float64Array, Shape, medusa_shape, rank_accuracy, sized_shape
 from streamfuse.runtime.backend import DECODE, Backend, BoolArray
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.loop import Loop
 
-from .methods_list import MEDUSA, STREAMS, Parts
+from .methods_list import MEDUSA, STREAMS, STREAMS_OF, TARGET, Parts
 
 _NEW_TOKENS, _RANKS = 48, 8
 _ITSELF: BoolArray = np.ones((1, 1), np.bool_)
@@ -48,9 +48,19 @@ def accuracy(
     return rank_accuracy(np.stack(candidates), np.array(truth, np.int64), given_parent)
 
 
-def shapes(parts: Parts, prompts: Sequence[Sequence[int]], nodes: int) -> dict[str, Shape]:
-    """By bundle: Medusa's greedy rule for its heads, Sequoia's dynamic programme for streams."""
-    found = {STREAMS: sequoia_shape(accuracy(parts.backends[STREAMS], prompts, given_parent=True), nodes)}
+def shapes(parts: Parts, prompts: Sequence[Sequence[int]], nodes: int, costs: Mapping[str, float]) -> dict[str, Shape]:
+    """By bundle: Medusa's greedy rule for its heads, of `nodes` nodes; Sequoia's dynamic programme for streams.
+
+    The size of Sequoia's is the one that pays best by `costs` (`methods_costs.measured`), among the verify methods of
+    at most `nodes` nodes. Those that prune are left out, as the programme counts every node as verified.
+    """
+    backend, streams = parts.backends[STREAMS], costs[STREAMS_OF[STREAMS]]
+    verify = {
+        rows: costs[f"{TARGET}: {method}"]
+        for method, (rows, keep) in backend.spec.widths.items()
+        if rows <= nodes and keep == rows
+    }
+    found = {STREAMS: sized_shape(accuracy(backend, prompts, given_parent=True), verify, lambda depth: streams)}
     if MEDUSA in parts.backends:
         found[MEDUSA] = medusa_shape(accuracy(parts.backends[MEDUSA], prompts, given_parent=False), nodes)
     return found

@@ -148,7 +148,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method("Medusa heads", "4 heads, tree from their live probabilities", _MEDUSA, "heads", "best first", _BEST,
            bundle=MEDUSA, reads_streams=True),
-    Method("streams, Sequoia's tree", "no parent term, the best static tree for the acceptance that was measured",
+    Method("streams, Sequoia's tree", "no parent term, the best static tree for measured acceptance and passes",
            "Chen et al., 2024, arXiv 2402.12374", "streams", "Sequoia",
            _streams(lambda parts: static_tree(parts.shapes[STREAMS])), needs=(CALIBRATION,), reads_streams=True),
     Method("Medusa heads, calibrated tree", "the same heads, a static tree by the paper's greedy rule", _MEDUSA,

@@ -84,6 +84,7 @@ def methods(
     from streamfuse.bench.methods_bundles import missing, opened, prepare
     from streamfuse.bench.methods_calibrate import shapes
     from streamfuse.bench.methods_core import CORE_OURS, CORE_PLAIN, CoreSystem
+    from streamfuse.bench.methods_costs import measured
     from streamfuse.bench.methods_list import DRAFT, LEARNS, ONLINE, STREAMS, WIDTH, chosen
     from streamfuse.bench.methods_memory import peak_memory
     from streamfuse.bench.tasks import TaskSettings
@@ -110,13 +111,15 @@ def methods(
             say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
             prepare(model.bundle, lab, waiting, status.update)
         with opened(model.bundle, lab, threads) as here:
-            status.update("calibrating static trees")
-            here.parts.shapes = shapes(here.parts, questions(model.text), WIDTH)
+            status.update("measuring what passes cost, calibrating static trees")
+            costs = measured(here.parts, sets[0].prompts[0])
+            here.parts.shapes = shapes(here.parts, questions(model.text), WIDTH, costs)
             used = engine_threads(session.backend)
             bandwidth = ReadBandwidth(used)
             facts = {
                 "model": model.manifest.model.name,
                 "machine": {"processor": processor(), "cores": os.cpu_count(), **engine_facts(session.backend)},
+                "shapes": here.parts.shapes,
                 "command": _command(bundle, data, limit, settings, only),
                 "settings": {
                     "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
@@ -133,22 +136,22 @@ def methods(
                 settings.request(0, sets[0].prompts[0]), status.update,
             )  # fmt: skip
             extra = {name: {**here.extra.get(name, {}), "peak_memory_bytes": peak} for name, peak in memory.items()}
-            measured = measure(
+            found = measure(
                 compared, here.parts, sets, settings, model.text, core=core,
-                extra=extra, facts=facts, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
+                extra=extra, facts=facts, costs=costs, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
                 progress=status.update,
             )  # fmt: skip
-            result = measured.to_dict()
+            result = found.to_dict()
             if online:
                 from streamfuse.bench import methods_online
 
                 name = model.manifest.model.name
                 with methods_online.opened(name, lab / DRAFT / "model.pte") as learning:
                     result["methods"][ONLINE] = methods_online.row(
-                        learning, here.parts.backends[STREAMS], measured, settings, here.extra[LEARNS], status.update
+                        learning, here.parts.backends[STREAMS], found, settings, here.extra[LEARNS], status.update
                     )
     if answers is not None:
-        write_answers(measured, answers)
+        write_answers(found, answers)
     if markdown is not None:
         from streamfuse.bench.methods_report import to_markdown
 

@@ -12,7 +12,7 @@ how often the candidate of that rank, at that depth, is the token of the text, o
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -116,6 +116,35 @@ def sequoia_shape(accuracy: npt.ArrayLike, nodes: int, depth: int | None = None)
 
     add_children((), nodes - 1)
     return tuple(sorted(shape, key=lambda path: (-_value(path, table), len(path), path)))
+
+
+def sized_shape(
+    accuracy: npt.ArrayLike, verify_costs: Mapping[int, float], draft_cost: Callable[[int], float]
+) -> Shape:
+    """Sequoia's shape of the size and depth that pay best on a device (2402.12374, section 3.3).
+
+    The best shape of each size and depth has its expected tokens divided by what a round costs: one pass over so many
+    nodes and the drafts of so many levels. Of equal ones the smaller, then the shallower.
+
+    Args:
+        accuracy: as `sequoia_shape` takes it, by depth and rank.
+        verify_costs: of a verifying pass by its nodes, the root counted; in the unit of `draft_cost`.
+        draft_cost: of drafting a tree of a depth; for a drafter that gives all levels at once it is the same for all.
+
+    Raises:
+        ValueError: as `sequoia_shape`; or no size is above 1, or a cost is not above 0.
+    """
+    sizes = sorted(nodes for nodes in verify_costs if nodes > 1)
+    if not sizes or min(verify_costs.values()) <= 0:
+        raise ValueError(f"costs {dict(verify_costs)} must be above 0, one of them of 2 nodes or more")
+    best: tuple[float, Shape] = (0.0, ())
+    for nodes in sizes:
+        table = _checked(accuracy, nodes, None)
+        for depth in range(1, len(table) + 1):
+            shape = sequoia_shape(table, nodes, depth)
+            value = expected_tokens(shape, table) / (verify_costs[nodes] + draft_cost(depth))
+            best = max(best, (value, shape), key=lambda one: one[0])
+    return best[1]
 
 
 def medusa_shape(accuracy: npt.ArrayLike, nodes: int) -> Shape:
