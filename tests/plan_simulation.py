@@ -33,17 +33,21 @@ class Device:
     verify: tuple[float, float, float]  # of 4, 8, 16 nodes
     noise: float = 0.0
     streams: float | None = None  # the deferred schedule: verify passes carry none
+    carrying: float | None = None  # a plain pass with its streams, `verify_1`; None: there is no such method
 
     @property
     def spec(self) -> ModelSpec:
         none = {} if self.streams is None else dict.fromkeys(SPEC.widths, 0)
+        one = {} if self.carrying is None else {"verify_1": (1, 1)}
         return ModelSpec(
-            4096, VOCAB, STREAMS, TOP_K, 512, SPEC.widths, stream_nodes=none, deferred=self.streams is not None
-        )
+            4096, VOCAB, STREAMS, TOP_K, 512, {**one, **SPEC.widths}, stream_nodes=none,
+            deferred=self.streams is not None,
+        )  # fmt: skip
 
     @property
     def costs(self) -> dict[str, float]:
         table = {DECODE: self.decode, **dict(zip(SPEC.widths, self.verify, strict=True))}
+        table |= {} if self.carrying is None else {"verify_1": self.carrying}
         return table if self.streams is None else {**table, "streams": self.streams}
 
 
@@ -56,6 +60,12 @@ DEVICES = {
     "deferred CPU": Device(2.5, (2.75, 3.2, 5.6), streams=0.7),
     "expensive streams": Device(3.4, (4.6, 6.9, 12.5), streams=1.35),
     "expensive and noisy": Device(3.4, (4.6, 6.9, 12.5), noise=0.3, streams=1.35),
+    "deferred CPU, carrying": Device(2.5, (2.75, 3.2, 5.6), streams=0.7, carrying=2.8),
+    "expensive, carrying": Device(3.4, (4.6, 6.9, 12.5), streams=1.35, carrying=3.9),
+    "Zen 4": Device(4.08, (4.30, 5.95, 9.4), streams=1.3),
+    "Zen 4, carrying": Device(4.08, (4.30, 5.95, 9.4), streams=1.3, carrying=4.79),
+    "Zen 3": Device(5.6, (6.6, 10.4, 17), streams=2.5),
+    "Zen 3, carrying": Device(5.6, (6.6, 10.4, 17), streams=2.5, carrying=6.8),
     **{f"{name}, estimated": Device(*phone.costs) for name, phone in arm_cycles.PHONES.items()},
 }
 

@@ -73,7 +73,7 @@ def config_of(
             "repetition_penalty": repetition_penalty}  # fmt: skip
     defaults = manifest.sampling_defaults
     chosen: dict[str, Any] = {name: getattr(defaults, name) if said[name] is None else said[name] for name in _DEFAULTS}
-    widths = [method.rows for method in manifest.verify_methods.values()]
+    widths = [method.rows for method in manifest.verify_methods.values() if method.rows > 1]
     if speculative and width is not None and width not in widths:
         listed = ", ".join(map(str, widths)) or "none, it drafts nothing"
         raise OptionError(f"--width must be one of those of this bundle ({listed}), not {width}; without it, what pays")

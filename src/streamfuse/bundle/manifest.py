@@ -234,7 +234,7 @@ class Manifest(_Strict):
             "speculation.prune_layer: must be below model.num_layers",
         )
         _require(speculation.stream_vocab_size <= model.vocab_size, "speculation.stream_vocab_size: above vocab_size")
-        widths = [method.rows for method in self.verify_methods.values()]
+        widths = [method.rows for method in self.verify_methods.values() if method.rows > 1]
         _require(
             speculation.default_width is None or speculation.default_width in widths,
             f"speculation.default_width: not one of {widths}",

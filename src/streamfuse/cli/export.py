@@ -151,8 +151,13 @@ def export(
     ] = 1024,
     prefill_len: Annotated[int, typer.Option(help="Prompt tokens per prefill pass.", rich_help_panel=_SIZES)] = 64,
     widths: Annotated[
-        str, typer.Option(help="Nodes of the verify methods, ascending.", rich_help_panel=_SIZES)
-    ] = "4,8,16",
+        str | None,
+        typer.Option(
+            help="Nodes of the verify methods, ascending; 1: a plain pass that carries its streams.",
+            show_default="4,8,16, and 1 with the kernels",
+            rich_help_panel=_SIZES,
+        ),
+    ] = None,
     default_width: Annotated[
         int | None,
         typer.Option(
@@ -281,7 +286,7 @@ def export(
     from streamfuse.export.preview import preview
 
     try:
-        nodes = tuple(int(part) for part in widths.split(","))
+        nodes = () if widths is None else tuple(int(part) for part in widths.split(","))
     except ValueError:
         raise typer.BadParameter(
             f"--widths must be numbers with commas between, for example 4,8,16, not {widths}"

@@ -84,8 +84,11 @@ void Plan::begin(const std::vector<int64_t>& tokens, int64_t kept) {
 
 double Plan::rate() const { return std::max(1.0 / plain_ms(), ms_ > 0.0 ? tokens_ / ms_ : 0.0); }
 
-double Plan::price() const {
-  return model_.spec.deferred ? costs_.of(kStreams) : std::max(0.0, costs_.of(0) - plain_ms());
+double Plan::price() const { return model_.spec.deferred ? costs_.of(kStreams) : ride_price(); }
+
+double Plan::ride_price() const {
+  const int64_t rider = model_.spec.deferred ? model_.spec.rider() : 0;
+  return rider < 0 ? price() : std::max(0.0, costs_.of(rider) - plain_ms());
 }
 
 void Plan::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
@@ -103,7 +106,7 @@ Plan::Choice Plan::best(const Draft& draft) {
   const Calibration& calibration = draft.of_streams ? of_streams_ : of_table_;
   const double now = rate();
   // With the fused schedule a verify pass leaves streams behind, which a plain one would have to be followed by buying.
-  const double left = model_.spec.deferred ? 0.0 : wanted(0.0) ? now * price() : 0.0;
+  const double left = model_.spec.deferred ? 0.0 : wanted(0.0, price()) ? now * price() : 0.0;
   hits_.clear();
   for (const Tree::Node& node : draft.tree.nodes)
     hits_.push_back(exponential(node.log_prob) * (node.exact ? 1.0 : calibration.ratio(node.depth)));
@@ -121,10 +124,10 @@ Plan::Choice Plan::best(const Draft& draft) {
   return found;
 }
 
-// Whether streams for the next step are worth their price, given the gain of the free draft.
-bool Plan::wanted(double free_gain) const {
+// Whether streams for the next step are worth a price, given the gain of the free draft.
+bool Plan::wanted(double free_gain, double price) const {
   if (model_.spec.num_streams == 0) return false;
-  return tries_ < kTries || worth_ - free_gain > rate() * price();
+  return tries_ < kTries || worth_ - free_gain > rate() * price;
 }
 
 Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
@@ -158,7 +161,9 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   const Choice choice = best(draft_);
   if (choice.method != kDecode && affords(costs_.of(choice.method, choice.nodes) - plain_ms()))
     return {choice.method, choice.nodes, nullptr};
-  const bool buys = wanted(0.0) && can_buy();
+  const double price = ride_price();
+  const bool buys = wanted(0.0, price) && can_buy(price);
+  if (buys && model_.spec.rider() >= 0) return {model_.spec.rider(), 1, nullptr};
   if (buys && !model_.spec.deferred && !streams_ready_) return {0, 1, nullptr};
   if (!buys) plain.reason = model_.spec.num_streams == 0 && draft_.tree.size() == 1 ? kNothing : reason_;
   return plain;
@@ -178,22 +183,29 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
   position_ += static_cast<int64_t>(chosen.size());
   if (draft_.of_streams) {
     of_streams_.learn(draft_.own, chosen);
-    if (room >= 8) judge(brought - 1 - rate() * (cost - plain_ms()));  // the end of a text says nothing of its middle
+    // What a plain pass adds for the next step's streams is their price, not this step's.
+    const double beside = step.method >= 0 && step.method == model_.spec.rider() ? ride_price() : 0.0;
+    // The end of a text says nothing of its middle.
+    if (room >= 8) judge(brought - 1 - rate() * (cost - beside - plain_ms()));
   } else if (draft_.own.size() > 1) {
     of_table_.learn(draft_.own, chosen);
   }
   if (draft_.looked_up) look_up_.learn(chosen);
   if (model_.spec.num_streams == 0) return false;
-  if (!wanted(0.0) && position_ >= retry_) {
+  if (!wanted(0.0, cheapest()) && position_ >= retry_) {
     tries_ = 0;
     of_streams_.doubt();
   }
-  if (wanted(0.0) && !can_buy() && !streams_ready_) back_off(kCosts);
-  if (!model_.spec.deferred || streams_ready_ || room < 2 || !wanted(0.0)) return false;
+  if (wanted(0.0, cheapest()) && !can_buy(cheapest()) && !streams_ready_) back_off(kCosts);
+  if (!model_.spec.deferred || streams_ready_ || room < 2) return false;
+  // Streams of the next plain pass come half as often as bought ones, so those must gain what both cost beside.
+  const bool rides = model_.spec.rider() >= 0;
+  const double least = rides ? std::max(price(), 2 * price() - ride_price()) : price();
+  if ((rides && tries_ < kTries) || !wanted(0.0, least) || !can_buy(price())) return false;
   look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
   draft(tokens, room - 1, next_);
   looked_ = true;
-  return wanted(best(next_).gain);
+  return wanted(best(next_).gain, least);
 }
 
 // What a step with streams gained. Streams that do not pay are left alone for a while.
@@ -201,7 +213,7 @@ void Plan::judge(double gain) {
   ++tries_;
   worth_ += std::max(kLearn, 1.0 / static_cast<double>(tries_)) * (gain - worth_);
   if (tries_ < kTries) return;
-  if (worth_ > rate() * price())
+  if (worth_ > rate() * cheapest())
     back_off_ = kBackOff;
   else if (position_ >= retry_)
     back_off(of_streams_.ratio(1) > 0.7 ? kCosts : kRejected);
@@ -217,7 +229,10 @@ void Plan::back_off(const char* reason) {
 }
 
 // Whether the budget pays for streams and for a verify pass that brings nothing.
-bool Plan::can_buy() const { return affords(price() + std::max(0.0, costs_.of(0) - plain_ms())); }
+bool Plan::can_buy(double price) const {
+  const int64_t narrowest = model_.spec.rider() + 1;  // that takes a draft
+  return affords(price + std::max(0.0, costs_.of(narrowest) - plain_ms()));
+}
 
 void Plan::learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width) {
   take_streams(ids, log_probs);

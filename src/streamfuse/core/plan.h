@@ -2,12 +2,14 @@
 //
 // A step is a pass of the model: plain (`decode`), or the verification of a drafted tree. Drafts are free (look-up,
 // n-gram table) or come from streams. Streams have a price: a pass of their own (deferred schedule), or a verify pass
-// in the place of a plain one (fused schedule). The unit is tokens: a millisecond is worth `rate` tokens, what the best
-// known way of decoding makes of it.
+// in the place of a plain one (fused schedule; `verify_1` in both). The unit is tokens: a millisecond is worth `rate`
+// tokens, what the best known way of decoding makes of it.
 //   1. Cut a tree where one more row earns less than it costs. Verify it if its expected tokens exceed
 //      rate * (its cost - a plain pass's). Expected are the probabilities of its paths, corrected per depth by how
 //      often such predictions came true.
 //   2. Buy streams if worth - gain of the free draft > rate * price; worth is what steps with streams gain on average.
+//      With `verify_1`, a plain pass carries streams if worth > rate * what that adds to it, and others are bought
+//      only if that brings more than to wait for the next plain pass.
 //   3. Where they do not pay, back off: none for a while, twice as long each time, then a trial of a few steps.
 //   4. A budget bounds what being wrong may cost. Gains earn it, and a trickle from plain passes.
 // docs/runtime.md explains; tests/plan_simulation.py shows what it gains on simulated devices and texts.
@@ -84,10 +86,12 @@ class Plan {
   void take_streams(const int64_t* ids, const float* log_probs);
   double plain_ms() const { return costs_.of(kDecode); }
   double rate() const;   // tokens per millisecond of the best known way
-  double price() const;  // of streams for the next step, in milliseconds
-  bool wanted(double free_gain) const;
+  double price() const;       // of streams for the next step, in milliseconds
+  double ride_price() const;  // of streams that a plain pass carries, or `price` where none can
+  double cheapest() const { return std::min(price(), ride_price()); }
+  bool wanted(double free_gain, double price) const;
   bool affords(double ms) const { return budget_ >= ms / plain_ms(); }
-  bool can_buy() const;
+  bool can_buy(double price) const;
   void judge(double gain);
   void back_off(const char* reason);
 

@@ -92,10 +92,11 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
           std::to_string(spec_.vocab_size));
   const bool drafts = generation.speculative && !spec_.verify.empty();
   if (drafts && generation.width != 0 && std::none_of(spec_.verify.begin(), spec_.verify.end(), [&](const Method& m) {
-        return m.rows == generation.width;
+        return m.rows == generation.width && m.rows > 1;
       })) {
     std::string widths;
-    for (const Method& method : spec_.verify) widths += (widths.empty() ? "" : ", ") + std::to_string(method.rows);
+    for (const Method& method : spec_.verify)
+      if (method.rows > 1) widths += (widths.empty() ? "" : ", ") + std::to_string(method.rows);
     bad("width must be one of " + widths + " for this bundle, not " + std::to_string(generation.width));
   }
   stop_.store(false, std::memory_order_relaxed);  // one that comes while costs are measured counts already

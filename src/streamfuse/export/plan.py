@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
 
 from .choices import (
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 ALL = "all"  # stream_nodes: each survivor
-_USUAL_WIDTH, _USUAL_STREAM_NODES = 8, 4
+_USUAL_WIDTHS, _USUAL_WIDTH, _USUAL_STREAM_NODES = (4, 8, 16), 8, 4
 STREAM_OPTIONS = ("merge_adapter", "num_streams", "prune_keep", "stream_nodes", "schedule", "top_k")
 
 
@@ -116,7 +117,8 @@ class ExportPlan:
         merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
             auto: off where the layers have four bits, which the sum would have to be rounded to anew.
         num_streams: streams to keep of the adapter's; None keeps all.
-        widths: nodes T of each verify method, ascending.
+        widths: nodes T of each verify method, ascending; 1 is a plain pass that carries its streams, beside at least
+            one tree. Empty: 4, 8 and 16, and 1 where the kernels run it (`carries_alone`).
         default_width: the one to use where nobody chooses; None: the widest of at most 8 nodes, else the narrowest.
         prune_keep: nodes K that survive the pruner where T is larger, one number or one per width.
         stream_nodes: survivors M that carry streams, likewise, or all; auto: 4. Deferred streams have a pass of their
@@ -143,7 +145,7 @@ class ExportPlan:
     max_context_len: int = 1024
     prefill_len: int = 64
     num_streams: int | None = None
-    widths: tuple[int, ...] = (4, 8, 16)
+    widths: tuple[int, ...] = ()
     prune_keep: int | Mapping[int, int] = 8
     stream_nodes: int | Mapping[int, int] | str = AUTO
     schedule: Schedule = Schedule.DEFERRED
@@ -160,17 +162,15 @@ class ExportPlan:
         _check("--top-k", self.top_k, 1, 64)
         if self.group_size not in GROUP_SIZES:
             raise PlanError(f"--group-size must be 32, 64, 128 or 256, not {self.group_size}")
-        if not self.widths or list(self.widths) != sorted(set(self.widths)):
-            raise PlanError(f"--widths must be ascending and distinct, not {_listed(self.widths)}")
-        for width in self.widths:
-            _check("--widths", width, 2, min(64, self.max_context_len // 2))
+        self._check_widths()
         self._check_per_width("--prune-keep", self.prune_keep, 1)
         self._check_stream_nodes()
+        trees = [width for width in self.widths if width > 1]
         if self.default_width is None:
-            fitting = [width for width in self.widths if width <= _USUAL_WIDTH]
-            object.__setattr__(self, "default_width", max(fitting, default=self.widths[0]))
-        if self.default_width not in self.widths:
-            raise PlanError(f"--default-width must be one of --widths {_listed(self.widths)}, not {self.default_width}")
+            fitting = [width for width in trees if width <= _USUAL_WIDTH]
+            object.__setattr__(self, "default_width", max(fitting, default=trees[0]))
+        if self.default_width not in trees:
+            raise PlanError(f"--default-width must be one of --widths {_listed(trees)}, not {self.default_width}")
         self._check_schemes()
         for name in self.allow_parity_below:
             check_choice("--allow-parity-below", name, tuple(FLOORS))
@@ -178,6 +178,33 @@ class ExportPlan:
             raise PlanError(f"--draft-skip goes with --backend kernels, not with --backend {self.backend}")
         if self.adapter is None:
             self._refuse_stream_options()
+
+    def _check_widths(self) -> None:
+        if not self.widths:
+            object.__setattr__(self, "widths", (1, *_USUAL_WIDTHS) if self._measured_to_carry() else _USUAL_WIDTHS)
+        if list(self.widths) != sorted(set(self.widths)):
+            raise PlanError(f"--widths must be ascending and distinct, not {_listed(self.widths)}")
+        for width in self.widths:
+            _check("--widths", width, 1, min(64, self.max_context_len // 2))
+        if self.widths[-1] == 1:
+            raise PlanError("--widths must name a width above 1 too; 1 is a plain pass that carries its streams")
+        if self.widths[0] == 1 and self.adapter is None:
+            raise PlanError("--widths 1 is about streams, and this export has none; leave it out, or name an --adapter")
+
+    def _measured_to_carry(self) -> bool:
+        """Whether a plain pass that carries streams was measured to pay: with the kernels, in the deferred schedule."""
+        if not self.kernels or self.schedule is not Schedule.DEFERRED:
+            return False
+        if self.adapter is None or not self.adapter.is_file():
+            return False  # of a file that is not there the export speaks
+        return self.carries_alone(read_adapter(self.adapter)[0])
+
+    def carries_alone(self, streams: StreamConfig) -> bool:
+        """Whether streams of these settings can share a pass with the base's rows.
+
+        Not with low-rank products of their own beside a tuned base, nor heads, which have no layers to share.
+        """
+        return not streams.heads and (not (streams.base_rank and streams.adapter_rank) or self.merges(streams))
 
     def _refuse_stream_options(self) -> None:
         said = [f.name for f in fields(self) if f.name in STREAM_OPTIONS and getattr(self, f.name) != f.default]
@@ -288,7 +315,9 @@ class ExportPlan:
             )
         keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
         nodes = (0,) * len(keep)
-        if self.schedule is not Schedule.DEFERRED:
+        if self.schedule is Schedule.DEFERRED:
+            nodes = tuple(int(width == 1) for width, _ in keep)
+        else:
             said = _USUAL_STREAM_NODES if self.stream_nodes == AUTO else self.stream_nodes
             nodes = tuple(k if isinstance(said, str) else min(k, _at(said, w, k)) for w, k in keep)
         deferred = self.schedule is not Schedule.FUSED

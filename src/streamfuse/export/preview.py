@@ -128,6 +128,10 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own; only "
             "--backend kernels with --schedule deferred keeps both"
         )
+    if plan.widths[0] == 1 and not plan.carries_alone(streams):
+        raise PlanError(
+            "--widths must not name 1 for this adapter: its streams cannot share a pass with the base's rows"
+        )
     if plan.shapes.top_k > len(model.stream_vocab):
         raise PlanError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {plan.top_k}")
     if streams.heads and not plan.kernels:

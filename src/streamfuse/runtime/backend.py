@@ -82,8 +82,8 @@ class ModelSpec:
 
     @property
     def verify_widths(self) -> tuple[int, ...]:
-        """Rows of the verify methods, ascending."""
-        return tuple(sorted(rows for rows, _ in self.widths.values()))
+        """Nodes of a tree that one may ask for, ascending; `verify_1` takes no draft, so it is none of them."""
+        return tuple(sorted(rows for rows, _ in self.widths.values() if rows > 1))
 
     def verify_method(self, nodes: int) -> str:
         """The narrowest verify method that takes a tree of `nodes` nodes. BackendError if none does."""

@@ -158,7 +158,7 @@ impl Manifest {
         require(count(&speculation["stream_vocab_size"]) <= self.vocab_size, || {
             "speculation.stream_vocab_size: above vocab_size".into()
         })?;
-        let widths: Vec<i64> = self.verify.iter().map(|method| method.rows).collect();
+        let widths: Vec<i64> = self.verify.iter().map(|method| method.rows).filter(|&rows| rows > 1).collect();
         require(optional(&speculation["default_width"]).is_none_or(|width| widths.contains(&width)), || {
             format!("speculation.default_width: not one of {widths:?}")
         })?;
