@@ -61,11 +61,7 @@ DEVICES = {
     "expensive streams": Device(3.4, (4.6, 6.9, 12.5), streams=1.35),
     "expensive and noisy": Device(3.4, (4.6, 6.9, 12.5), noise=0.3, streams=1.35),
     "deferred CPU, carrying": Device(2.5, (2.75, 3.2, 5.6), streams=0.7, carrying=2.8),
-    "expensive, carrying": Device(3.4, (4.6, 6.9, 12.5), streams=1.35, carrying=3.9),
-    "Zen 4": Device(4.08, (4.30, 5.95, 9.4), streams=1.3),
-    "Zen 4, carrying": Device(4.08, (4.30, 5.95, 9.4), streams=1.3, carrying=4.79),
-    "Zen 3": Device(5.6, (6.6, 10.4, 17), streams=2.5),
-    "Zen 3, carrying": Device(5.6, (6.6, 10.4, 17), streams=2.5, carrying=6.8),
+    "expensive streams, carrying": Device(3.4, (4.6, 6.9, 12.5), streams=1.35, carrying=3.9),
     **{f"{name}, estimated": Device(*phone.costs) for name, phone in arm_cycles.PHONES.items()},
 }
 

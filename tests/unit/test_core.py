@@ -197,10 +197,12 @@ def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int],
 def test_the_core_and_the_readable_loop_do_the_same_pass_by_pass(
     rng: np.random.Generator, sampling: SamplingConfig, deferred: bool, count: int
 ) -> None:
-    """So many generations each, ten times as many in all."""
+    """So many generations each, ten times as many in all; half of the models have a `verify_1`."""
     nodes = {"verify_8": 2, "verify_4": 0} if deferred else {}
-    for _ in range(count):
-        model = spec(deferred=deferred, stream_nodes=nodes, capacity=int(rng.integers(12, 60)))
+    for number in range(count):
+        widths = {"verify_2": (2, 2), "verify_4": (4, 4), "verify_8": (8, 6)}
+        widths |= {"verify_1": (1, 1)} if number % 2 else {}
+        model = spec(widths=widths, deferred=deferred, stream_nodes=nodes, capacity=int(rng.integers(12, 60)))
         accuracy, width = int(rng.integers(0, 17)), int(rng.choice([1, 2, 4, 8]))
         prompt = rng.integers(0, 64, int(rng.integers(1, 10))).tolist()
         config = GenerationConfig(

@@ -398,8 +398,8 @@ def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tm
 @pytest.fixture(scope="module")
 def deferred(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The default schedule: verify methods without streams, of which the engine computes the real rows alone."""
-    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED, **one_width)
+    one_tree = {"widths": (1, 4), "default_width": 4, "prune_keep": 4}
+    plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED, **one_tree)
     export_bundle(plan)
     return open_bundle(plan.output_dir)
 
@@ -424,3 +424,38 @@ def test_a_pass_of_fewer_nodes_says_the_same_bits(deferred: Bundle, nodes: int) 
         np.testing.assert_array_equal(decode_rows(backend, TEXT[9:13], 9), whole)
         prefill(backend, TEXT[: 8 + nodes])  # the last chunk of a prompt is seldom full
         np.testing.assert_array_equal(decode_rows(backend, TEXT[8 + nodes : 13], 8 + nodes), whole[nodes - 1 :])
+
+
+def test_a_plain_pass_that_carries_streams_has_the_bits_of_both(deferred: Bundle) -> None:
+    assert [(m.rows, m.keep, m.stream_nodes) for m in deferred.manifest.verify_methods.values()] == [
+        (1, 1, 1),
+        (4, 4, 0),
+    ]
+    with ExecuTorchBackend(deferred.graph, deferred.spec()) as backend:
+        prefill(backend, TEXT[:9])
+        plain = decode_rows(backend, TEXT[9:13], 9)
+        np.testing.assert_array_equal(verify_rows(backend, "verify_1", TEXT[9:13], 9), plain)
+        for at in (9, 12):
+            prefill(backend, TEXT[:at])
+            backend.run("decode", np.array(TEXT[at : at + 1]), np.array([at]), np.ones((1, 1), np.bool_))
+            backend.commit([0])
+            bought = backend.streams(0)
+            ids, log_probs = bought.stream_ids[0].copy(), bought.stream_log_probs[0].copy()
+            backend.truncate(at)
+            carried = backend.run("verify_1", np.array(TEXT[at : at + 1]), np.array([at]), np.ones((1, 1), np.bool_))
+            np.testing.assert_array_equal(carried.stream_ids[0], ids)
+            np.testing.assert_array_equal(carried.stream_log_probs[0], log_probs)
+
+
+def test_with_the_kernels_a_plain_pass_may_carry_streams_where_nobody_names_widths(
+    checkpoint: tuple[Path, Path], tmp_path: Path
+) -> None:
+    usual = {"widths": (), "default_width": None, "schedule": Schedule.DEFERRED}
+    assert plan_for(checkpoint, tmp_path, **usual).widths == (1, 4, 8, 16)
+    assert plan_for(checkpoint, tmp_path, **usual).default_width == 8
+    assert plan_for(checkpoint, tmp_path, **usual, backend="xnnpack").widths == (4, 8, 16)
+    assert plan_for(checkpoint, tmp_path, **{**usual, "schedule": Schedule.FUSED}, stream_nodes="all").widths == (
+        4,
+        8,
+        16,
+    )

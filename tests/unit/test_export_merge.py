@@ -130,6 +130,15 @@ def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, t
         assert np.array_equal(verify_rows(engine, "verify_4", TEXT)[: len(plain)], plain)
 
 
+def test_streams_with_products_of_their_own_beside_a_tuned_base_need_a_pass_of_their_own(tmp_path: Path) -> None:
+    own = write_checkpoint(tmp_path / "both", tiny_model(BOTH))
+    usual = {**DEFERRED, "widths": (), "default_width": None}
+    assert plan_for(own, tmp_path, **usual).widths == (4, 8, 16)
+    assert plan_for(own, tmp_path, **usual, merge_adapter="on").widths == (1, 4, 8, 16)
+    with pytest.raises(PlanError, match="widths must not name 1 for this adapter"):
+        preview(plan_for(own, tmp_path / "bundle", **DEFERRED, widths=(1, 12)))
+
+
 def test_a_tuned_bundle_keeps_the_law_and_the_grid(
     checkpoint: tuple[Path, Path], tuned: StreamFused, tmp_path: Path
 ) -> None:

@@ -49,11 +49,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"prune_keep": 65}, "--prune-keep must be from 1 to 64, not 65"),
         ({"top_k": 0}, "--top-k must be from 1 to 64, not 0"),
         ({"group_size": 48}, "--group-size must be 32, 64, 128 or 256, not 48"),
-        ({"widths": ()}, "--widths must be ascending and distinct, not "),
         ({"widths": (8, 4)}, "--widths must be ascending and distinct, not 8,4"),
         ({"widths": (4, 4)}, "--widths must be ascending and distinct, not 4,4"),
-        ({"widths": (1, 4)}, "--widths must be from 2 to 64, not 1"),
-        ({"widths": (32,), "max_context_len": 32}, "--widths must be from 2 to 16, not 32"),
+        ({"widths": (0, 4)}, "--widths must be from 1 to 64, not 0"),
+        ({"widths": (1,)}, "--widths must name a width above 1 too; 1 is a plain pass that carries its streams"),
+        ({"widths": (32,), "max_context_len": 32}, "--widths must be from 1 to 16, not 32"),
         ({"default_width": 8}, "--default-width must be one of --widths 4,12, not 8"),
         ({"prune_keep": {8: 4}}, "--prune-keep names the width 8, which is not one of --widths 4,12"),
         ({"prune_keep": {12: 13}}, "--prune-keep must be from 1 to 12, not 13"),
@@ -181,7 +181,7 @@ def test_python_reads_keywords_where_the_command_line_reads_flags() -> None:
         plan_for((Path(), Path()), Path("bundle"), backend="xnnpack", schemes={"head": "q4_1"})
 
 
-@pytest.mark.parametrize(("widths", "chosen"), [((4,), 4), ((4, 8, 16), 8), ((4, 6), 6), ((16, 32), 16)])
+@pytest.mark.parametrize(("widths", "chosen"), [((4,), 4), ((4, 8, 16), 8), ((4, 6), 6), ((16, 32), 16), ((1, 16), 16)])
 def test_the_default_width_follows_the_widths(widths: tuple[int, ...], chosen: int) -> None:
     assert ExportPlan(Path(), Path(), Path("bundle"), widths=widths).default_width == chosen
 

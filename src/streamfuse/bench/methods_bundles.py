@@ -52,7 +52,7 @@ def prepare(target: Bundle, folder: Path, rivals: Sequence[str], progress: Progr
     from streamfuse.model.pull import resolve_model
 
     manifest = target.manifest
-    widths = tuple(sorted(method.rows for name, method in manifest.methods.items() if name.startswith("verify_")))
+    widths = target.spec().verify_widths
     sizes: dict[str, Any] = {"widths": widths, "max_context_len": manifest.cache.capacity}
     for name in rivals:
         checkpoint = resolve_model(manifest.model.name)

@@ -102,7 +102,7 @@ def table(device: Device, here: Mapping[str, float]) -> dict[str, float]:
     for name, ms in here.items():
         model, method = name.split(": ")
         rows = int(method.removeprefix("verify_")) if method.startswith("verify_") else 0
-        found[name] = here[f"{model}: {DECODE}"] / plain * device.cost(rows) if rows else ms / plain
+        found[name] = here[f"{model}: {DECODE}"] / plain * device.cost(rows) if rows > 1 else ms / plain
     return found
 
 

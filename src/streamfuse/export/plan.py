@@ -165,7 +165,7 @@ class ExportPlan:
         self._check_widths()
         self._check_per_width("--prune-keep", self.prune_keep, 1)
         self._check_stream_nodes()
-        trees = [width for width in self.widths if width > 1]
+        trees = tuple(width for width in self.widths if width > 1)
         if self.default_width is None:
             fitting = [width for width in trees if width <= _USUAL_WIDTH]
             object.__setattr__(self, "default_width", max(fitting, default=trees[0]))

@@ -55,7 +55,7 @@ public final class Model: Sendable {
   public var hasSpeculativeDecodingSupport: Bool { !spec.verify.isEmpty }
 
   /// Values for `GenerationConfig.width`, ascending; empty where the bundle has no verify methods.
-  public var widths: [Int] { spec.verify.map(\.rows).sorted() }
+  public var widths: [Int] { spec.verify.map(\.rows).filter { $0 > 1 }.sorted() }
 
   /// A conversation with a cache of its own, so that only new words are read. Its first request makes the engine, and
   /// says what is wrong with it.

@@ -36,7 +36,7 @@ public class Model internal constructor(
 
     /** Values for [GenerationConfig.width]; empty where the bundle has no verify methods. */
     public val widths: List<Int> =
-        facts.methods.filterKeys { it.startsWith("verify_") }.values.map { it.rows }.sorted()
+        facts.methods.filterKeys { it.startsWith("verify_") }.values.map { it.rows }.filter { it > 1 }.sorted()
 
     /** Whether the bundle can draft. */
     public val hasSpeculativeDecodingSupport: Boolean
