@@ -20,7 +20,7 @@ from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
 from streamfuse import engines
 from streamfuse.bench import prompts as bench_prompts
 from streamfuse.bench.rivals import llama_cpp as rival
-from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, OwnRuntime, Request
+from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, OwnRuntime, Request, accept_lengths
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
 from streamfuse.cli import app
@@ -158,6 +158,16 @@ def test_the_own_runtime_speculates_without_changing_the_text() -> None:
         assert speculative.statistics is not None
         assert speculative.statistics["speculative"] is True
         assert plain.decode_ms > 0
+        for answer in (plain, speculative):
+            assert answer.statistics is not None
+            assert sum(answer.statistics["accept_lengths"]) == len(answer.token_ids)
+            assert len(answer.statistics["accept_lengths"]) == answer.statistics["target_forward_passes"]
+
+
+def test_a_pass_ends_with_a_token_of_the_models_own() -> None:
+    assert accept_lengths([False, True, True, False, False, True]) == [1, 3, 1, 1]
+    assert accept_lengths([True, False]) == [2]
+    assert accept_lengths([]) == []
 
 
 def test_the_report_is_one_page_with_a_chart() -> None:

@@ -49,7 +49,7 @@ def _row(result: MethodsResult, name: str, data: str, number: int, turns: Sequen
                 "decoding_steps": [one["target_forward_passes"] for one in said],
                 "new_tokens": [len(answer.token_ids) for answer in answers],
                 "wall_time": [answer.decode_ms / 1000 for answer in answers],
-                "accept_lengths": [delivered for one in said for _, delivered, _, _ in one["rounds"]],
+                "accept_lengths": [length for one in said for length in one["accept_lengths"]],
             }
         ],
         "tstamp": time.time(),

@@ -26,5 +26,8 @@ class CoreSystem(OwnRuntime):
         passes = {f"{TARGET}: {method}": count for method, count in said["widths"].items() if count}
         if said["streams_passes"]:
             passes[STREAMS_OF[STREAMS]] = said["streams_passes"]
-        kept = {name: said[name] for name in ("first_token_ms", "target_forward_passes", "mean_accepted_tokens")}
+        kept = {
+            name: said[name]
+            for name in ("first_token_ms", "target_forward_passes", "mean_accepted_tokens", "accept_lengths")
+        }
         return replace(answer, statistics={**kept, "passes": passes, "rounds": []})

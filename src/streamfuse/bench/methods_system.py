@@ -163,6 +163,7 @@ class LoopSystem:
                 "proposed": tally.proposed,
                 "accepted": tally.accepted,
                 "rounds": tally.rounds,
+                "accept_lengths": [delivered for _, delivered, _, _ in tally.rounds],
                 "prefill_ms": prefill_ms,
             },
         )

@@ -60,7 +60,15 @@ class OwnRuntime:
         config = replace(self._config, max_new_tokens=request.max_new_tokens, sampling=sampling)
         self._session.reset()
         generation = self._session.generate(request.prompt_ids, config)
-        generation.finish()
-        statistics = generation.statistics
+        drafted = [piece.drafted for piece in generation if piece.token is not None]
+        statistics = {**generation.statistics, "accept_lengths": accept_lengths(drafted)}
         decode_ms = sum(ms for phase, ms in statistics["time_ms"].items() if phase != "prefill")
         return Answer(tuple(generation.token_ids), decode_ms, statistics)
+
+
+def accept_lengths(drafted: Sequence[bool]) -> list[int]:
+    """Tokens that each pass delivered, from whether each token was drafted: a pass ends with one of the model's own."""
+    ends = [place + 1 for place, one in enumerate(drafted) if not one]
+    if drafted and drafted[-1]:  # the text ended within a pass
+        ends.append(len(drafted))
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
