@@ -104,3 +104,18 @@ def made_up() -> dict[str, Any]:
         },
         "an addition": {"unknown": True},
     }  # fmt: skip
+
+
+def with_peers(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with two other programs beside."""
+    figures = {
+        "call_reduction_ratio": 1.4, "mean_accepted_tokens": 1.35, "first_token_ms": 40.0, "quality": None,
+        "generated_tokens": 90, "tokens_per_second": 120.0, "tokens_per_second_interval": [110.0, 130.0],
+        "speedup": 1.2, "speedup_interval": [1.1, 1.3], "over_core_plain": 0.8,
+        "over_core_plain_interval": [0.7, 0.9], "equal_texts": True, "share_of_equal_tokens": 0.71,
+    }  # fmt: skip
+    result["peers"] = {
+        name: {"about": "another program", "plain": "llama.cpp", "results": {data: dict(figures) for data in DATA}}
+        for name in ("llama.cpp", "llama.cpp, draft model")
+    }
+    return result

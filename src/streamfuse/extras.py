@@ -58,6 +58,10 @@ NEEDS = {
     "bench-latency": Need("bench latency", ("torch", "executorch"), "export"),
     "bench-quantization": Need("bench quantization", _MODEL, "export"),
     "bench-scale": Need("bench scale", _EXPORT, "export"),
+    "peer-hugging-face": Need("Hugging Face as a peer", ("torch", "transformers"), "rivals"),
+    "peer-onnx-genai": Need(
+        "ONNX Runtime GenAI as a peer", ("onnxruntime_genai", "onnx_ir", "torch", "transformers"), "rivals"
+    ),
     "rival": Need("making the weights for llama.cpp", _MODEL, "rivals"),
 }
 _OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash

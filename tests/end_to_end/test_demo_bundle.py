@@ -105,7 +105,8 @@ def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:
     ]
     done = streamfuse_command(
         "bench", "methods", str(BUNDLE), "--data", f"asked={data}", "--lab", str(tmp_path / "lab"), "--methods",
-        "streams, ours; streams, as published; prompt look-up; n-gram table", "--quick", "--json", *files,
+        "streams, ours; streams, as published; prompt look-up; n-gram table", "--peers", "none", "--quick", "--json",
+        *files,
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert {"plain", "streams, ours", "n-gram table", "plain, core", "streamfuse, core"} <= found["methods"].keys()

@@ -20,6 +20,10 @@ from streamfuse.bench.methods_answers import write_answers
 from streamfuse.bench.methods_calibrate import accuracy, shapes
 from streamfuse.bench.methods_costs import DEVICES, computed_speedup, measured, table
 from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
+from streamfuse.bench.methods_peer_rows import peer_rows
+from streamfuse.bench.methods_peers import Peer
+from streamfuse.bench.rivals.answers import answer_of
+from streamfuse.bench.systems import Answer, Request
 from streamfuse.bench.tasks import TaskSettings
 from streamfuse.bench.turns import all_turns, questions
 from streamfuse.lab.drafters.model import DraftModel
@@ -56,13 +60,33 @@ def parts(accuracy: int = 12) -> Parts:
     return Parts(backends, tables, DraftModel(ArithmeticBackend(own)))
 
 
-def compared(temperature: float = 0.0, names: tuple[str, ...] | None = None, accuracy: int = 12) -> MethodsResult:
+class Other:
+    """Another program: the same arithmetic, a text that goes another way after `same` tokens, its own clock."""
+
+    def __init__(self, name: str, ms: float, same: int) -> None:
+        self.name, self._ms, self._same = name, ms, same
+
+    def answer(self, request: Request) -> Answer:
+        text = list(request.prompt_ids)
+        while len(text) < len(request.prompt_ids) + request.max_new_tokens:
+            text.append(greedy_after(text, VOCAB))
+        tokens = text[len(request.prompt_ids) :]
+        tokens[self._same :] = [VOCAB - 1] * len(tokens[self._same :])
+        return answer_of(tokens, (), 12, self._ms, 1.5)
+
+
+def compared(
+    temperature: float = 0.0,
+    names: tuple[str, ...] | None = None,
+    accuracy: int = 12,
+    peers: tuple[Other, ...] = (),
+) -> MethodsResult:
     made = parts(accuracy)
     samples = [Sample(("say",), source="letters")] * len(PROMPTS)
     return measure(
         chosen(made, temperature, names), made, [DataSet("letters", PROMPTS, samples)],
         TaskSettings(24, 1, temperature), Letters(),  # type: ignore[arg-type]
-        costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
+        peers=peers, costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
     )  # fmt: skip
 
 
@@ -301,3 +325,22 @@ def test_answers_are_written_as_spec_bench_reads_them(tmp_path: Path) -> None:
 def test_a_question_without_a_number_gets_its_place(tmp_path: Path) -> None:
     path = write_answers(compared(names=("streams, ours",)), tmp_path)[0]
     assert [json.loads(line)["question_id"] for line in path.read_text().splitlines()] == [0, 1, 2]
+
+
+def test_a_peer_is_held_against_its_own_plain_decoding_and_its_text_against_ours() -> None:
+    result = compared(names=(), peers=(Other("own", 12.0, 6), Other("own, drafted", 4.0, 6), Other("lone", 12.0, 0)))
+    about = [
+        Peer(name, plain, "another program", lambda shop: Other("", 0, 0))
+        for name, plain in (("own", "own"), ("own, drafted", "own"), ("lone", "gone"), ("missing", "own"))
+    ]
+    rows = peer_rows(result, about)
+    assert list(rows) == ["own", "own, drafted", "lone"]
+    drafted, lone = (rows[name]["results"]["letters"] for name in ("own, drafted", "lone"))
+    assert drafted["speedup"] == pytest.approx(3)
+    assert drafted["equal_texts"] is True
+    assert drafted["share_of_equal_tokens"] == pytest.approx(6 / 24)
+    assert drafted["mean_accepted_tokens"] == 2
+    assert drafted["tokens_per_second"] == pytest.approx(6000)
+    assert drafted["over_core_plain"] is None, "the core did not run"
+    assert lone["speedup"] is lone["equal_texts"] is None
+    assert "own, drafted" not in result.to_dict()["methods"]

@@ -18,10 +18,11 @@ import torch
 
 import tiny
 from bundle_samples import edit_manifest, write_bundle
-from streamfuse.bench.rivals.gguf_weights import encode, gguf_of, merged_gguf
+from streamfuse.bench.rivals.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
 from streamfuse.bench.rivals.llama_cpp import RivalError, quantized
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0
+from streamfuse.lab.first_layers import write_first_layers
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.model.gguf import permute, tensor_name
 
@@ -44,6 +45,7 @@ class Source:
         self.gguf = folder / "tiny.gguf"
         writer = gguf.GGUFWriter(self.gguf, "llama")
         writer.add_name("tiny")
+        writer.add_block_count(4)
         writer.add_head_count(4)
         writer.add_head_count_kv(2)
         writer.add_file_type(int(gguf.LlamaFileType.MOSTLY_Q4_1))
@@ -103,6 +105,28 @@ def test_metadata_is_carried_over(source: Source, tmp_path: Path) -> None:
     assert {name: field.contents() for name, field in after.items() if not name.startswith("GGUF.")} == {
         name: field.contents() for name, field in before.items() if not name.startswith("GGUF.")
     }
+
+
+def test_a_draft_model_is_the_first_layers_with_its_adapter_merged(source: Source, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    write_first_layers(source.checkpoint, 2, small)
+    adapter = tmp_path / "draft.safetensors"
+    save_adapter(tiny.fused(load_base(small), base_rank=2, base_layers=1), adapter)
+    out = tmp_path / "draft.gguf"
+    write_merged_gguf(source.gguf, small, adapter, out)
+    reader = gguf.GGUFReader(out)
+    assert reader.fields["llama.block_count"].contents() == 2
+    before = {tensor.name: tensor for tensor in gguf.GGUFReader(source.gguf).tensors}
+    after = {tensor.name: tensor for tensor in reader.tensors}
+    assert list(after) == [name for name in before if not name.startswith(("blk.2.", "blk.3."))]
+    merged = load_stream_fused(load_base(small), adapter).base.state_dict()
+    for name, tensor in after.items():
+        if name.startswith("blk.1.ffn_") and "norm" not in name:
+            expected = to_q4_1(merged[tensor_name(name, out).removeprefix("model.")]).dequantized().numpy()
+            np.testing.assert_array_equal(gguf.quants.dequantize(tensor.data, Q4_1), expected)
+            assert not np.array_equal(tensor.data, before[name].data)
+        elif not name.startswith("blk.1."):
+            np.testing.assert_array_equal(tensor.data, before[name].data)
 
 
 def test_a_q8_0_matrix_is_written_in_its_own_blocks() -> None:

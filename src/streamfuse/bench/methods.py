@@ -201,6 +201,7 @@ def measure(
     text: TextIO,
     *,
     core: Mapping[str, tuple[System, str]] | None = None,
+    peers: Sequence[System] = (),
     extra: Mapping[str, Mapping[str, Any]] | None = None,
     facts: Mapping[str, Any] | None = None,
     costs: Mapping[str, float],
@@ -213,6 +214,7 @@ def measure(
     Args:
         methods: with the baseline among them.
         core: systems of the product itself, and what each is.
+        peers: other programs; their rows are `methods_peer_rows.peer_rows`.
         extra: by method, what it adds to the target: `extra_parameters`, `extra_bytes`; and its `peak_memory_bytes`.
         costs: of all passes here (`methods_costs.measured`).
 
@@ -220,7 +222,7 @@ def measure(
         TaskError: there is nothing to run.
     """
     systems: list[System] = [system_of(method, parts) for method in methods]
-    systems += [system for system, _ in (core or {}).values()]
+    systems += [*(system for system, _ in (core or {}).values()), *peers]
     tasks = {
         one.name: compare(
             systems, one.prompts, settings, bandwidth, weight_bytes,

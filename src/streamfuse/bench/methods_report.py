@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from .methods_charts import costs, over_time
+from .methods_peer_rows import peers_table
 from .methods_sample import sample_views
 from .methods_tables import (
     PLAIN,
@@ -41,6 +42,9 @@ def to_markdown(result: Result) -> str:
         prompts = number(at(result, "data", data, "prompts"))
         lines += [f"### {data}" + (f" ({prompts:.0f} prompts)" if prompts else ""), ""]
         lines += [*_markdown(results_table(result, data)), ""]
+        peers = peers_table(result, data)
+        if peers[1]:
+            lines += ["Other programs with the same weights, in the same turns:", "", *_markdown(peers), ""]
         computed = computed_table(result, data)
         if computed[1]:
             lines += [
@@ -71,6 +75,8 @@ def to_page(result: Result) -> str:
         "sample": sample_views(result),
         "tables": {data: results_table(result, data) for data in data_sets(result)},
         "computed": {data: computed_table(result, data) for data in data_sets(result)},
+        "peers": {data: peers_table(result, data) for data in data_sets(result)},
+        "about_peers": items(result, "peers"),
         "passes": passes_table(result),
     }
     return _template().render(view)

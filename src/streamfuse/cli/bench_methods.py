@@ -48,6 +48,12 @@ def methods(
     only: Annotated[
         str | None, typer.Option("--methods", metavar="NAME;...", help="Some methods only.", show_default="all")
     ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME;...", help="Other programs beside (docs/peers.md), or none.", show_default="all installed"
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions of each data set, evenly spread over it; all their turns.")
     ] = 8,
@@ -73,7 +79,8 @@ def methods(
 ) -> None:
     """Every method of the laboratory on the same model, engine, kernels and prompts, in turns; acceptance is live.
 
-    Lossy methods are marked. Speed-ups on other devices are computed from the passes of the run and marked so.
+    Lossy methods are marked. Speed-ups on other devices are computed from the passes of the run and marked so. Other
+    programs (llama.cpp's server, Hugging Face, ONNX Runtime GenAI) answer in the same turns where they are installed.
 
     [bold]Examples[/bold]
 
@@ -85,6 +92,7 @@ def methods(
     """
     options.check_place("--report", report)
     options.check_place("--markdown", markdown)
+    from streamfuse.bench import methods_peers
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.methods import measure
     from streamfuse.bench.methods_answers import write_answers
@@ -94,6 +102,7 @@ def methods(
     from streamfuse.bench.methods_costs import measured
     from streamfuse.bench.methods_list import DRAFT, LEARNS, ONLINE, STREAMS, WIDTH, chosen
     from streamfuse.bench.methods_memory import peak_memory
+    from streamfuse.bench.methods_peer_rows import peer_rows, peers_table
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
@@ -105,6 +114,7 @@ def methods(
     model = Model(bundle, threads=threads, cost_cache=False)
     read = [_samples(said, limit) for said in data]
     names = None if only is None else [name.strip() for name in only.split(";")]
+    asked_peers = methods_peers.peers_named(peers)
     online = names is None or ONLINE in names
     if names is not None and online:
         names = [name for name in names if name != ONLINE] + [LEARNS]
@@ -117,17 +127,22 @@ def methods(
         if waiting := missing(lab, names):
             say(f"Exporting {len(waiting)} bundles to {lab}, once: {', '.join(waiting)}.")
             prepare(model.bundle, lab, waiting, status.update)
-        with opened(model.bundle, lab, threads) as here:
+        used = engine_threads(session.backend)
+        with (
+            opened(model.bundle, lab, threads) as here,
+            methods_peers.opened(
+                asked_peers, model.bundle, lab / "peers", used, None if peers else say, status.update
+            ) as beside,
+        ):
             status.update("measuring what passes cost, calibrating static trees")
             costs = measured(here.parts, sets[0].prompts[0])
             here.parts.shapes = shapes(here.parts, questions(model.text), WIDTH, costs)
-            used = engine_threads(session.backend)
             bandwidth = ReadBandwidth(used)
             facts = {
                 "model": model.manifest.model.name,
                 "machine": {"processor": processor(), "cores": os.cpu_count(), **engine_facts(session.backend)},
                 "shapes": here.parts.shapes,
-                "command": _command(bundle, data, limit, settings, only),
+                "command": _command(bundle, data, limit, settings, only, peers),
                 "settings": {
                     "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
                     "seed": seed, "width": WIDTH,
@@ -144,11 +159,11 @@ def methods(
             )  # fmt: skip
             extra = {name: {**here.extra.get(name, {}), "peak_memory_bytes": peak} for name, peak in memory.items()}
             found = measure(
-                compared, here.parts, sets, settings, model.text, core=core,
+                compared, here.parts, sets, settings, model.text, core=core, peers=list(beside.values()),
                 extra=extra, facts=facts, costs=costs, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
                 progress=status.update,
             )  # fmt: skip
-            result = found.to_dict()
+            result = {**found.to_dict(), "peers": peer_rows(found, asked_peers)}
             if online:
                 from streamfuse.bench import methods_online
 
@@ -173,17 +188,22 @@ def methods(
     for name in result["data"]:
         out.print(name)
         out.print(tables.figures(*_rows(result, name)))
+        if result["peers"]:
+            out.print(tables.figures(*peers_table(result, name)))
     say("Tokens per pass; times as fast as the same loop's plain decoding (the core's own for the core); peak memory.")
     if temperature:
         say("Texts are the same tokens as plain decoding's under this seed, or drawn from the same distribution.")
 
 
-def _command(bundle: str, data: list[str], limit: int, settings: TaskSettings, only: str | None) -> str:
+def _command(
+    bundle: str, data: list[str], limit: int, settings: TaskSettings, only: str | None, peers: str | None
+) -> str:
     """What gives the same figures again."""
     words = ["streamfuse bench methods", shlex.quote(bundle), *(f"--data {shlex.quote(said)}" for said in data)]
     words += [f"--limit {limit}", f"--max-new-tokens {settings.max_new_tokens}"]
     words += [f"--repetitions {settings.repetitions}", f"--temperature {settings.temperature:g}"]
-    words += [f"--seed {settings.seed}", *([] if only is None else [f"--methods {shlex.quote(only)}"])]
+    words += [f"--seed {settings.seed}"]
+    words += [f"{flag} {shlex.quote(said)}" for flag, said in (("--methods", only), ("--peers", peers)) if said]
     return " ".join(words)
 
 

@@ -47,29 +47,47 @@ def merged_gguf(source: Path, checkpoint: Path, adapter: Path, folder: Path) -> 
     """`source` with an adapter's changes of the base merged, written to `folder` once; `source` where it changes none.
 
     Raises:
-        CheckpointError: the checkpoint or the adapter cannot be used.
-        RivalError: a tensor that changes has a type that is not Q4_1, Q8_0 or a float type.
+        CheckpointError, RivalError: as `write_merged_gguf`.
     """
-    from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+    from streamfuse.model.checkpoint import read_adapter
 
     if not read_adapter(adapter)[0].base_rank:
         return source
     out = folder / f"{source.stem}-{adapter.stem}.gguf"
     if out.is_file() and out.stat().st_mtime >= max(adapter.stat().st_mtime, source.stat().st_mtime):
         return out
-    base = load_base(checkpoint)
-    before, after = base.state_dict(), load_stream_fused(base, adapter).base.state_dict()
-    changed = {f"model.{name}": value for name, value in after.items() if not value.equal(before[name])}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as staging:
         temporary = Path(staging) / out.name
-        _rewrite(source, temporary, changed)
+        write_merged_gguf(source, checkpoint, adapter, temporary)
         temporary.replace(out)
     return out
 
 
-def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
-    """Copy a GGUF and its metadata; tensors in `changed` (Hugging Face names) keep their types, not their values."""
+def write_merged_gguf(source: Path, checkpoint: Path, adapter: Path, out: Path) -> None:
+    """`source` with an adapter's changes of the base merged.
+
+    Args:
+        checkpoint: what `source` holds, or only its first layers (a draft model, `lab/first_layers.py`); the file then
+            has no more layers either.
+
+    Raises:
+        CheckpointError: the checkpoint or the adapter cannot be used.
+        RivalError: a tensor that changes has a type that is not Q4_1, Q8_0 or a float type.
+    """
+    from streamfuse.model.checkpoint import load_base, load_stream_fused
+
+    base = load_base(checkpoint)
+    before, after = base.state_dict(), load_stream_fused(base, adapter).base.state_dict()
+    changed = {f"model.{name}": value for name, value in after.items() if not value.equal(before[name])}
+    _rewrite(source, out, changed, base.config.num_layers)
+
+
+def _rewrite(source: Path, out: Path, changed: dict[str, Tensor], num_layers: int) -> None:
+    """Copy a GGUF and its metadata; tensors in `changed` (Hugging Face names) keep their types, not their values.
+
+    Layers from `num_layers` on are left out.
+    """
     import gguf
 
     reader = gguf.GGUFReader(source)
@@ -78,7 +96,8 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
     writer = gguf.GGUFWriter(out, architecture)
     for name, field in fields.items():
         kind, item = field.types[0], field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(name, field.contents(), kind, sub_type=item)
+        value = num_layers if name == f"{architecture}.block_count" else field.contents()
+        writer.add_key_value(name, value, kind, sub_type=item)
     heads = dict(
         zip(
             _PERMUTED,
@@ -87,6 +106,8 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor]) -> None:
         )
     )
     for tensor in reader.tensors:
+        if tensor.name.startswith("blk.") and int(tensor.name.split(".")[1]) >= num_layers:
+            continue
         data = tensor.data
         if tensor.name != ROPE_FACTORS and (name := tensor_name(tensor.name, source)) in changed:
             part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""

@@ -1,0 +1,29 @@
+"""What a rival's answer says of itself, in the words of the comparison of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from streamfuse.bench.systems import Answer
+
+
+def answer_of(
+    tokens: Sequence[int], stop_ids: Collection[int], passes: int, decode_ms: float, first_token_ms: float
+) -> Answer:
+    """An answer up to the first token that ends it.
+
+    Args:
+        tokens: as the rival wrote them, perhaps with the token that ended the text.
+        passes: of the target, the one that ended the text counted.
+        decode_ms: from the pass of the last prompt token on.
+        first_token_ms: from the prompt to the first token.
+    """
+    end = next((place for place, token in enumerate(tokens) if token in stop_ids), len(tokens))
+    statistics = {
+        "first_token_ms": first_token_ms,
+        "target_forward_passes": passes,
+        "mean_accepted_tokens": end / max(passes, 1),
+        "passes": {},  # of which kinds they were, a rival does not say
+        "rounds": [],
+    }
+    return Answer(tuple(tokens[:end]), decode_ms, statistics)

@@ -1,0 +1,29 @@
+"""A checkpoint folder with an adapter's changes of the base merged, for rivals that read such folders."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+_COPIED = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"
+)  # fmt: skip
+
+
+def write_merged(checkpoint: Path, adapter: Path, folder: Path) -> None:
+    """Write the folder. CheckpointError where the checkpoint or the adapter cannot be used."""
+    from safetensors.torch import save_file
+
+    from streamfuse.model.checkpoint import load_base, load_stream_fused
+
+    base = load_base(checkpoint)
+    state = {
+        name if name.startswith("lm_head.") else f"model.{name}": value.contiguous()
+        for name, value in load_stream_fused(base, adapter).base.state_dict().items()
+        if not (base.config.tie_word_embeddings and name.startswith("lm_head."))
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    for name in _COPIED:
+        if (checkpoint / name).is_file():
+            shutil.copyfile(checkpoint / name, folder / name)
