@@ -165,9 +165,9 @@ def test_the_own_runtime_speculates_without_changing_the_text() -> None:
 
 
 def test_a_pass_ends_with_a_token_of_the_models_own() -> None:
-    assert accept_lengths([False, True, True, False, False, True]) == [1, 3, 1, 1]
-    assert accept_lengths([True, False]) == [2]
-    assert accept_lengths([]) == []
+    assert accept_lengths([False, True, True, False, False, True], 4) == [1, 3, 1, 1]
+    assert accept_lengths([True, False], 2) == [2, 0], "the second pass ended the text"
+    assert accept_lengths([], 0) == []
 
 
 def test_the_report_is_one_page_with_a_chart() -> None:

@@ -61,14 +61,19 @@ class OwnRuntime:
         self._session.reset()
         generation = self._session.generate(request.prompt_ids, config)
         drafted = [piece.drafted for piece in generation if piece.token is not None]
-        statistics = {**generation.statistics, "accept_lengths": accept_lengths(drafted)}
+        statistics = generation.statistics
+        statistics = {**statistics, "accept_lengths": accept_lengths(drafted, statistics["target_forward_passes"])}
         decode_ms = sum(ms for phase, ms in statistics["time_ms"].items() if phase != "prefill")
         return Answer(tuple(generation.token_ids), decode_ms, statistics)
 
 
-def accept_lengths(drafted: Sequence[bool]) -> list[int]:
-    """Tokens that each pass delivered, from whether each token was drafted: a pass ends with one of the model's own."""
+def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:
+    """Tokens that each pass delivered, from whether each token was drafted: a pass ends with one of the model's own.
+
+    The last of `passes` delivered none where it gave the token that ends the text.
+    """
     ends = [place + 1 for place, one in enumerate(drafted) if not one]
     if drafted and drafted[-1]:  # the text ended within a pass
         ends.append(len(drafted))
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    return lengths + [0] * (passes - len(lengths))
