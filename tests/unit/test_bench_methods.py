@@ -18,6 +18,7 @@ from fakes import ArithmeticBackend, decode_letters, greedy_after
 from streamfuse.bench.methods import DataSet, MethodsResult, measure
 from streamfuse.bench.methods_answers import write_answers
 from streamfuse.bench.methods_calibrate import accuracy, shapes
+from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
 from streamfuse.bench.methods_costs import DEVICES, computed_speedup, measured, table
 from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
 from streamfuse.bench.methods_peer_rows import peer_rows
@@ -29,6 +30,7 @@ from streamfuse.bench.turns import all_turns, questions
 from streamfuse.lab.drafters.model import DraftModel
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.reference.draft import DraftTables
+from streamfuse.runtime.session import Session
 from streamfuse.train.formats import Sample
 
 VOCAB = 64
@@ -344,3 +346,17 @@ def test_a_peer_is_held_against_its_own_plain_decoding_and_its_text_against_ours
     assert drafted["over_core_plain"] is None, "the core did not run"
     assert lone["speedup"] is lone["equal_texts"] is None
     assert "own, drafted" not in result.to_dict()["methods"]
+
+
+def test_the_lane_of_the_core_names_who_drafted_each_token() -> None:
+    costs = {"decode": 2.0, "verify_4": 2.2, "verify_8": 2.4, "streams": 0.1}
+    with Session(ArithmeticBackend(SPEC, 12), costs=costs) as session:
+        ours = CoreSystem(CORE_OURS, session, True)
+        request = Request([3, 1, 4], 40)
+        answer, lane = ours.answer(request), ours.lane(request, Letters())  # type: ignore[arg-type]
+        assert "".join(one["text"] for one in lane["tokens"]) == decode_letters(answer.token_ids)
+        assert {"target", "streams"} <= {one["source"] for one in lane["tokens"]} <= {"target", "streams", "text"}
+        times = [one["ms"] for one in lane["tokens"]]
+        assert times == sorted(times)
+        assert times[0] > 0
+        assert all(0 <= one["at"] < len(lane["tokens"]) and one["depth"] > 0 for one in lane["rejected"])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
+from streamfuse.runtime.reference.watch import Pass, observe
 from streamfuse.runtime.session import Session
+from streamfuse.text_io import TextIO
 
 from .methods_list import STREAMS, STREAMS_OF, TARGET
 from .systems import Answer, OwnRuntime, Request
 
 CORE_PLAIN, CORE_OURS = "plain, core", "streamfuse, core"
+_DRAFTERS = {"model": "target", "lookup": "text"}  # as the methods of the laboratory call them
 
 
 class CoreSystem(OwnRuntime):
@@ -31,3 +36,37 @@ class CoreSystem(OwnRuntime):
             for name in ("first_token_ms", "target_forward_passes", "mean_accepted_tokens", "accept_lengths")
         }
         return replace(answer, statistics={**kept, "passes": passes, "rounds": []})
+
+    def lane(self, request: Request, text: TextIO) -> dict[str, Any]:
+        """One more answer, watched pass by pass: each token with its time and who drafted it, and the rejected drafts.
+
+        Watching takes some microseconds per pass, so the answers of the comparison are not watched.
+        """
+        tokens: list[dict[str, Any]] = []
+        rejected: list[dict[str, Any]] = []
+        passes: list[tuple[float, Pass]] = []
+        observe(self._session.core, lambda one: passes.append((time.perf_counter(), one)))
+        try:
+            answer = super().answer(request)
+        finally:
+            observe(self._session.core, None)
+        # Reading the prompt is not in the clock: the end of the last pass is that of decoding.
+        began = passes[-1][0] - answer.decode_ms / 1000 if passes else 0.0
+        for ended, one in passes:
+            path, depths = set(one.walk_rows), one.depths
+            rejected += [
+                {"at": len(tokens), "text": text.decode([token]), "depth": depths[row]}
+                for row, token in enumerate(one.tokens)
+                if row not in path
+            ]
+            for i, token in enumerate(one.walk_tokens[: one.delivered]):
+                row = one.walk_rows[i + 1] if i + 1 < len(one.walk_rows) else 0
+                source = one.sources[row] if row else "model"
+                tokens.append(
+                    {
+                        "text": text.decode([token]),
+                        "ms": round(1000 * (ended - began), 3),
+                        "source": _DRAFTERS.get(source, source),
+                    }
+                )
+        return {"tokens": tokens, "rejected": rejected}

@@ -164,6 +164,8 @@ def methods(
                 progress=status.update,
             )  # fmt: skip
             result = {**found.to_dict(), "peers": peer_rows(found, asked_peers)}
+            first = settings.request(0, sets[0].prompts[0])
+            result["sample"]["methods"][CORE_OURS] = ours.lane(first, model.text)
             if online:
                 from streamfuse.bench import methods_online
 

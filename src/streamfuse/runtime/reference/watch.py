@@ -56,12 +56,17 @@ class Pass:
     cached: int
 
     @property
-    def depth(self) -> int:
-        """Of the deepest node."""
+    def depths(self) -> list[int]:
+        """Of each node; the root has 0."""
         depths = [0] * len(self.parents)
         for row, parent in enumerate(self.parents[1:], start=1):
             depths[row] = depths[parent] + 1
-        return max(depths)
+        return depths
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        return max(self.depths)
 
     @classmethod
     def of(cls, one: _Pass) -> Pass:
