@@ -46,7 +46,9 @@ function seek(ms) {
   for (const part of all("#sample [data-source][data-ms], #sample .tok")) {
     part.classList.toggle("future", parseFloat(part.dataset.ms) > ms + 0.05);
   }
-  for (const head of all("#sample .head")) head.style.left = (100 * ms) / time.max + "%";
+  for (const head of all("#sample .head")) {
+    head.style.left = Math.min(100, (100 * ms) / head.closest(".lanes").dataset.end) + "%";
+  }
 }
 
 function play() {

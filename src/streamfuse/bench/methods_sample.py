@@ -75,8 +75,18 @@ class Sample:
     plain: Lane
     lanes: list[Lane]
     colours: dict[str, int | None]
-    ticks: list[float]
-    end: float
+
+    @property
+    def longest(self) -> float:
+        """Milliseconds of the slowest lane."""
+        return max(one.ms for one in (self.plain, *self.lanes))
+
+    def end(self, lane: Lane) -> float:
+        """Where the axis of a lane and plain decoding's ends."""
+        return max(lane.ms, self.plain.ms)
+
+    def ticks(self, lane: Lane) -> list[float]:
+        return ticks(0, self.end(lane), 8)
 
     def departs(self, lane: Lane) -> int | None:
         for index, (own, plain) in enumerate(zip(lane.tokens, self.plain.tokens, strict=False)):
@@ -105,9 +115,8 @@ def sample_views(result: Result) -> Sample | None:
         _refuse(tokens, at(answer, "rejected"))
         lanes.append(Lane(name, _placed(tokens, same)))
     lane = Lane("plain", _placed(plain, same))
-    end = max(one.ms for one in (lane, *lanes))
     words = (str(sample.get("data") or ""), str(sample.get("prompt") or ""))
-    return Sample(*words, lane, lanes, colours, ticks(0, end, 8), end)
+    return Sample(*words, lane, lanes, colours)
 
 
 def _tokens(rows: Any) -> list[Token]:
