@@ -6,7 +6,8 @@ Run: python -m pytest tests/unit/test_bench_methods.py
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,21 @@ from streamfuse.bench.methods_calibrate import accuracy, shapes
 from streamfuse.bench.methods_core import CORE_OURS, CoreSystem
 from streamfuse.bench.methods_costs import DEVICES, computed_speedup, measured, table
 from streamfuse.bench.methods_list import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
+from streamfuse.bench.methods_online import Pair, plain_answers, shifting
+from streamfuse.bench.methods_online import row as online_row
 from streamfuse.bench.methods_peer_rows import peer_rows
 from streamfuse.bench.methods_peers import Peer
+from streamfuse.bench.methods_system import LoopSystem, plain_system, system_of
 from streamfuse.bench.rivals.answers import answer_of
 from streamfuse.bench.systems import Answer, Request
 from streamfuse.bench.tasks import TaskSettings
 from streamfuse.bench.turns import all_turns, questions
+from streamfuse.lab.acceptors import Match
 from streamfuse.lab.drafters.model import DraftModel
+from streamfuse.lab.online import Noted
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.reference.draft import DraftTables
+from streamfuse.runtime.reference.loop import Round
 from streamfuse.runtime.session import Session
 from streamfuse.train.formats import Sample
 
@@ -232,6 +239,44 @@ def test_a_sample_has_every_token_with_its_source_and_what_was_drafted_in_vain(g
     assert all(0 <= one["at"] <= len(ours["tokens"]) and one["depth"] >= 1 for one in ours["rejected"])
     times = [token["ms"] for token in ours["tokens"]]
     assert times == sorted(times)
+
+
+def test_what_learns_answers_a_shifting_mix_beside_its_frozen_twin() -> None:
+    made, noted, seen = parts(), list[Noted](), []
+    first = DataSet("letters", [*PROMPTS, [6, 6]], [Sample(("say",), source="letters")] * 4)
+    second = DataSet("more", [[8, 3], [1, 2, 3]], first.samples[:2])
+    visits = shifting([first, second])
+    assert [(visit.data.name, visit.again, len(visit.data.prompts)) for visit in visits] == [
+        ("letters", False, 2), ("more", False, 2), ("letters", True, 2)
+    ]  # fmt: skip
+    assert [*visits[0].data.prompts, *visits[2].data.prompts] == first.prompts
+    learned = parts(accuracy=16)  # of the same texts, which the streams of these know by heart
+    method, settings = named("streams, ours"), TaskSettings(24, 1, 0.0)
+
+    def learning(see: Callable[[Round], None]) -> LoopSystem:
+        seen.append(len(noted))
+        return system_of(method, learned if noted else made, acceptor=WithLogits(), observe=see)
+
+    pair = Pair("streams, online", method, learning, system_of(method, made), noted.append, lambda: 1)
+    plain = plain_answers(plain_system(made), visits, settings, lambda line: None)
+    costs = {device: Counter({"target: decode": 1.0, "target: verify_8": 1.5}) for device in DEVICES}
+    found = online_row(pair, visits, plain, settings, Letters(), costs, {})  # type: ignore[arg-type]
+    assert all(result["equal_texts"] for result in found["results"].values())
+    assert seen == [0, 1, 2, 3, 4, 5], "each answer is noted before the next one"
+    assert [one.tokens[one.start :] for one in noted] == [list(answer.token_ids) for answer in plain]
+    course = found["online"]["visits"]
+    assert [(one["data"], one["again"], one["equal_texts"]) for one in course] == [
+        ("letters", False, True), ("more", False, True), ("letters", True, True)
+    ]  # fmt: skip
+    assert all(tokens == 24 for one in course for tokens, _, _ in one["answers"])
+    passes = [(own, frozen) for one in course for _, own, frozen in one["answers"]]
+    assert passes[0][0] == passes[0][1]
+    assert sum(own for own, _ in passes[1:]) < sum(frozen for _, frozen in passes[1:])
+    assert found["results"]["letters"]["generated_tokens"] == 4 * 24
+
+
+class WithLogits(Match):
+    needs_logits = True
 
 
 class Chat(Letters):

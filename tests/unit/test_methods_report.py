@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from methods_samples import WORDS, made_up
-from streamfuse.bench.methods_charts import costs, over_time, ticks
+from streamfuse.bench.methods_charts import costs, online, over_time, ticks
 from streamfuse.bench.methods_report import to_markdown, to_page, write_page
 from streamfuse.bench.methods_sample import sample_views
-from streamfuse.bench.methods_tables import results_table
+from streamfuse.bench.methods_tables import online_table, results_table
 from streamfuse.bench.methods_views import acceptance, best_lossless, speedups
 from streamfuse.bench.report import ReportError
 
@@ -76,12 +76,12 @@ def test_markdown_says_where_it_was_measured_and_marks_what_was_computed() -> No
     text = to_markdown(made_up())
     assert "made-up/model <1>. 2 cores of Imaginary 9000;" in text
     assert "streamfuse bench methods build/demo --data e2e --width 8" in text
-    assert text.count("### ") == 2
+    assert text.count("### ") == 3
     assert "### e2e (12 prompts)" in text
     assert "| method | phone A (computed) |" in text
     assert "Computed, not measured" in text
     tables = [block for block in text.split("\n\n") if block.startswith("|")]
-    assert len(tables) == 4
+    assert len(tables) == 5
     assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
 
 
@@ -144,12 +144,35 @@ def test_costs_are_in_decodes_and_widths_are_shares_of_the_targets_passes() -> N
 
 def test_lines_over_time_are_those_of_methods_with_a_series_and_labels_stand_apart() -> None:
     chart = over_time(made_up())[0]
-    assert [line.name for line in chart.lines] == ["streams, ours", "draft model, online"]
+    assert [line.name for line in chart.lines] == ["streams, ours", "draft model, chain"]
     labels = sorted(line.label_y for line in chart.lines)
     assert labels[1] - labels[0] >= 15
     assert ticks(0, 1200) == [0, 250, 500, 750, 1000]
     assert ticks(0.2, 1.1, 4) == [0.25, 0.5, 0.75, 1.0]
     assert ticks(3, 3) == [3]
+
+
+def test_what_learns_stands_beside_its_frozen_twin_with_borders_where_the_prompts_change() -> None:
+    result = made_up()
+    (chart,) = online(result)
+    assert chart.data == "streams, online"
+    learning, frozen = chart.lines
+    assert (learning.name, frozen.name) == ("learning", "frozen")
+    assert [point.across for point in learning.points] == [30.0 * count for count in range(1, 37)]
+    assert {point.up for point in frozen.points} == {2.0}
+    assert learning.points[0].up == 2.0
+    assert learning.points[11].up == pytest.approx(8 * 30 / (2 * 14 + 3 * 13 + 3 * 12))
+    assert [name for _, name in chart.borders] == ["e2e", "spec-bench", "e2e, again"]
+    assert [x for x, _ in chart.borders] == [chart.left, *(learning.points[at].x for at in (11, 23))]
+    columns, rows = online_table(result)
+    assert columns[3:] == ["learning", "frozen", "learning, second half", "frozen, second half"]
+    assert rows[2] == ["streams, online", "e2e, again", "12", "2.22", "2.00", "2.40", "2.00"]
+    assert "### Learning online, tokens per pass" in to_markdown(result)
+    page = Elements(to_page(result))
+    assert [one["data-border"] for one in page.having("data-border")] == ["e2e", "spec-bench", "e2e, again"]
+    result["methods"]["streams, online"]["online"]["visits"] = [{"data": "e2e", "answers": [[3, None, 2], 7]}]
+    assert online(result) == []
+    assert online_table(result)[1] == [["streams, online", "e2e", "0", "-", "-", "-", "-"]]
 
 
 def test_tokens_of_a_pass_share_its_time_without_gaps() -> None:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from .methods_tables import Result, at, data_sets, decode_ms, interval, items, number, place
+from .methods_tables import (
+    Result,
+    at,
+    data_sets,
+    decode_ms,
+    interval,
+    items,
+    number,
+    place,
+    visit_answers,
+    visit_name,
+)
 
 WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 920, 250, 150, 16, 36
 _HEIGHT, _ROW, _LABEL = 280, 22, 15
+_LEARNING, _FROZEN, _RECENT = "learning", "frozen", 8  # answers of a visit that a point is the mean of
 _WIDTH_OF = re.compile(r"(?:target: )?(?:verify_(\d+)|decode)")
 
 
@@ -42,7 +54,11 @@ class Dots:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over two axes, in a drawing of WIDTH x `height`; ticks are (place, text), `rows` stand below the axis."""
+    """Lines over two axes, in a drawing of WIDTH x `height`; ticks are (place, text), `rows` stand below the axis.
+
+    `data` is the data set's name, or the row's whose course it shows. `borders` are upright lines, each
+    with what begins there.
+    """
 
     data: str | None
     height: float
@@ -53,6 +69,7 @@ class Chart:
     up: list[tuple[float, str]]
     lines: list[Line]
     rows: list[Dots]
+    borders: list[tuple[float, str]] = field(default_factory=list)
 
 
 def costs(result: Result) -> list[Chart]:
@@ -109,6 +126,31 @@ def over_time(result: Result) -> list[Chart]:
             across = [(x(tick), f"{tick:,g}") for tick in ticks(0, last)]
             floor = _TOP + _HEIGHT
             charts.append(Chart(data, floor + _BOTTOM, floor, _LEFT, WIDTH - _RIGHT, across, up, lines, []))
+    return charts
+
+
+def online(result: Result) -> list[Chart]:
+    """Per row that learns: tokens per pass over the tokens written, beside its frozen twin's; borders are visits'."""
+    charts = []
+    for name, method in items(result, "methods").items():
+        series: dict[str, list[tuple[float, float]]] = {_LEARNING: [], _FROZEN: []}
+        begins: list[tuple[float, str]] = []
+        written = 0.0
+        for visit in at(method, "online", "visits") or []:
+            begins.append((written, visit_name(visit)))
+            answers = visit_answers(visit)
+            for last, (tokens, _, _) in enumerate(answers, 1):
+                written += tokens
+                recent = answers[max(0, last - _RECENT) : last]
+                for line, which in ((_LEARNING, 1), (_FROZEN, 2)):
+                    passes = sum(answer[which] for answer in recent)
+                    series[line].append((written, sum(answer[0] for answer in recent) / max(passes, 1)))
+        if written:
+            x = _scale(0, written, _LEFT, WIDTH - _RIGHT)
+            lines, up = _lines(series, x, 1.0)
+            across = [(x(tick), f"{tick:,g}") for tick in ticks(0, written)]
+            floor, borders = _TOP + _HEIGHT, [(x(place), said) for place, said in begins]
+            charts.append(Chart(name, floor + _BOTTOM, floor, _LEFT, WIDTH - _RIGHT, across, up, lines, [], borders))
     return charts
 
 

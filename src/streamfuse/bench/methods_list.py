@@ -38,7 +38,8 @@ CALIBRATION, TABLES = "calibration", "tables"
 SAME_TOKENS, SAME_DISTRIBUTION = "tokens", "distribution"  # what a lossless method promises
 WIDTH = 8  # nodes verified at most, the root counted
 BASELINE, TARGET = "plain", "target"
-ONLINE, LEARNS = "draft model, online", "draft model, chain"  # the method that learns, and whose draft it begins as
+ONLINE_DRAFT, ONLINE_STREAMS = "draft model, online", "streams, online"
+ONLINE = {ONLINE_DRAFT: "draft model, chain", ONLINE_STREAMS: "streams, ours"}  # rows that learn: as what each begins
 STREAMS_OF = {  # names of the passes that give streams or heads, by bundle
     STREAMS: f"{TARGET}: streams",
     MEDUSA: "Medusa heads: streams",

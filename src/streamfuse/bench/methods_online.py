@@ -1,116 +1,183 @@
-"""Online speculative decoding in the comparison: one pass over a mix of prompts that shifts from set to set."""
+"""Drafters that learn online in the comparison: a mix of prompts that shifts from set to set, and a frozen twin beside.
+
+Every prompt is asked once, as learning would see a second time what it was taught. The first set comes again at the
+end, with other prompts: what was forgotten meanwhile shows there.
+"""
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from streamfuse.adapters import find
-from streamfuse.lab.acceptors import SpeculativeAcceptor
-from streamfuse.lab.drafters.chain import ChainDrafter
-from streamfuse.lab.online import OnlineDraft, Watch
-from streamfuse.runtime.backend import Backend
+from streamfuse.lab.online import GREEDY, Noted, Watch
+from streamfuse.runtime.reference.loop import Round
+from streamfuse.text_io import TextIO
 
-from .methods import DataSet, MethodsResult, figures
-from .methods_bundles import ADAPTERS, DRAFT_LAYERS
+from .methods import DataSet, figures
 from .methods_costs import DEVICES, computed_speedup
-from .methods_list import BASELINE, DRAFT, ONLINE, SAME_DISTRIBUTION, SAME_TOKENS
-from .methods_system import LoopSystem
-from .systems import Answer
+from .methods_list import Method
+from .systems import Answer, System
 from .tasks import TaskSettings
 
-_CHAIN, _EVERY, _STEPS = 4, 4, 4  # tokens per chain; answers between updates, and steps of each
-_LEARNING_RATE = 1e-3  # ten times the paper's, as low-rank products learn and few answers are written
+Progress = Callable[[str], None]
 
 
-class _Noted(SpeculativeAcceptor):
-    needs_logits = True  # what the target says where a draft is rejected is what the draft learns from
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Prompts of one kind in a row; `again`: other prompts of a set that was visited before."""
+
+    data: DataSet
+    again: bool = False
 
 
-@contextmanager
-def opened(model: str, program: Path) -> Iterator[OnlineDraft]:
-    """The draft model of the comparison, ready to learn; its files live as long as the block.
+def shifting(data: Sequence[DataSet]) -> list[Visit]:
+    """Set after set, the first of them half at the beginning and half at the end (one that has but a prompt: whole)."""
+    first = data[0]
+    half = (len(first.prompts) + 1) // 2
+    back = _part(first, slice(half, None))
+    visits = [Visit(_part(first, slice(half))), *map(Visit, data[1:])]
+    return [*visits, Visit(back, again=True)] if back.prompts else visits
 
-    Args:
-        model: name or folder of the target's checkpoint.
-        program: the draft model's exported file.
+
+def _part(data: DataSet, part: slice) -> DataSet:
+    return DataSet(data.name, data.prompts[part], data.samples[part])
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A drafter that learns, and the same one frozen.
+
+    Attributes:
+        name: of the row.
+        begins_as: the method whose drafter it is at the beginning.
+        learning: makes the system of one answer, whose passes the argument sees.
+        frozen: as it was at the beginning, for all answers.
+        note: takes what was noted of each answer.
+        updates: how many there were so far.
     """
-    from streamfuse.lab.first_layers import write_first_layers
-    from streamfuse.model.checkpoint import load_base, load_stream_fused
-    from streamfuse.model.pull import resolve_model
 
-    with tempfile.TemporaryDirectory(prefix="streamfuse-online-") as name:
-        folder = Path(name)
-        write_first_layers(resolve_model(model), DRAFT_LAYERS, folder / "checkpoint")
-        draft = load_stream_fused(load_base(folder / "checkpoint"), find(ADAPTERS[DRAFT]), merge=False)
-        online = OnlineDraft(draft, program, folder, _EVERY, _LEARNING_RATE, _STEPS)
-        try:
-            yield online
-        finally:
-            online.draft.backend.close()
+    name: str
+    begins_as: Method
+    learning: Callable[[Callable[[Round], None]], System]
+    frozen: System
+    note: Callable[[Noted], None]
+    updates: Callable[[], int]
+
+
+@dataclass(slots=True)
+class Course:
+    """The answers to a visit's prompts, one of each system per prompt."""
+
+    visit: Visit
+    plain: list[Answer]
+    frozen: list[Answer]
+    learning: list[Answer]
+
+
+def plain_answers(system: System, visits: Sequence[Visit], settings: TaskSettings, progress: Progress) -> list[Answer]:
+    """Those of plain decoding to the prompts of all visits, in order; all rows are compared with them."""
+    asked = list(_asked(visits, settings))
+    answers = []
+    for number, (visit, request) in enumerate(asked):
+        progress(f"online, plain, {visit.data.name}: prompt {number + 1} of {len(asked)}")
+        answers.append(system.answer(request))
+    return answers
 
 
 def row(
-    online: OnlineDraft,
-    target: Backend,
-    result: MethodsResult,
+    pair: Pair,
+    visits: Sequence[Visit],
+    plain: Sequence[Answer],
     settings: TaskSettings,
+    text: TextIO,
+    costs: Mapping[str, Mapping[str, float]],
     extra: Mapping[str, Any],
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
-    """Answer all prompts once, set after set, learning on the way; a row of `MethodsResult.to_dict`.
+    """Answer all prompts once, learning on the way; a row of `MethodsResult.to_dict`, and in `online` its course.
 
-    Each prompt is asked once, as learning would see a second time what it was taught. So speeds have no interval. An
-    update stands between two answers, outside of their clocks.
+    Speeds have no interval. An update stands between two answers, outside of their clocks.
     """
-    results: dict[str, Any] = {}
-    tokens = 0
-    for one in result.data:
-        answers = list(_answers(online, target, one, settings, progress))
-        plain = result.answers(BASELINE, one.name)
-        found = figures(one, answers, plain, result.text, True, tokens)
-        ms, plain_ms = (sum(answer.decode_ms for answer in some) for some in (answers, plain))
-        rate, plain_rate = found["generated_tokens"] / ms, sum(len(a.token_ids) for a in plain) / plain_ms
-        results[one.name] = {
-            **found, "tokens_per_second": 1000 * rate, "tokens_per_second_interval": None,
-            "speedup": rate / plain_rate, "speedup_interval": None,
-        }  # fmt: skip
-        tokens += found["generated_tokens"]
+    courses = [Course(visit, [], [], []) for visit in visits]
+    of_visit = {id(course.visit): course for course in courses}
+    for number, (visit, request) in enumerate(_asked(visits, settings)):
+        progress(f"{pair.name}, {visit.data.name}: prompt {number + 1} of {len(plain)}")
+        watch, course = Watch(settings.temperature or GREEDY), of_visit[id(visit)]
+        course.plain.append(plain[number])
+        course.frozen.append(pair.frozen.answer(request))
+        answer = pair.learning(watch).answer(request)
+        course.learning.append(answer)
+        pair.note(watch.noted([*request.prompt_ids, *answer.token_ids]))
+    results = {name: _result([one for one in courses if one.visit.data.name == name], text) for name in _names(visits)}
     return {
-        "about": f"the chain's draft model, distilled every {_EVERY} answers on what was rejected",
+        "about": f"{pair.begins_as.name}, distilled every few answers on what was rejected",
         "source": "Liu et al., 2023, arXiv 2310.07177",
-        "drafter": "model",
-        "acceptor": SpeculativeAcceptor.name,
-        "tree": "chain",
+        "drafter": pair.begins_as.drafter,
+        "acceptor": pair.begins_as.acceptor().name,
+        "tree": pair.begins_as.tree,
         "lossless": True,
-        "promises": SAME_DISTRIBUTION if settings.temperature else SAME_TOKENS,
+        "promises": pair.begins_as.promises(settings.temperature),
         **extra,
-        "updates": online.updates,
         "results": results,
         "computed": {
             device: {
-                data: computed_speedup(said["passes"], said["generated_tokens"], result.costs[device])
+                data: computed_speedup(said["passes"], said["generated_tokens"], costs[device])
                 for data, said in results.items()
             }
             for device in DEVICES
         },
+        "online": {"updates": pair.updates(), "visits": [_course(one) for one in courses]},
     }
 
 
-def _answers(
-    online: OnlineDraft, target: Backend, data: DataSet, settings: TaskSettings, progress: Callable[[str], None]
-) -> Iterator[Answer]:
-    for number, prompt in enumerate(data.prompts):
-        progress(f"{ONLINE}, {data.name}: prompt {number + 1} of {len(data.prompts)}")
-        watch, passes = Watch(), online.draft.passes
-        system = LoopSystem(
-            ONLINE, target, lambda sampling: ChainDrafter(online.draft, sampling, length=_CHAIN), _Noted(), 8,
-            own_passes=lambda passes=passes: Counter(passes), observe=watch,  # type: ignore[misc]
-        )  # fmt: skip
-        answer = system.answer(settings.request(number, prompt))
-        yield answer
-        online.note(watch.rejected([*prompt, *answer.token_ids]))
+def _asked(visits: Sequence[Visit], settings: TaskSettings) -> Iterator[tuple[Visit, Any]]:
+    """Every request, with the visit that it is of."""
+    number = 0
+    for visit in visits:
+        for prompt in visit.data.prompts:
+            yield visit, settings.request(number, prompt)
+            number += 1
+
+
+def _names(visits: Sequence[Visit]) -> list[str]:
+    return list(dict.fromkeys(visit.data.name for visit in visits))
+
+
+def _result(courses: Sequence[Course], text: TextIO) -> dict[str, Any]:
+    """All visits of a data set together."""
+    prompts = [prompt for one in courses for prompt in one.visit.data.prompts]
+    samples = [sample for one in courses for sample in one.visit.data.samples]
+    data = DataSet(courses[0].visit.data.name, prompts, samples)
+    own, plain = ([a for one in courses for a in answers(one)] for answers in (_learning, _plain))
+    found = figures(data, own, plain, text, True)
+    ms, plain_ms = (sum(answer.decode_ms for answer in some) for some in (own, plain))
+    rate, plain_rate = found["generated_tokens"] / ms, sum(len(a.token_ids) for a in plain) / plain_ms
+    return {
+        **found, "tokens_per_second": 1000 * rate, "tokens_per_second_interval": None, "speedup": rate / plain_rate,
+        "speedup_interval": None, "over_time": None,
+    }  # fmt: skip
+
+
+def _learning(one: Course) -> list[Answer]:
+    return one.learning
+
+
+def _plain(one: Course) -> list[Answer]:
+    return one.plain
+
+
+def _course(one: Course) -> dict[str, Any]:
+    """Per answer: tokens, passes of the target while learning, and of the frozen drafter."""
+    pairs = zip(one.learning, one.frozen, strict=True)
+    return {
+        "data": one.visit.data.name,
+        "again": one.visit.again,
+        "answers": [[len(a.token_ids), _passes(a), _passes(b)] for a, b in pairs],
+        "equal_texts": all(a.token_ids == b.token_ids for a, b in zip(one.learning, one.plain, strict=True)),
+    }
+
+
+def _passes(answer: Answer) -> int:
+    return int((answer.statistics or Counter())["target_forward_passes"])

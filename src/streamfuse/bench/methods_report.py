@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from .methods_charts import costs, over_time
+from .methods_charts import costs, online, over_time
 from .methods_peer_rows import peers_table
 from .methods_sample import sample_views
 from .methods_tables import (
@@ -24,6 +24,7 @@ from .methods_tables import (
     devices,
     items,
     number,
+    online_table,
     passes_table,
     results_table,
 )
@@ -54,6 +55,9 @@ def to_markdown(result: Result) -> str:
                 *_markdown(computed),
                 "",
             ]
+    learnt = online_table(result)
+    if learnt[1]:
+        lines += ["### Learning online, tokens per pass", "", *_markdown(learnt), ""]
     return "\n".join(lines)
 
 
@@ -72,6 +76,8 @@ def to_page(result: Result) -> str:
         "acceptance": acceptance(result),
         "costs": costs(result),
         "over_time": over_time(result),
+        "online": online(result),
+        "online_table": online_table(result),
         "sample": sample_views(result),
         "tables": {data: results_table(result, data) for data in data_sets(result)},
         "computed": {data: computed_table(result, data) for data in data_sets(result)},

@@ -16,7 +16,7 @@ from streamfuse.runtime.reference.accept import Acceptor
 from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 
-from .methods_list import STREAMS_OF, TARGET, Method, Parts
+from .methods_list import BASELINE, METHODS, STREAMS_OF, TARGET, Method, Parts
 from .systems import Answer, Request
 
 MAX_DEPTH, MAX_RANKS = 16, 8
@@ -169,12 +169,24 @@ class LoopSystem:
         )
 
 
-def system_of(method: Method, parts: Parts) -> LoopSystem:
-    """A method of the comparison on the parts of its run."""
+def system_of(
+    method: Method,
+    parts: Parts,
+    backend: Backend | None = None,
+    acceptor: Acceptor | None = None,
+    observe: Callable[[Round], None] = lambda one: None,
+) -> LoopSystem:
+    """A method of the comparison on the parts of its run; None: the engine of its bundle, its own acceptor."""
     streams = STREAMS_OF[method.bundle] if method.reads_streams else None
 
     def make(sampling: SamplingConfig) -> Drafter:
         return StreamDrafter() if method.make is None else method.make(parts, sampling)
 
-    backend = parts.backends[method.bundle]
-    return LoopSystem(method.name, backend, make, method.acceptor(), method.width, streams, parts.passes)
+    target = parts.backends[method.bundle] if backend is None else backend
+    decides = acceptor or method.acceptor()
+    return LoopSystem(method.name, target, make, decides, method.width, streams, parts.passes, observe)
+
+
+def plain_system(parts: Parts) -> LoopSystem:
+    """The baseline: one token per pass of the target."""
+    return system_of(next(method for method in METHODS if method.name == BASELINE), parts)

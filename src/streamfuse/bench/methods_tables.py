@@ -193,3 +193,33 @@ def _methods(result: Result) -> list[Any]:
 
 def _computed(method: Any, device: str, data: str) -> float | None:
     return number(at(method, "computed", device, data))
+
+
+def visit_name(visit: Any) -> str:
+    """The data set that the prompts of a visit are from, and whether it is seen again."""
+    return f"{at(visit, 'data')}{', again' if at(visit, 'again') else ''}"
+
+
+def visit_answers(visit: Any) -> list[tuple[float, float, float]]:
+    """Per answer: tokens, passes of the target while learning, and with the frozen drafter; only whole ones."""
+    found = [[number(value) for value in one] for one in at(visit, "answers") or [] if isinstance(one, list)]
+    return [(one[0], one[1], one[2]) for one in found if len(one) == 3 and None not in one]  # type: ignore[misc]
+
+
+def online_table(result: Result) -> Table:
+    """Per row that learns and visit: tokens per pass of its first and second half, beside those of the frozen twin."""
+    columns = ["method", "prompts of", "answers", "learning", "frozen", "learning, second half", "frozen, second half"]
+    rows = []
+    for name, method in items(result, "methods").items():
+        for visit in at(method, "online", "visits") or []:
+            answers = visit_answers(visit)
+            parts = (answers, answers[len(answers) // 2 :])
+            per_pass = [
+                f"{sum(one[0] for one in part) / passes:.2f}"
+                if (passes := sum(one[which] for one in part))
+                else NOTHING
+                for part in parts
+                for which in (1, 2)
+            ]
+            rows.append([name, visit_name(visit), str(len(answers)), *per_pass])
+    return columns, rows

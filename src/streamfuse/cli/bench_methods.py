@@ -63,6 +63,14 @@ def methods(
         float, typer.Option(min=0.0, help="0 is greedy; above, acceptors that draw take part.")
     ] = 0.0,
     seed: options.Seed = 0,
+    online: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Prompts of each data set for what learns online, twice as many of the first; 0: none.",
+        ),
+    ] = 12,
     quick: Annotated[
         bool, typer.Option("--quick", help=f"{QUICK_PROMPTS} questions per set, {QUICK_TOKENS} tokens, once: minutes.")
     ] = False,
@@ -100,7 +108,7 @@ def methods(
     from streamfuse.bench.methods_calibrate import shapes
     from streamfuse.bench.methods_core import CORE_OURS, CORE_PLAIN, CoreSystem
     from streamfuse.bench.methods_costs import measured
-    from streamfuse.bench.methods_list import DRAFT, LEARNS, ONLINE, STREAMS, WIDTH, chosen
+    from streamfuse.bench.methods_list import ONLINE, WIDTH, chosen
     from streamfuse.bench.methods_memory import peak_memory
     from streamfuse.bench.methods_peer_rows import peer_rows, peers_table
     from streamfuse.bench.tasks import TaskSettings
@@ -109,17 +117,20 @@ def methods(
     from streamfuse.export.calibrate import questions
 
     if quick:
-        limit, max_new_tokens, repetitions = QUICK_PROMPTS, QUICK_TOKENS, 1
+        limit, max_new_tokens, repetitions, online = QUICK_PROMPTS, QUICK_TOKENS, 1, min(online, QUICK_PROMPTS)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     model = Model(bundle, threads=threads, cost_cache=False)
     read = [_samples(said, limit) for said in data]
     names = None if only is None else [name.strip() for name in only.split(";")]
     asked_peers = methods_peers.peers_named(peers)
-    online = names is None or ONLINE in names
-    if names is not None and online:
-        names = [name for name in names if name != ONLINE] + [LEARNS]
-    if online:
+    learning = [name for name in ONLINE if online and (names is None or name in names)]
+    if names is not None:
+        names = [ONLINE.get(name, name) for name in names]
+    if learning:
         need("export")
+        from streamfuse.bench.methods_learners import able
+
+        learning = [name for name in learning if name in able(model.bundle)]
     with err.status("opening") as status, loaded(model, text=False) as session:
         plain, ours = CoreSystem(CORE_PLAIN, session, False), CoreSystem(CORE_OURS, session, True)
         status.update("answering first turns")
@@ -142,7 +153,7 @@ def methods(
                 "model": model.manifest.model.name,
                 "machine": {"processor": processor(), "cores": os.cpu_count(), **engine_facts(session.backend)},
                 "shapes": here.parts.shapes,
-                "command": _command(bundle, data, limit, settings, only, peers),
+                "command": _command(bundle, data, limit, online, settings, only, peers),
                 "settings": {
                     "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
                     "seed": seed, "width": WIDTH,
@@ -166,14 +177,16 @@ def methods(
             result = {**found.to_dict(), "peers": peer_rows(found, asked_peers)}
             first = settings.request(0, sets[0].prompts[0])
             result["sample"]["methods"][CORE_OURS] = ours.lane(first, model.text)
-            if online:
-                from streamfuse.bench import methods_online
+            if learning:
+                from streamfuse.bench.methods_learners import rows
 
-                name = model.manifest.model.name
-                with methods_online.opened(name, lab / DRAFT / "model.pte") as learning:
-                    result["methods"][ONLINE] = methods_online.row(
-                        learning, here.parts.backends[STREAMS], found, settings, here.extra[LEARNS], status.update
-                    )
+                status.update("online: answering first turns")
+                mix = [_samples(said, online if place else 2 * online) for place, said in enumerate(data)]
+                asked = [_data_set(name, samples, model, settings, plain) for name, samples in mix]
+                result["methods"] |= rows(
+                    learning, model.bundle, lab, here, asked, settings, model.text, threads, found.costs,
+                    progress=status.update,
+                )  # fmt: skip
     if answers is not None:
         write_answers(found, answers)
     if markdown is not None:
@@ -198,11 +211,11 @@ def methods(
 
 
 def _command(
-    bundle: str, data: list[str], limit: int, settings: TaskSettings, only: str | None, peers: str | None
+    bundle: str, data: list[str], limit: int, online: int, settings: TaskSettings, only: str | None, peers: str | None
 ) -> str:
     """What gives the same figures again."""
     words = ["streamfuse bench methods", shlex.quote(bundle), *(f"--data {shlex.quote(said)}" for said in data)]
-    words += [f"--limit {limit}", f"--max-new-tokens {settings.max_new_tokens}"]
+    words += [f"--limit {limit}", f"--online {online}", f"--max-new-tokens {settings.max_new_tokens}"]
     words += [f"--repetitions {settings.repetitions}", f"--temperature {settings.temperature:g}"]
     words += [f"--seed {settings.seed}"]
     words += [f"{flag} {shlex.quote(said)}" for flag, said in (("--methods", only), ("--peers", peers)) if said]

@@ -74,7 +74,7 @@ def _with_bias(name: str, bias: Tensor | None) -> tuple[Callable[..., Any], tupl
     return (getattr(_ops, name), ()) if bias is None else (getattr(_ops, f"biased_{name}"), (bias,))
 
 
-class _Adapter(nn.Module):
+class Adapter(nn.Module):
     """Low-rank adapters, float16, of projections that share an input: down [parts r, K], up [N / 16, r, 16]."""
 
     down: Tensor | None  # None: there are none
@@ -96,6 +96,17 @@ class _Adapter(nn.Module):
     def of(self, rows: int, first: int) -> tuple[Tensor | None, Tensor | None]:
         """Both matrices, or neither where no row is adapted."""
         return (self.down, self.up) if first < rows else (None, None)
+
+
+def opening_adapter(adapters: StreamAdapters | None) -> Adapter:
+    """What an `Opening` holds of a layer's adapters."""
+    return Adapter(adapters, "q_proj", "k_proj", "v_proj")
+
+
+def closing_adapters(adapters: StreamAdapters | None) -> tuple[Adapter, Adapter, Adapter]:
+    """What a `Closing` holds of them: for the output projection, for gate and up, for down."""
+    gate_up = Adapter(adapters, "gate_proj", "up_proj", arrange=lambda up: interleave_gate_up(*up.chunk(2)))
+    return Adapter(adapters, "o_proj"), gate_up, Adapter(adapters, "down_proj")
 
 
 class Linear(nn.Module):
@@ -146,7 +157,7 @@ class Opening(nn.Module):
 
     def take(self, adapters: StreamAdapters | None) -> None:
         """Adapt with these from now on."""
-        self.adapter = _Adapter(adapters, "q_proj", "k_proj", "v_proj")
+        self.adapter = opening_adapter(adapters)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         operator, bias = _with_bias("qkv", self.bias)
@@ -179,11 +190,7 @@ class Closing(nn.Module):
 
     def take(self, adapters: StreamAdapters | None) -> None:
         """Adapt with these from now on."""
-        self.o_adapter = _Adapter(adapters, "o_proj")
-        self.gate_up_adapter = _Adapter(
-            adapters, "gate_proj", "up_proj", arrange=lambda up: interleave_gate_up(*up.chunk(2))
-        )
-        self.down_adapter = _Adapter(adapters, "down_proj")
+        self.o_adapter, self.gate_up_adapter, self.down_adapter = closing_adapters(adapters)
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         return self.mlp(self.attention(x, attended, first), first)
