@@ -125,7 +125,12 @@ def with_peers(result: dict[str, Any]) -> dict[str, Any]:
         "over_core_plain_interval": [0.7, 0.9], "equal_texts": True, "share_of_equal_tokens": 0.71,
     }  # fmt: skip
     result["peers"] = {
-        name: {"about": "another program", "plain": "llama.cpp", "results": {data: dict(figures) for data in DATA}}
+        name: {
+            "about": "another",
+            "program": "llama-server 1",
+            "plain": "llama.cpp",
+            "results": {data: dict(figures) for data in DATA},
+        }
         for name in ("llama.cpp", "llama.cpp, draft model")
     }
     return result

@@ -173,6 +173,19 @@ def test_assisted_and_looked_up_text_is_plain_text_in_fewer_passes(checkpoints: 
     assert not target._forward_hooks
 
 
+def test_the_faster_precision_is_taken_and_named(
+    checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = iter([5.0, 3.0, 4.0, 2.0])  # two trials of float32, then of bfloat16
+    monkeypatch.setattr(hugging_face, "decode_ms", lambda start, ends, end: next(slow))
+    model = hugging_face.fastest(checkpoints[0])
+    monkeypatch.undo()
+    assert hugging_face.dtype_of(model) == "bfloat16"
+    answer = HuggingFace("plain", model, ()).answer(ASKED)
+    assert answer.statistics is not None
+    assert answer.statistics["program"].endswith(", bfloat16")
+
+
 def test_an_answer_of_hugging_face_ends_at_the_bundles_stop_ids(checkpoints: tuple[Path, Path]) -> None:
     target = hugging_face.load(checkpoints[0])
     plain = HuggingFace("plain", target, ()).answer(ASKED).token_ids
@@ -196,7 +209,7 @@ def test_a_folder_that_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
 class FakeGenai:
     """The package's classes as far as they are used; the next token is arithmetic, a pass of a token takes a while."""
 
-    PASS_S = 0.002
+    PASS_S, __version__ = 0.002, "0"
 
     def __init__(self, fault: bool = False) -> None:
         self.settings: dict[str, Any] = {}

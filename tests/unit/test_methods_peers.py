@@ -114,6 +114,7 @@ def test_a_servers_flags_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(llama_server.VARIABLE, str(program))
     assert llama_server.find_program() == program
     assert llama_server.help_of(program).strip() == fake.HELP
+    assert llama_server.version_of(program) == "llama-server, version: 7 (fake)"
 
 
 def test_a_peers_row_has_its_rates_and_how_its_text_compares() -> None:
@@ -137,7 +138,7 @@ def test_a_peers_row_has_its_rates_and_how_its_text_compares() -> None:
 def test_peers_stand_in_markdown_and_page_apart_from_the_methods() -> None:
     assert "Other programs" not in to_markdown(made_up())
     text, page = to_markdown(with_peers(made_up())), to_page(with_peers(made_up()))
-    assert text.count("Other programs with the same weights, in the same turns:") == 2
+    assert text.count("Other programs with the same weights, in the same turns (llama-server 1):") == 2
     assert "| llama.cpp, draft model | 1.40 |" in text
     assert page.count('data-table="peers"') == 2
     assert "llama.cpp, draft model (peer)" in page

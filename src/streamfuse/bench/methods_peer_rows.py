@@ -34,6 +34,7 @@ def peer_rows(result: MethodsResult, peers: Sequence[Peer]) -> dict[str, Any]:
         peer.name: {
             "about": peer.about,
             "plain": peer.plain,
+            "program": (result.answers(peer.name, result.data[0].name)[0].statistics or {})["program"],
             "results": {data.name: _result(result, peer, data.name) for data in result.data},
         }
         for peer in peers
@@ -76,6 +77,12 @@ def peers_table(result: Result, data: str) -> Table:
                  _text(result, name, data)]
             )  # fmt: skip
     return list(COLUMNS), rows
+
+
+def programs(result: Result) -> list[str]:
+    """Versions of the peers' programs, each once, as far as they are known."""
+    said = [at(peer, "program") for peer in items(result, "peers").values()]
+    return list(dict.fromkeys(str(one) for one in said if one))
 
 
 def _text(result: Result, name: str, data: str) -> str:

@@ -50,11 +50,11 @@ class Workshop:
         self._manifest, self._folder, self._progress = target.manifest, folder, progress
 
     @cached_property
-    def server(self) -> tuple[Path, str]:
-        """llama.cpp's server and what it says of its flags."""
+    def server(self) -> tuple[Path, str, str]:
+        """llama.cpp's server, what it says of its flags, and its version."""
         program = llama_server.find_program()
         need("rival")
-        return program, llama_server.help_of(program)
+        return program, llama_server.help_of(program), llama_server.version_of(program)
 
     @cached_property
     def gguf(self) -> Path:
@@ -82,13 +82,13 @@ class Workshop:
     @cached_property
     def model(self) -> Any:
         self.stack.enter_context(hugging_face.threads(self.threads))
-        return hugging_face.load(self.checkpoint)
+        return hugging_face.fastest(self.checkpoint)
 
     @cached_property
     def assistant(self) -> Any:
         draft = ADAPTERS[DRAFT]
         made = self.once("draft-checkpoint", lambda out: write_merged(self._first_layers(out), find(draft), out))
-        model = hugging_face.load(made)
+        model = hugging_face.load(made, hugging_face.dtype_of(self.model))
         model.generation_config.num_assistant_tokens = _DRAFTED
         return model
 
@@ -145,9 +145,9 @@ class Peer:
 
 def _llama_cpp(name: str, flags: Callable[[Workshop, str], list[str]]) -> Callable[[Workshop], System]:
     def start(shop: Workshop) -> System:
-        program, words = shop.server
+        program, words, version = shop.server
         server = llama_server.LlamaServer(
-            name, [program], shop.gguf, shop.threads, shop.capacity, shop.stop_ids, flags(shop, words), words
+            name, [program], shop.gguf, shop.threads, shop.capacity, shop.stop_ids, flags(shop, words), words, version
         )
         return shop.stack.enter_context(server)
 
@@ -177,7 +177,10 @@ PEERS: tuple[Peer, ...] = (
         _LLAMA_LOOK_UP, LLAMA_CPP, f"the same with ngram-simple: {_LOOKED_UP} tokens after {_MATCH} that came before",
         _llama_cpp(_LLAMA_LOOK_UP, lambda shop, words: llama_server.look_up_flags(words, _MATCH, _LOOKED_UP)),
     ),
-    Peer(HUGGING_FACE, HUGGING_FACE, "transformers, float32", _hugging_face(HUGGING_FACE, lambda shop: {})),
+    Peer(
+        HUGGING_FACE, HUGGING_FACE, "transformers, float32 or bfloat16, whichever is faster here",
+        _hugging_face(HUGGING_FACE, lambda shop: {}),
+    ),
     Peer(
         _ASSISTED, HUGGING_FACE, f"the same with the draft model of this comparison, up to {_DRAFTED} tokens",
         _hugging_face(_ASSISTED, lambda shop: {"assistant_model": shop.assistant}),

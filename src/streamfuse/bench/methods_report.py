@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from .methods_charts import costs, online, over_time
-from .methods_peer_rows import peers_table
+from .methods_peer_rows import peers_table, programs
 from .methods_sample import sample_views
 from .methods_tables import (
     PLAIN,
@@ -45,7 +45,8 @@ def to_markdown(result: Result) -> str:
         lines += [*_markdown(results_table(result, data)), ""]
         peers = peers_table(result, data)
         if peers[1]:
-            lines += ["Other programs with the same weights, in the same turns:", "", *_markdown(peers), ""]
+            named = "; ".join(programs(result))
+            lines += [f"Other programs with the same weights, in the same turns ({named}):", "", *_markdown(peers), ""]
         computed = computed_table(result, data)
         if computed[1]:
             lines += [

@@ -8,7 +8,12 @@ from streamfuse.bench.systems import Answer
 
 
 def answer_of(
-    tokens: Sequence[int], stop_ids: Collection[int], passes: int, decode_ms: float, first_token_ms: float
+    tokens: Sequence[int],
+    stop_ids: Collection[int],
+    passes: int,
+    decode_ms: float,
+    first_token_ms: float,
+    program: str = "",
 ) -> Answer:
     """An answer up to the first token that ends it.
 
@@ -17,6 +22,7 @@ def answer_of(
         passes: of the target, the one that ended the text counted.
         decode_ms: from the pass of the last prompt token on.
         first_token_ms: from the prompt to the first token.
+        program: its version, and what it computes in where it chose.
     """
     end = next((place for place, token in enumerate(tokens) if token in stop_ids), len(tokens))
     statistics = {
@@ -25,5 +31,6 @@ def answer_of(
         "mean_accepted_tokens": end / max(passes, 1),
         "passes": {},  # of which kinds they were, a rival does not say
         "rounds": [],
+        "program": program,
     }
     return Answer(tuple(tokens[:end]), decode_ms, statistics)

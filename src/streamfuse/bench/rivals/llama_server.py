@@ -42,9 +42,19 @@ def find_program() -> Path:
 
 
 def help_of(program: Path) -> str:
-    """What the program says of its own flags, which change from version to version."""
+    """What the program says of its own flags, which change from version to version. RivalError: it does not run."""
+    return _said(program, "--help")
+
+
+def version_of(program: Path) -> str:
+    """As in `llama-server, version: 1234 (abcdef0)`. RivalError: it does not run."""
+    lines = [line.strip() for line in _said(program, "--version").splitlines() if "version" in line]
+    return ", ".join([PROGRAM, *lines[:1]])
+
+
+def _said(program: Path, flag: str) -> str:
     try:
-        done = subprocess.run([program, "--help"], capture_output=True, text=True, errors="replace", timeout=_START_S)
+        done = subprocess.run([program, flag], capture_output=True, text=True, errors="replace", timeout=_START_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RivalError(f"{program}: does not run ({error}); name another one in {VARIABLE}") from None
     return done.stdout + done.stderr
@@ -85,6 +95,7 @@ class LlamaServer:
         stop_ids: tokens that end an answer, as in the bundle that it is compared with.
         flags: further ones, of `draft_flags` or `look_up_flags`.
         words: those of `help_of`.
+        version: that of `version_of`.
 
     Raises:
         RivalError: on entry where the server does not start, on an answer where it fails.
@@ -100,8 +111,9 @@ class LlamaServer:
         stop_ids: Sequence[int],
         flags: Sequence[str] = (),
         words: str = "",
+        version: str = "",
     ) -> None:
-        self.name = name
+        self.name, self._version = name, version
         self._stop_ids, self._model = frozenset(stop_ids), model
         self._port = _free_port()
         self._command = [
@@ -156,7 +168,7 @@ class LlamaServer:
         # Each pass gives the tokens that it accepts and one of its own.
         passes = max(1, timings["predicted_n"] - timings.get("draft_n_accepted", 0))
         decode_ms, first_ms = timings["prompt_ms"] + timings["predicted_ms"], read_ms + timings["prompt_ms"]
-        return answer_of(tokens, self._stop_ids, passes, decode_ms, first_ms)
+        return answer_of(tokens, self._stop_ids, passes, decode_ms, first_ms, self._version)
 
     def _complete(self, request: Request, ids: list[int], new_tokens: int) -> tuple[list[int], Mapping[str, Any]]:
         """Tokens and timings; 0 new tokens only reads `ids`, into an empty slot."""

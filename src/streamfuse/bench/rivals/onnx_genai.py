@@ -66,6 +66,7 @@ class OnnxGenai:
 
     def __init__(self, name: str, api: Any, folder: Path, threads: int, capacity: int, stop_ids: Sequence[int]) -> None:
         self.name = name
+        self._version = f"onnxruntime-genai {api.__version__}"
         self._api, self._capacity, self._stop_ids = api, capacity, frozenset(stop_ids)
         session = {"intra_op_num_threads": threads}
         settings = {"model": {"eos_token_id": sorted(stop_ids), "decoder": {"session_options": session}}}
@@ -104,4 +105,4 @@ class OnnxGenai:
             tokens.append(int(generator.get_next_tokens()[0]))
             first_ms = first_ms or 1000 * (time.perf_counter() - began)
         decode_ms = 1000 * (time.perf_counter() - start)
-        return answer_of(tokens, self._stop_ids, len(tokens), decode_ms, first_ms)
+        return answer_of(tokens, self._stop_ids, len(tokens), decode_ms, first_ms, self._version)
