@@ -46,12 +46,13 @@ class CoreSystem(OwnRuntime):
         rejected: list[dict[str, Any]] = []
         passes: list[tuple[float, Pass]] = []
         observe(self._session.core, lambda one: passes.append((time.perf_counter(), one)))
+        started = time.perf_counter()
         try:
-            answer = super().answer(request)
+            said = super().answer(request).statistics
         finally:
             observe(self._session.core, None)
-        # Reading the prompt is not in the clock: the end of the last pass is that of decoding.
-        began = passes[-1][0] - answer.decode_ms / 1000 if passes else 0.0
+        assert said is not None, "our runtime gives statistics"
+        began = started + said["time_ms"]["prefill"] / 1000  # reading the prompt is not in the clock
         for ended, one in passes:
             path, depths = set(one.walk_rows), one.depths
             rejected += [
