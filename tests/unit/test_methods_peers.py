@@ -17,7 +17,7 @@ import fake_llama_server as fake
 from bundle_samples import write_bundle
 from methods_samples import made_up, with_peers
 from streamfuse.bench.methods_list import BASELINE
-from streamfuse.bench.methods_peer_rows import peers_table
+from streamfuse.bench.methods_peer_rows import peers_short, peers_table
 from streamfuse.bench.methods_peers import PEERS, Peer, Workshop, opened, peers_named
 from streamfuse.bench.methods_report import to_markdown, to_page
 from streamfuse.bench.rivals import llama_server
@@ -133,6 +133,15 @@ def test_a_peers_row_has_its_rates_and_how_its_text_compares() -> None:
     assert cells(result, "llama.cpp, draft model")["text"].startswith("NOT its own plain's")
     result["settings"]["temperature"] = 0.7
     assert cells(result, "llama.cpp, draft model")["text"] == "-"
+
+
+def test_a_terminals_table_of_peers_is_short() -> None:
+    result = with_peers(made_up())
+    columns, rows = peers_short(result, "e2e")
+    assert columns == ["peer", "tokens", "per s", "speed", "ours", "text"]
+    assert rows[1] == ["llama.cpp, draft model", "1.35", "120.0", "1.20", "0.80", "71 %"]
+    result["settings"]["temperature"] = 0.7
+    assert peers_short(result, "e2e")[1][1][-1] == "-"
 
 
 def test_peers_stand_in_markdown_and_page_apart_from_the_methods() -> None:

@@ -79,6 +79,21 @@ def peers_table(result: Result, data: str) -> Table:
     return list(COLUMNS), rows
 
 
+def peers_short(result: Result, data: str) -> Table:
+    """The same for a terminal of 80 columns: `speed` is over the peer's own plain decoding, `ours` over our core's."""
+    rows = []
+    for name, peer in items(result, "peers").items():
+        if found := items(peer, "results", data):
+            share = number(found.get("share_of_equal_tokens"))
+            drawn = bool(number(at(result, "settings", "temperature")))
+            rows.append(
+                [name, text_of(found.get("mean_accepted_tokens")), text_of(found.get("tokens_per_second"), ".1f"),
+                 text_of(found.get("speedup")), text_of(found.get("over_core_plain")),
+                 NOTHING if share is None or drawn else f"{100 * share:.0f} %"]
+            )  # fmt: skip
+    return ["peer", "tokens", "per s", "speed", "ours", "text"], rows
+
+
 def programs(result: Result) -> list[str]:
     """Versions of the peers' programs, each once, as far as they are known."""
     said = [at(peer, "program") for peer in items(result, "peers").values()]

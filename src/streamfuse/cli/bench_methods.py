@@ -110,7 +110,7 @@ def methods(
     from streamfuse.bench.methods_costs import measured
     from streamfuse.bench.methods_list import ONLINE, WIDTH, chosen
     from streamfuse.bench.methods_memory import peak_memory
-    from streamfuse.bench.methods_peer_rows import peer_rows, peers_table
+    from streamfuse.bench.methods_peer_rows import peer_rows, peers_short
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
@@ -204,7 +204,10 @@ def methods(
         out.print(name)
         out.print(tables.figures(*_rows(result, name)))
         if result["peers"]:
-            out.print(tables.figures(*peers_table(result, name)))
+            out.print(tables.figures(*peers_short(result, name)))
+            say(
+                "Peers: times their own plain decoding, times our core's; how much of our plain's text they begin with."
+            )
     say("Tokens per pass; times as fast as the same loop's plain decoding (the core's own for the core); peak memory.")
     if temperature:
         say("Texts are the same tokens as plain decoding's under this seed, or drawn from the same distribution.")
