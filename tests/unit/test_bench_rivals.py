@@ -170,7 +170,9 @@ def test_assisted_and_looked_up_text_is_plain_text_in_fewer_passes(checkpoints: 
         assert answer.statistics["mean_accepted_tokens"] == 24 / passes
         if options.get("assistant_model") is itself:
             assert passes <= 24 / 4, "a model that drafts for itself is right four times of four"
-    assert not target._forward_hooks
+    again = HuggingFace("plain", target, ()).answer(asked)
+    assert again.statistics is not None
+    assert again.statistics["target_forward_passes"] == 24, "what counted passes before counts no more"
 
 
 def test_the_faster_precision_is_taken_and_named(
