@@ -81,7 +81,7 @@ class Other:
             text.append(greedy_after(text, VOCAB))
         tokens = text[len(request.prompt_ids) :]
         tokens[self._same :] = [VOCAB - 1] * len(tokens[self._same :])
-        return answer_of(tokens, (), 12, self._ms, 1.5)
+        return answer_of(tokens, (), len(tokens), 12, self._ms, 1.5)
 
 
 def compared(

@@ -107,6 +107,9 @@ def table(device: Device, here: Mapping[str, float]) -> dict[str, float]:
 
 
 def computed_speedup(passes: Mapping[str, int], tokens: int, costs: Mapping[str, float]) -> float:
-    """Over plain decoding of as many tokens, by the passes of a live run; loops and prompts are left out."""
+    """Over plain decoding of as many tokens, those that ended texts counted, by the passes of a live run.
+
+    Loops and prompts are left out.
+    """
     spent = sum(count * costs[name] for name, count in passes.items() if not name.endswith(PREFILL))
     return tokens * costs[f"{TARGET}: {DECODE}"] / spent if spent else 0.0

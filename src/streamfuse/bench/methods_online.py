@@ -123,7 +123,7 @@ def row(
         "results": results,
         "computed": {
             device: {
-                data: computed_speedup(said["passes"], said["generated_tokens"], costs[device])
+                data: computed_speedup(said["passes"], said["emitted_tokens"], costs[device])
                 for data, said in results.items()
             }
             for device in DEVICES

@@ -151,14 +151,14 @@ class LoopSystem:
             tokens.append(one.token)
         decode_ms = since() - prefill_ms
         passes.update({name: count - before[name] for name, count in self._own().items()})
-        counts = loop.counts
+        counts, ended = loop.counts, loop.counts.finish_reason == "stop"  # by a token that is not delivered
         return Answer(
             tuple(tokens),
             decode_ms,
             {
                 "first_token_ms": first_ms,
                 "target_forward_passes": counts.target_forward_passes,
-                "mean_accepted_tokens": counts.mean_accepted_tokens,
+                "mean_accepted_tokens": (len(tokens) + ended) / max(counts.target_forward_passes, 1),
                 "passes": {name: count for name, count in passes.items() if count},
                 "proposed": tally.proposed,
                 "accepted": tally.accepted,

@@ -10,6 +10,7 @@ from streamfuse.bench.systems import Answer
 def answer_of(
     tokens: Sequence[int],
     stop_ids: Collection[int],
+    emitted: int,
     passes: int,
     decode_ms: float,
     first_token_ms: float,
@@ -19,6 +20,7 @@ def answer_of(
 
     Args:
         tokens: as the rival wrote them, perhaps with the token that ended the text.
+        emitted: how many tokens it wrote, one that ended the text counted.
         passes: of the target, the one that ended the text counted.
         decode_ms: from the pass of the last prompt token on.
         first_token_ms: from the prompt to the first token.
@@ -28,7 +30,7 @@ def answer_of(
     statistics = {
         "first_token_ms": first_token_ms,
         "target_forward_passes": passes,
-        "mean_accepted_tokens": end / max(passes, 1),
+        "mean_accepted_tokens": emitted / max(passes, 1),
         "passes": {},  # of which kinds they were, a rival does not say
         "rounds": [],
         "program": program,

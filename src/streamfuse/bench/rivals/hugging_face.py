@@ -123,7 +123,8 @@ class HuggingFace:
         end = time.perf_counter()
         tokens = text[0, prompt.shape[1] :].tolist()
         first_ms = 1000 * (ends[0] - start)
-        return answer_of(tokens, self._stop_ids, len(ends), decode_ms(start, ends, end), first_ms, self._program)
+        spent = decode_ms(start, ends, end)
+        return answer_of(tokens, self._stop_ids, len(tokens), len(ends), spent, first_ms, self._program)
 
 
 def dtype_of(model: PreTrainedModel) -> str:

@@ -168,7 +168,8 @@ class LlamaServer:
         # Each pass gives the tokens that it accepts and one of its own.
         passes = max(1, timings["predicted_n"] - timings.get("draft_n_accepted", 0))
         decode_ms, first_ms = timings["prompt_ms"] + timings["predicted_ms"], read_ms + timings["prompt_ms"]
-        return answer_of(tokens, self._stop_ids, passes, decode_ms, first_ms, self._version)
+        written = timings["predicted_n"]
+        return answer_of(tokens, self._stop_ids, written, passes, decode_ms, first_ms, self._version)
 
     def _complete(self, request: Request, ids: list[int], new_tokens: int) -> tuple[list[int], Mapping[str, Any]]:
         """Tokens and timings; 0 new tokens only reads `ids`, into an empty slot."""

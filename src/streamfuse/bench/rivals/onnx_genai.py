@@ -105,4 +105,4 @@ class OnnxGenai:
             tokens.append(int(generator.get_next_tokens()[0]))
             first_ms = first_ms or 1000 * (time.perf_counter() - began)
         decode_ms = 1000 * (time.perf_counter() - start)
-        return answer_of(tokens, self._stop_ids, len(tokens), decode_ms, first_ms, self._version)
+        return answer_of(tokens, self._stop_ids, len(tokens), len(tokens), decode_ms, first_ms, self._version)
