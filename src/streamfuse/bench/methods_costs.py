@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend
 from streamfuse.runtime.backends.executorch import DRAFT as DRAFT_METHOD
 
-from .methods_list import STREAMS, STREAMS_OF, TARGET, Parts
+from .methods_list import DRAFT, SELF, STREAMS, STREAMS_OF, TARGET, Parts
 
-_ROUNDS, _CONTEXT = 15, 96
+_ROUNDS, _CONTEXT, _SETTLE_S = 15, 96, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Device:
         return float(np.interp(nodes, (1, 4, 8, 16), (1.0, *self.verify)))
 
 
+_Pass: TypeAlias = Callable[[], float]  # runs a pass, and gives its milliseconds
+
 DEVICES = {
     "flat (NPU)": Device((1.05, 1.075, 1.15)),
     "stepped (GPU)": Device((1.1, 1.1, 2.17)),
@@ -38,32 +41,50 @@ DEVICES = {
 
 
 def measured(parts: Parts, tokens: Sequence[int]) -> dict[str, float]:
-    """Median milliseconds of every pass that the methods run, over a context of `tokens`, repeated to a length."""
+    """Median milliseconds of every pass that the methods run, over a context of `tokens`, repeated to a length.
+
+    The passes of an engine take turns, so that a slow moment meets all alike. Engines come one after another, when the
+    threads of the one before sleep.
+    """
     context = (list(tokens) * (_CONTEXT // max(len(tokens), 1) + 1))[:_CONTEXT]
-    found = _passes(TARGET, parts.backends[STREAMS], context)
-    for bundle, name in STREAMS_OF.items():
-        if bundle in parts.backends:
-            found[name] = _streams(parts.backends[bundle], context)
+    engines: dict[str, dict[str, _Pass]] = {
+        bundle: {STREAMS_OF[bundle]: _streams(parts.backends[bundle], context)}
+        for bundle in STREAMS_OF
+        if bundle in parts.backends
+    }
+    engines[STREAMS] |= _passes(TARGET, parts.backends[STREAMS], context)
     if parts.draft is not None:
-        found |= _passes(parts.draft.name, parts.draft.backend, context)
+        engines[DRAFT] = _passes(parts.draft.name, parts.draft.backend, context)
     if parts.itself is not None:
         _fill(parts.itself.backend, context)
-        found[f"{parts.itself.name}: {DRAFT_METHOD}"] = _row(parts.itself.backend, DRAFT_METHOD, context, 1)
+        engines[SELF] = {f"{parts.itself.name}: {DRAFT_METHOD}": _row(parts.itself.backend, DRAFT_METHOD, context, 1)}
+    found: dict[str, float] = {}
+    for passes in engines.values():
+        time.sleep(_SETTLE_S)
+        spent = [{name: run() for name, run in passes.items()} for _ in range(1 + _ROUNDS)][1:]  # the first warms up
+        found |= {name: float(np.median([one[name] for one in spent])) for name in passes}
     return found
 
 
-def _passes(name: str, backend: Backend, context: list[int]) -> dict[str, float]:
+def _passes(name: str, backend: Backend, context: list[int]) -> dict[str, _Pass]:
     """`decode` and all verify methods of a model."""
     _fill(backend, context)
     rows = {DECODE: 1, **{method: rows for method, (rows, _) in backend.spec.widths.items()}}
     return {f"{name}: {method}": _row(backend, method, context, count) for method, count in rows.items()}
 
 
-def _streams(backend: Backend, context: list[int]) -> float:
+def _streams(backend: Backend, context: list[int]) -> _Pass:
     _fill(backend, context)
-    _row(backend, DECODE, context, 1)
-    backend.commit([0])
-    return _timed(lambda: backend.streams(0))
+    before = _row(backend, DECODE, context, 1)
+
+    def run() -> float:
+        before()
+        backend.commit([0])
+        ms = _ms(lambda: backend.streams(0))
+        backend.truncate(len(context))
+        return ms
+
+    return run
 
 
 def _fill(backend: Backend, context: list[int]) -> None:
@@ -75,20 +96,17 @@ def _fill(backend: Backend, context: list[int]) -> None:
         backend.commit(range(len(ids)))
 
 
-def _row(backend: Backend, method: str, context: list[int], rows: int) -> float:
-    """Milliseconds of a pass over a chain of so many tokens."""
+def _row(backend: Backend, method: str, context: list[int], rows: int) -> _Pass:
+    """A pass over a chain of so many tokens."""
     ids, places = np.array(context[:rows], np.int64), np.arange(len(context), len(context) + rows)
     seen = np.tri(rows, dtype=np.bool_)
-    return _timed(lambda: backend.run(method, ids, places, seen))
+    return lambda: _ms(lambda: backend.run(method, ids, places, seen))
 
 
-def _timed(run: Callable[[], object]) -> float:
-    spent = []
-    for _ in range(_ROUNDS):
-        started = time.perf_counter()
-        run()
-        spent.append(1000 * (time.perf_counter() - started))
-    return float(np.median(spent))
+def _ms(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return 1000 * (time.perf_counter() - started)
 
 
 def table(device: Device, here: Mapping[str, float]) -> dict[str, float]:
