@@ -387,9 +387,10 @@ def test_json_has_no_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def _run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A shell's line; the command is $0, its arguments $@."""
+    """A shell's line; the command is $0, its arguments $@. What it prints is buffered, as it is for a user."""
     program = [sys.executable, "-m", "streamfuse", *map(str, arguments)]
-    return subprocess.run(["sh", "-c", script, *program], capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(["sh", "-c", script, *program], capture_output=True, text=True, check=False, env=env)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +410,11 @@ def test_an_output_that_takes_nothing_ends_without_a_traceback(
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") <= 1
+
+
+def test_a_reader_that_is_gone_when_the_last_words_are_written_is_no_error() -> None:
+    done = _run('{ "$0" "$@"; echo $? >&2; } | true', "--version")
+    assert done.stderr == "1\n"
 
 
 @pytest.mark.parametrize("after", [0.05, 0.1, 0.2, 0.3, 0.5])

@@ -28,6 +28,9 @@ class OneLineErrors(TyperGroup):
             sys.stdout.flush()
         except (typer.Abort, KeyboardInterrupt):
             sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:  # the reader has what it wanted, as `head` does; nothing to say, as click says nothing
+            _let_go_of_output()
+            code = EXIT_FAILURE
         except Exception as error:
             code = _tell(error)
         sys.exit(code if isinstance(code, int) else 0)
@@ -40,9 +43,14 @@ def _tell(error: Exception) -> int:
     typer.secho(f"error: {line}", fg="red" if sys.stderr.isatty() else None, err=True)
     try:
         sys.stdout.flush()
-    except OSError:  # full, or closed by the reader: Python would try again at its end, and complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # full, or closed by the reader
+        _let_go_of_output()
     return code
+
+
+def _let_go_of_output() -> None:
+    """Python would try again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe(error: Exception) -> tuple[str, int]:
