@@ -110,9 +110,11 @@ struct Engine {
 void draft(sf_model* model, Bytes& from) {
   int64_t tokens[8], parents[8];
   double log_probs[8];
-  for (int i = 0; i < 4; ++i)
-    sf_grow_table(model, from.below(kVocabulary + 2) - 1, from.below(kVocabulary + 1), 8, 4, tokens, parents,
-                  log_probs);
+  int64_t text[6];
+  for (int i = 0; i < 4; ++i) {
+    for (int64_t& token : text) token = from.below(kVocabulary + 1);
+    sf_grow_table(model, text, 1 + from.below(6), 8, 4, tokens, parents, log_probs);
+  }
   int64_t ids[kStreams * kTop];
   float probs[kStreams * kTop];
   for (int64_t& id : ids) id = from.below(kVocabulary);

@@ -115,7 +115,13 @@ def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator
 
 
 def table_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    keys = np.unique(rng.integers(0, VOCAB * (VOCAB + 1), 400))
+    """Pairs of tokens and single ones, and longer contexts, each with one before it that it lengthens."""
+    pairs = VOCAB * (VOCAB + 1)
+    keys = np.unique(rng.integers(0, pairs, 400))
+    for _ in range(3):
+        known = np.flatnonzero((keys >= pairs) | (keys % (VOCAB + 1) > 0))
+        longer = pairs + rng.choice(known, 200) * VOCAB + rng.integers(0, VOCAB, 200)
+        keys = np.concatenate([keys, np.setdiff1d(longer[longer > keys[-1]], keys)])
     counts = rng.integers(0, 5, len(keys))
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     probs = [np.sort(np.log(rng.dirichlet(np.full(n + 1, 0.4))[:n] + 1e-3))[::-1] for n in counts]
@@ -130,11 +136,23 @@ def test_trees_of_the_n_gram_table_are_equal_to_the_bit(rng: np.random.Generator
         model = CoreModel(ModelSpec(64, VOCAB, 0, 0, 8, {"verify_18": (18, 18)}), arrays)
         table = NgramTable.of(VOCAB, *arrays.values())
         for _ in range(20):
-            before, root = int(rng.integers(-1, VOCAB)), int(rng.integers(VOCAB))
             width, depth = int(rng.integers(1, 18)), int(rng.integers(0, 9))
-            tokens = [root] if before < 0 else [before, root]
-            found = grown(model, "sf_grow_table", before, root, width=width, depth=depth)
-            assert_same_bits(found, table.grow(tokens, width, depth))
+            text = _known_text(rng, arrays["ngram_keys"])
+            found = grown(model, "sf_grow_table", text.ctypes.data, len(text), width=width, depth=depth)
+            assert_same_bits(found, table.grow(text.tolist(), width, depth))
+
+
+def _known_text(rng: np.random.Generator, keys: np.ndarray) -> np.ndarray:
+    """A few tokens that end with a context of the table, or nearly."""
+    pairs, place, text = VOCAB * (VOCAB + 1), int(rng.integers(len(keys))), []
+    while keys[place] >= pairs:
+        place, token = divmod(int(keys[place]) - pairs, VOCAB)
+        text.append(token)
+    last, before = divmod(int(keys[place]), VOCAB + 1)
+    text += [before - 1, last] if before else [last]
+    if rng.integers(4) == 0:
+        text[0] = int(rng.integers(VOCAB))
+    return np.array([*rng.integers(0, VOCAB, rng.integers(0, 4)), *text], np.int64)
 
 
 @pytest.mark.parametrize("number", range(8))

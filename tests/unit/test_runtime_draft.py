@@ -15,6 +15,7 @@ from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.tree import Tree
 
 VOCAB, SLOTS, RANK = 30, 20, 4
+PAIRS = VOCAB * (VOCAB + 1)  # keys of contexts of three tokens begin here
 
 
 def random_streams(rng: np.random.Generator, tied: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +175,8 @@ DAMAGES: list[tuple[str, np.ndarray | None, str]] = [
     ("calibration", changed("calibration", 1, 10.5), "calibration"),
     ("calibration", changed("calibration", 1, -0.5), "calibration"),
     ("ngram_keys", changed("ngram_keys", 0, -1), "ngram_keys names a token outside"),
-    ("ngram_keys", changed("ngram_keys", 2, VOCAB * (VOCAB + 1)), "ngram_keys names a token outside"),
+    ("ngram_keys", changed("ngram_keys", 2, PAIRS + 2 * VOCAB), "ngram_keys lengthens a context that does not come"),
+    ("ngram_keys", np.array([4, VOCAB + 1, PAIRS + VOCAB]), "ngram_keys lengthens a context of one token"),
     ("ngram_keys", changed("ngram_keys", 2, 5), "ngram_keys are not ascending"),
     ("ngram_keys", np.array([2**62, -(2**62), 2**62]), "ngram_keys are not ascending"),
     ("ngram_starts", changed("ngram_starts", 1, 4), "ngram_starts"),

@@ -6,13 +6,16 @@ Run: python -m pytest tests/unit/test_runtime_ngram_table.py
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from torch import Tensor
 
+from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.reference.ngram_table import ANY, MAX_DEPTH, NgramTable
 from streamfuse.train import ngram_counts
@@ -106,9 +109,12 @@ def test_damaged_tables_are_refused(changes: dict[str, list[float]], words: str,
         DraftTables.load(tmp_path / "draft.safetensors")
 
 
+def table_from(arrays: Mapping[str, Tensor]) -> NgramTable:
+    return NgramTable.of(V, *(arrays[name].numpy() for name in ARRAYS))
+
+
 def counted(texts: list[list[int]]) -> NgramTable:
-    arrays = count_ngrams([Example([1, *text], 1) for text in texts], V)
-    return NgramTable.of(V, *(arrays[name].numpy() for name in ("keys", "starts", "ids", "log_probs")))
+    return table_from(count_ngrams([Example([1, *text], 1) for text in texts], V))
 
 
 def test_counts_become_interpolated_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +133,29 @@ def test_rare_pairs_and_unlikely_continuations_are_left_out() -> None:
     assert found.after(9, 2) == found.after(ANY, 2)
 
 
+def test_the_longest_known_context_is_asked() -> None:
+    found = counted([[2, 3, 4, 5, 6]] * 4 + [[9, 3, 4, 5, 7]] * 9)
+    assert found.after(3, 4, 5)[0][0] == 7
+    assert found.after(2, 3, 4, 5)[0][0] == 6
+    assert found.after(9, 3, 4, 5)[0][0] == 7
+    assert found.after(8, 3, 4, 5) == found.after(3, 4, 5)
+    assert [int(token) for token in found.grow([1, 2, 3, 4], 3, 4).tokens] == [4, 5, 6]
+
+
+def test_contexts_are_pruned_by_what_they_add() -> None:
+    """Of two longer contexts the one that says something else stays; a smaller table answers with a shorter one."""
+    arrays = count_ngrams([Example([1, *text], 1) for text in [[2, 3, 4]] * 9 + [[5, 3, 6]] * 9 + [[7, 3, 4]] * 9], V)
+    sizes = range(0, bytes_of(arrays) + 1, 20)
+    tables = [pruned(arrays, V, size) for size in sizes]
+    assert all(bytes_of(one) <= size for one, size in zip(tables, sizes, strict=True))
+    assert bytes_of(pruned(arrays, V, 10**6)) == bytes_of(arrays)
+    kept = [table_from(one) for one in tables if one]
+    first = next(one for one in kept if one.after(5, 3)[0][0] == 6)
+    assert first.after(2, 3) == first.after(ANY, 3)
+
+
 def test_prompts_are_not_counted() -> None:
     arrays = count_ngrams([Example([5, 6, 7, 2, 3], 3)] * 5, V)
-    found = NgramTable.of(V, *(arrays[name].numpy() for name in ("keys", "starts", "ids", "log_probs")))
+    found = table_from(arrays)
     assert found.after(5, 6) == []
     assert [token for token, _ in found.after(6, 7)] == [2]

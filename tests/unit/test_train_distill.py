@@ -97,8 +97,9 @@ def test_sampling_follows_the_distribution() -> None:
 def test_top_p_samples_among_the_fewest_likeliest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]])
     uniforms = [(i + 0.5) / 1000 for i in range(1000)]
-    for candidates in (5, 2):  # with two, the nucleus is wider than what is looked at first
-        monkeypatch.setattr(generate, "NUCLEUS", candidates)
+    for candidates, block in (((5,), 64), ((2,), 64), ((1, 2), 2), ((2, 3), 1)):  # some less wide than the nucleus
+        monkeypatch.setattr(generate, "NUCLEI", candidates)
+        monkeypatch.setattr(generate, "BLOCK", block)
         tokens = choose(probabilities.log().expand(1000, -1), 1.0, 0.8, uniforms)
         shares = torch.bincount(tokens, minlength=5) / 1000
         torch.testing.assert_close(shares, torch.tensor([0, 0.4, 0, 0.3, 0.15]) / 0.85, atol=2e-3, rtol=0)

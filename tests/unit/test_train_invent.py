@@ -6,6 +6,7 @@ Run: python -m pytest tests/unit/test_train_invent.py
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.text_io import TextIO
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import DistillConfig
-from streamfuse.train.invent import invent, user_turn
+from streamfuse.train.invent import Opening, invent, openings, user_turn
+from streamfuse.train.readers import encode_prompt, read_samples
 from streamfuse.train.templates import CHATML
 
 END = 1
@@ -48,13 +50,19 @@ def model() -> Transformer:
     return base
 
 
+def run(
+    model: Transformer, text: TextIO, out: Path, count: int, config: DistillConfig = CONFIG, begin: tuple[str, ...] = ()
+) -> Iterator[int]:
+    return invent(model, text, out, count, config, *openings(text, begin))
+
+
 def prompts(path: Path) -> list[str]:
     return [json.loads(line)["prompt"] for line in path.read_text().splitlines()]
 
 
 def test_turns_are_the_models_own_each_once(model: Transformer, tmp_path: Path) -> None:
     text, out = text_io(tmp_path), tmp_path / "out.jsonl"
-    assert sum(invent(model, text, out, 30, CONFIG, "", None)) == 30
+    assert sum(run(model, text, out, 30)) == 30
     found = prompts(out)
     assert len(set(found)) == 30
     assert all(set(prompt.split()) <= {*WORDS, "user", "assistant"} for prompt in found)
@@ -63,20 +71,20 @@ def test_turns_are_the_models_own_each_once(model: Transformer, tmp_path: Path) 
 
 def test_a_beginning_is_kept(model: Transformer, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    list(invent(model, text_io(tmp_path), out, 5, CONFIG, "word9 word10", None))
+    list(run(model, text_io(tmp_path), out, 5, begin=("word9 word10 ",)))
     assert all(prompt.startswith("word9 word10") and prompt != "word9 word10" for prompt in prompts(out))
 
 
 def test_a_stopped_run_goes_on_with_the_same_prompts(model: Transformer, tmp_path: Path) -> None:
     text, whole, parts = text_io(tmp_path), tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    list(invent(model, text, whole, 30, CONFIG, "", None))
-    stopped = invent(model, text, parts, 30, CONFIG, "", None)
+    list(run(model, text, whole, 30))
+    stopped = run(model, text, parts, 30)
     assert next(stopped) == 0
     first = next(stopped)
     assert 0 < first < 30
     with parts.open("a") as file:
         file.write('{"id": 7, "sou')  # killed while writing
-    rest = list(invent(model, text, parts, 30, CONFIG, "", None))
+    rest = list(run(model, text, parts, 30))
     assert (rest[0], sum(rest)) == (first, 30)
     assert set(prompts(parts)) == set(prompts(whole))
 
@@ -86,9 +94,54 @@ def test_what_cannot_be_used_is_refused(model: Transformer, tmp_path: Path) -> N
         user_turn(text_io(tmp_path, "<|im_start|>{{ messages | length }}"))
     (tmp_path / "other.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError, match="line 1: not a prompt of `streamfuse invent`"):
-        list(invent(model, text_io(tmp_path), tmp_path / "other.jsonl", 3, CONFIG, "", None))
+        list(run(model, text_io(tmp_path), tmp_path / "other.jsonl", 3))
 
 
 def test_a_model_that_writes_no_prompt_is_left(model: Transformer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="0 prompts; the last 128 samples were all too short, too long"):
-        list(invent(model, text_io(tmp_path), tmp_path / "out.jsonl", 3, replace(CONFIG, max_new_tokens=1), "", None))
+        list(run(model, text_io(tmp_path), tmp_path / "out.jsonl", 3, replace(CONFIG, max_new_tokens=1)))
+
+
+def test_beginnings_take_turns(model: Transformer, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    list(run(model, text_io(tmp_path), out, 12, begin=("word9 word10", "word11")))
+    beginnings = [prompt.startswith("word9 word10") or 2 * prompt.startswith("word11") for prompt in prompts(out)]
+    assert set(beginnings) == {1, 2}
+
+
+def answers(path: Path, text: TextIO, finished: bool = True) -> Path:
+    rows = [
+        {"id": i, "prompt": f"word{i + 4}", "input_ids": [0], "completion_ids": text.encode(f"word{i + 9}"),
+         "finished": finished}
+        for i in range(3)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_second_turns_follow_the_answers_and_are_read_with_them(model: Transformer, tmp_path: Path) -> None:
+    text, out = text_io(tmp_path), tmp_path / "out.jsonl"
+    list(invent(model, text, out, 9, CONFIG, *openings(text, after=answers(tmp_path / "answers.jsonl", text))))
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["messages"][0]["content"] for row in rows} == {"word4", "word5", "word6"}
+    for row, sample in zip(rows, read_samples(out), strict=True):
+        before, said = row["messages"][:2], row["messages"][2]
+        assert [one["role"] for one in row["messages"]] == ["user", "assistant", "user"]
+        assert int(before[1]["content"].removeprefix("word")) == int(before[0]["content"].removeprefix("word")) + 5
+        assert sample.turns == (said["content"],)
+        assert encode_prompt(sample, text) == text.encode_chat(row["messages"])
+
+
+def test_answers_that_cannot_be_followed_are_refused(model: Transformer, tmp_path: Path) -> None:
+    text = text_io(tmp_path)
+    with pytest.raises(DataError, match="no answer in it is finished"):
+        openings(text, after=answers(tmp_path / "answers.jsonl", text, finished=False))
+    (tmp_path / "prompts.jsonl").write_text('{"id": 1, "prompt": "word4"}\n')
+    with pytest.raises(DataError, match="not answers of `streamfuse distill`"):
+        openings(text, after=tmp_path / "prompts.jsonl")
+    with pytest.raises(DataError, match="longer than 3 tokens"):
+        list(
+            invent(
+                model, text, tmp_path / "out.jsonl", 3, replace(CONFIG, max_prompt_tokens=3), [Opening([1] * 4)], END
+            )
+        )

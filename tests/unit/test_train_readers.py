@@ -52,6 +52,13 @@ def text(tmp_path: Path) -> TextIO:
         ({"prompt": "Why?", "source": "gsm8k"}, ["Why?"], [], "gsm8k"),
         ({"prompt": "Why?", "completion": "So."}, ["Why?"], ["So."], "chat"),
         ({"question_id": 1, "category": "writing", "turns": ["a", "b"]}, ["a", "b"], [], "writing"),
+        ({"messages": [{"role": "user", "content": "Why?"}]}, ["Why?"], [], "messages"),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            ["a"],
+            ["b"],
+            "messages",
+        ),
         ({"prompt_id": 1, "category": "math", "prompt": ["a", "b"]}, ["a", "b"], [], "math"),
     ],
 )
@@ -62,6 +69,31 @@ def test_a_format_is_told_by_its_fields(
     assert (list(sample.turns), list(sample.references), sample.source) == (turns, references, source)
     assert sample.schema == (SCHEMA if source == "sql" else "")
     assert sample.number == row.get("question_id", row.get("prompt_id"))
+
+
+def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text: TextIO) -> None:
+    chat = [
+        {"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+    ]  # fmt: skip
+    first, other = read(tmp_path, {"messages": chat}, {"messages": chat[3:]})
+    assert encode_prompt(first, text) == text.encode_chat(chat)  # type: ignore[arg-type]
+    assert len(merged([first, other])) == 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ("Why?", "line 1: messages is not a list of objects with role and content"),
+        ([{"role": "user"}], "line 1: messages is not a list of objects with role and content"),
+        ([], "line 1: messages has no turn of the user"),
+        ([{"role": "assistant", "content": "b"}], "line 1: messages has no turn of the user"),
+        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], "line 1: messages has no turn"),
+    ],
+)
+def test_chats_without_a_question_are_refused(messages: object, words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=words):
+        read(tmp_path, {"messages": messages})
 
 
 def test_a_distilled_file_brings_its_tokens_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

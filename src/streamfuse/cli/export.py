@@ -204,6 +204,14 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = "auto",
+    ngram_table_mb: Annotated[
+        float,
+        typer.Option(
+            metavar="MB",
+            help="Megabytes of the adapter's n-gram table to take at most, those that say most; 0 leaves it out.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = 8.0,
     draft_skip: Annotated[
         str | None,
         typer.Option(
@@ -322,6 +330,7 @@ def export(
             stream_nodes=stream_nodes if stream_nodes in (AUTO, ALL) else _per_width("--stream-nodes", stream_nodes),
             schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
             top_k=top_k,
+            ngram_table_mb=ngram_table_mb,
             draft_skip=tuple(name.strip() for name in draft_skip.split(",")) if draft_skip else (),
             allow_parity_below=tuple(allow_parity_below or ()),
             overwrite=overwrite,

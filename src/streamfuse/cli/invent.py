@@ -24,12 +24,24 @@ def invent(
     count: Annotated[int, typer.Option(min=1, help="Prompts that the file shall hold.")] = 2000,
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     begin: Annotated[
-        str, typer.Option(metavar="TEXT", help='What each prompt begins with, such as "Summarize: ".')
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help='What prompts begin with, such as "Summarize: ". Given several times, they take turns.',
+            show_default="whatever the model says",
+        ),
+    ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ANSWERS.jsonl", help="Prompts are second turns, after the finished answers of this file."
+        ),
+    ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longer prompts are dropped.")] = 96,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Longer chats before a prompt are left out.")] = 144,
     temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 0.95,
     batch_size: Annotated[int, typer.Option(help="Prompts sampled together.")] = 128,
@@ -48,7 +60,9 @@ def invent(
 
     streamfuse invent prompts.jsonl --count 4000
 
-    streamfuse invent stories.jsonl --count 500 --begin "Write a story about"
+    streamfuse invent stories.jsonl --count 500 --begin "Write a story about" --begin "Continue this story: "
+
+    streamfuse invent follow-ups.jsonl --after answers.jsonl --max-prompt-tokens 400
     """
     need("invent")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,17 +73,18 @@ def invent(
     from streamfuse.train.prompts import open_text
 
     try:
-        config = DistillConfig(batch_size, 144, max_new_tokens, temperature, top_p, seed, dtype)
+        config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed, dtype)
     except ValueError as error:
         raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
     if not temperature:
         raise typer.BadParameter("--temperature must be above 0: every prompt would be the same")
     folder = resolve_model(model, offline=offline)
     text = open_text(folder)
+    places, end = inventing.openings(text, begin or (), system, after)
     writer = load_writer(folder, None, config)
     columns = (TextColumn("Inventing"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=count)
-        for added in inventing.invent(writer, text, out, count, config, begin, system):
+        for added in inventing.invent(writer, text, out, count, config, places, end):
             progress.advance(task, added)
     print(out)

@@ -122,13 +122,14 @@ bool TableGrower::after(const Open& a, const Open& b) {
   return a.log_prob != b.log_prob ? a.log_prob < b.log_prob : a.order > b.order;
 }
 
-void TableGrower::grow(int64_t before, int64_t root, int64_t width, int64_t depth, Tree& out) {
+void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t depth, Tree& out) {
   const int64_t levels = std::min(depth, kTableDepth);
-  out.set_root(root);
+  text_ = text;
+  out.set_root(text.back());
   children_.clear();
   open_.clear();
   order_ = 0;
-  children_.push_back(levels > 0 && exists() ? entries(before, root) : Span{0, 0});
+  children_.push_back(levels > 0 && exists() ? entries(out, 0) : Span{0, 0});
   offer(out, 0, 0);
   while (!open_.empty() && out.size() < width) {
     std::pop_heap(open_.begin(), open_.end(), after);
@@ -136,7 +137,7 @@ void TableGrower::grow(int64_t before, int64_t root, int64_t width, int64_t dept
     open_.pop_back();
     const int64_t token = model_.tables.ngram_ids[children_[static_cast<size_t>(best.parent)].begin + best.rank];
     const int64_t row = out.add(token, best.parent, best.log_prob, SF_TABLE);
-    children_.push_back(out[row].depth < levels ? entries(out[best.parent].token, token) : Span{0, 0});
+    children_.push_back(out[row].depth < levels ? entries(out, row) : Span{0, 0});
     offer(out, best.parent, best.rank + 1);
     offer(out, row, 0);
   }
@@ -152,17 +153,40 @@ void TableGrower::offer(const Tree& tree, int64_t parent, int64_t rank) {
   std::push_heap(open_.begin(), open_.end(), after);
 }
 
-// Of both tokens, else of the last one; the contexts of one last token lie together, that of the token alone first.
-TableGrower::Span TableGrower::entries(int64_t before, int64_t token) const {
+// Of the longest context that is known: the tokens of the path up to `row`, and the text before the root. The contexts
+// of one last token lie together, that of the token alone first; longer than two are those that lengthen another one.
+TableGrower::Span TableGrower::entries(const Tree& tree, int64_t row) const {
   const Tables& tables = model_.tables;
-  const int64_t* begin = tables.ngram_keys + tables.ngram_first[static_cast<size_t>(token)];
-  const int64_t* end = tables.ngram_keys + tables.ngram_first[static_cast<size_t>(token) + 1];
-  const int64_t alone = token * (model_.spec.vocab_size + 1), key = alone + before + 1;
-  const int64_t* found = std::lower_bound(begin, end, key);
-  if (found == end || *found != key) found = begin;
-  if (found == end || (*found != key && *found != alone)) return {0, 0};
-  const int64_t context = found - tables.ngram_keys;
-  return {tables.ngram_starts[context], tables.ngram_starts[context + 1]};
+  const int64_t vocabulary = model_.spec.vocab_size, token = tree[row].token;
+  const int64_t first = tables.ngram_first[static_cast<size_t>(token)];
+  const int64_t end = tables.ngram_first[static_cast<size_t>(token) + 1];
+  const int64_t alone = token * (vocabulary + 1);
+  int64_t place = first < end && tables.ngram_keys[first] == alone ? first : -1;
+  size_t at = text_.size() - 1;
+  for (int64_t length = 2; length <= kTableContext; ++length) {
+    int64_t before = 0;
+    if (row > 0) {
+      row = tree[row].parent;
+      before = tree[row].token;
+    } else if (at > 0) {
+      before = text_[--at];
+    } else {
+      break;
+    }
+    const int64_t longer = length == 2 ? find(alone + before + 1, first, end)
+                                       : find(vocabulary * (vocabulary + 1) + place * vocabulary + before,
+                                              tables.ngram_first.back(), tables.contexts);
+    if (longer == (length == 2 ? end : tables.contexts)) break;
+    place = longer;
+  }
+  if (place < 0) return {0, 0};
+  return {tables.ngram_starts[place], tables.ngram_starts[place + 1]};
+}
+
+int64_t TableGrower::find(int64_t key, int64_t first, int64_t end) const {
+  const int64_t* keys = model_.tables.ngram_keys;
+  const int64_t* found = std::lower_bound(keys + first, keys + end, key);
+  return found != keys + end && *found == key ? found - keys : end;
 }
 
 }  // namespace streamfuse

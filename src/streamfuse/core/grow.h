@@ -2,12 +2,16 @@
 // n-gram table (docs/contracts.md). runtime/reference/draft.py and ngram_table.py are the same in numpy, to the bit.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "model.h"
 #include "tree.h"
 
 namespace streamfuse {
 
-constexpr int64_t kTableDepth = 6;  // levels of a tree of the n-gram table
+constexpr int64_t kTableDepth = 6;    // levels of a tree of the n-gram table
+constexpr int64_t kTableContext = 8;  // tokens of a context that are looked for
 
 class StreamGrower {
  public:
@@ -40,9 +44,9 @@ class TableGrower {
   explicit TableGrower(const Model& model);
   bool exists() const { return model_.tables.contexts > 0; }
 
-  // `before` is the token before the root, -1 where there is none. At most `width` nodes and min(depth, kTableDepth)
-  // levels; equal paths in the order in which they were found; paths below a probability of 0.02 are left out.
-  void grow(int64_t before, int64_t root, int64_t width, int64_t depth, Tree& out);
+  // After a text, whose last token is the root. At most `width` nodes and min(depth, kTableDepth) levels; equal paths
+  // in the order in which they were found; paths below a probability of 0.02 are left out.
+  void grow(std::span<const int64_t> text, int64_t width, int64_t depth, Tree& out);
 
  private:
   struct Span {
@@ -54,9 +58,12 @@ class TableGrower {
   };
   static bool after(const Open& a, const Open& b);
   void offer(const Tree& tree, int64_t parent, int64_t rank);
-  Span entries(int64_t before, int64_t token) const;
+  Span entries(const Tree& tree, int64_t row) const;
+  // The place of a key in keys[first, end); `end` where it is not there.
+  int64_t find(int64_t key, int64_t first, int64_t end) const;
 
   const Model& model_;
+  std::span<const int64_t> text_;
   std::vector<Span> children_;
   std::vector<Open> open_;  // a heap: every row stands in it with its best child that was not taken yet
   int64_t order_ = 0;

@@ -3,7 +3,6 @@
 #include "lookup.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "numbers.h"
 
@@ -71,19 +70,7 @@ bool LookUp::join(const std::vector<int64_t>& tokens, int64_t width, int64_t dep
     node.exact = true;
     row = child;
   }
-  order_.resize(tree.nodes.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
-    return tree[a].log_prob != tree[b].log_prob ? tree[a].log_prob > tree[b].log_prob : a < b;
-  });
-  place_.resize(order_.size());
-  for (size_t i = 0; i < order_.size(); ++i) place_[static_cast<size_t>(order_[i])] = static_cast<int64_t>(i);
-  sorted_.clear();
-  for (size_t i = 0; i < order_.size() && static_cast<int64_t>(i) < width; ++i) {
-    sorted_.push_back(tree[order_[i]]);
-    if (i > 0) sorted_.back().parent = place_[static_cast<size_t>(sorted_.back().parent)];
-  }
-  tree.nodes.swap(sorted_);
+  joiner_.order(width, tree);
   return true;
 }
 

@@ -42,8 +42,7 @@ class LookUp {
   std::array<double, kLengths> hits_{0.6, 1.2, 1.8}, trials_{3.0, 3.0, 3.0};
   std::vector<int64_t> chain_;  // of the last join
   int64_t match_ = 0;
-  std::vector<int64_t> order_, place_;
-  std::vector<Tree::Node> sorted_;
+  TreeJoiner joiner_;
 };
 
 }  // namespace streamfuse

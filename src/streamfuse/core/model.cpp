@@ -177,7 +177,7 @@ void Tables::read_parent_term(const Spec& spec) {
 void Tables::read_ngrams(const Spec& spec) {
   const sf_tensor &keys = need("ngram_keys", SF_I64, 1), &starts = need("ngram_starts", SF_I32, 1),
                   &ids = need("ngram_ids", SF_I32, 1), &probs = need("ngram_log_probs", SF_F16, 1);
-  const int64_t n = keys.shape[0], m = ids.shape[0], last = spec.vocab_size * (spec.vocab_size + 1);
+  const int64_t n = keys.shape[0], m = ids.shape[0], pairs = spec.vocab_size * (spec.vocab_size + 1);
   ngram_keys = static_cast<const int64_t*>(keys.data);
   ngram_starts = static_cast<const int32_t*>(starts.data);
   ngram_ids = static_cast<const int32_t*>(ids.data);
@@ -190,10 +190,15 @@ void Tables::read_ngrams(const Spec& spec) {
   if (!divides)
     bad_tables("ngram_starts does not divide " + std::to_string(m) + " entries among " + std::to_string(n) +
                " contexts");
-  for (int64_t i = 0; i < n; ++i)
-    if (ngram_keys[i] < 0 || ngram_keys[i] >= last || (i > 0 && ngram_keys[i] <= ngram_keys[i - 1]))
-      bad_tables("ngram_keys is not an ascending list of pairs of tokens of the vocabulary of " +
-                 std::to_string(spec.vocab_size));
+  for (int64_t i = 0; i < n; ++i) {
+    if (ngram_keys[i] < 0 || (i > 0 && ngram_keys[i] <= ngram_keys[i - 1]))
+      bad_tables("ngram_keys is not an ascending list of contexts");
+    if (ngram_keys[i] < pairs) continue;
+    const int64_t shorter = (ngram_keys[i] - pairs) / spec.vocab_size;
+    if (shorter >= i) bad_tables("ngram_keys lengthens a context that does not come before it");
+    if (ngram_keys[shorter] < pairs && ngram_keys[shorter] % (spec.vocab_size + 1) == 0)
+      bad_tables("ngram_keys lengthens a context of one token; those of two have keys of their own");
+  }
   for (int64_t i = 0; i < m; ++i) {
     if (ngram_ids[i] < 0 || ngram_ids[i] >= spec.vocab_size)
       bad_tables("ngram_ids names a token outside the vocabulary of " + std::to_string(spec.vocab_size));

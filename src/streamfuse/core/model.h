@@ -46,11 +46,11 @@ class Tables {
   std::vector<double> calibration;         // [num_streams] hits per predicted hit at each depth, or empty
 
   int64_t contexts = 0;                       // of the n-gram table; 0: there is none
-  const int64_t* ngram_keys = nullptr;        // [contexts], ascending: token * (vocab_size + 1) + before + 1
+  const int64_t* ngram_keys = nullptr;        // [contexts], ascending: docs/contracts.md
   const int32_t* ngram_starts = nullptr;      // [contexts + 1]
   const int32_t* ngram_ids = nullptr;         // most probable first
   const uint16_t* ngram_log_probs = nullptr;  // float16, natural logarithm
-  std::vector<int32_t> ngram_first;           // [vocab_size + 1]: where the contexts of each last token begin
+  std::vector<int32_t> ngram_first;           // [vocab_size + 1]: where the contexts of each last token begin; those of three and more
 
  private:
   void read_parent_term(const Spec& spec);

@@ -71,7 +71,8 @@ Plan::Plan(const Model& model, Costs& costs)
       back_off_(kBackOff),
       reason_(kCosts) {
   const size_t widest = static_cast<size_t>(model.spec.widest()) + LookUp::kMostTokens + 1;
-  for (Tree* tree : {&draft_.tree, &draft_.own, &next_.tree, &next_.own}) tree->nodes.reserve(widest);
+  for (Tree* tree : {&draft_.tree, &draft_.streams, &draft_.table, &next_.tree, &next_.streams, &next_.table})
+    tree->nodes.reserve(widest);
   hits_.reserve(widest);
   ids_.resize(static_cast<size_t>(model.spec.num_streams * model.spec.top_k));
   log_probs_.resize(ids_.size());
@@ -94,22 +95,24 @@ double Plan::ride_price() const {
 void Plan::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
   const int64_t widest = model_.spec.widest();
   out.of_streams = streams_ready_;
+  out.streams.set_root(tokens.back());
   if (streams_ready_)
-    from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), widest, depth, out.own);
-  else
-    from_table_.grow(tokens.size() > 1 ? tokens[tokens.size() - 2] : -1, tokens.back(), widest, depth, out.own);
-  out.tree.nodes = out.own.nodes;
+    from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), widest, depth, out.streams);
+  from_table_.grow(tokens, widest, depth, out.table);
+  out.tree.nodes = out.streams.nodes;
+  joiner_.join(out.table, widest, out.tree);
   out.looked_up = look_up_.join(tokens, widest, depth, out.tree);
 }
 
 Plan::Choice Plan::best(const Draft& draft) {
-  const Calibration& calibration = draft.of_streams ? of_streams_ : of_table_;
   const double now = rate();
   // With the fused schedule a verify pass leaves streams behind, which a plain one would have to be followed by buying.
   const double left = model_.spec.deferred ? 0.0 : wanted(0.0, price()) ? now * price() : 0.0;
   hits_.clear();
-  for (const Tree::Node& node : draft.tree.nodes)
+  for (const Tree::Node& node : draft.tree.nodes) {
+    const Calibration& calibration = node.source == SF_TABLE ? of_table_ : of_streams_;
     hits_.push_back(exponential(node.log_prob) * (node.exact ? 1.0 : calibration.ratio(node.depth)));
+  }
   Choice found;
   for (size_t m = 0; m < model_.spec.verify.size(); ++m) {
     const int64_t method = static_cast<int64_t>(m);
@@ -155,7 +158,8 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   if (room < 2) {
     draft_.tree.set_root(tokens.back());
     draft_.of_streams = draft_.looked_up = false;
-    draft_.own.set_root(tokens.back());
+    draft_.streams.set_root(tokens.back());
+    draft_.table.set_root(tokens.back());
     return plain;
   }
   const Choice choice = best(draft_);
@@ -182,14 +186,13 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
   ms_ = kRecent * ms_ + cost;
   position_ += static_cast<int64_t>(chosen.size());
   if (draft_.of_streams) {
-    of_streams_.learn(draft_.own, chosen);
+    of_streams_.learn(draft_.streams, chosen);
     // What a plain pass adds for the next step's streams is their price, not this step's.
     const double beside = step.method >= 0 && step.method == model_.spec.rider() ? ride_price() : 0.0;
     // The end of a text says nothing of its middle.
     if (room >= 8) judge(brought - 1 - rate() * (cost - beside - plain_ms()));
-  } else if (draft_.own.size() > 1) {
-    of_table_.learn(draft_.own, chosen);
   }
+  if (draft_.table.size() > 1) of_table_.learn(draft_.table, chosen);
   if (draft_.looked_up) look_up_.learn(chosen);
   if (model_.spec.num_streams == 0) return false;
   if (!wanted(0.0, cheapest()) && position_ >= retry_) {

@@ -74,7 +74,7 @@ class Plan {
 
  private:
   struct Draft {
-    Tree tree, own;  // with look-ups, and as the streams or the table proposed it
+    Tree tree, streams, table;  // all that was proposed, and each source's own; a root alone where it was not asked
     bool of_streams = false, looked_up = false;
   };
   struct Choice {
@@ -100,6 +100,7 @@ class Plan {
   StreamGrower from_streams_;
   TableGrower from_table_;
   LookUp look_up_;
+  TreeJoiner joiner_;
   Calibration of_streams_, of_table_;
 
   bool streams_ready_ = false;

@@ -238,17 +238,17 @@ int64_t sf_grow_streams(sf_model* handle, int64_t root, const int64_t* stream_id
   return code == SF_OK ? rows : -code;
 }
 
-int64_t sf_grow_table(sf_model* handle, int64_t before, int64_t root, int64_t width, int64_t depth, int64_t* tokens,
+int64_t sf_grow_table(sf_model* handle, const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens,
                       int64_t* parents, double* log_probs) {
-  if (handle == nullptr || handle->model == nullptr) return -SF_BAD_ARGUMENT;
+  if (handle == nullptr || handle->model == nullptr || text == nullptr || n < 1) return -SF_BAD_ARGUMENT;
   int64_t rows = 0;
   const int code = guarded(handle->error, [&] {
     const int64_t vocabulary = handle->model->spec.vocab_size;
-    if (root < 0 || root >= vocabulary || before < -1 || before >= vocabulary)
-      bad("a token lies outside the vocabulary");
+    for (int64_t i = 0; i < n; ++i)
+      if (text[i] < 0 || text[i] >= vocabulary) bad("a token lies outside the vocabulary");
     streamfuse::TableGrower grower(*handle->model);
     streamfuse::Tree tree;
-    grower.grow(before, root, width, depth, tree);
+    grower.grow({text, static_cast<size_t>(n)}, width, depth, tree);
     rows = copy_tree(tree, tokens, parents, log_probs);
     return SF_OK;
   });

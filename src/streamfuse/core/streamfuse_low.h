@@ -60,9 +60,9 @@ SF_EXPORT int sf_set_costs(sf_session*, const double* first, const double* last,
 SF_EXPORT int64_t sf_grow_streams(sf_model*, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
                                   int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
 
-/* The same from the n-gram table; `before` is the token before the root, -1 where there is none. */
-SF_EXPORT int64_t sf_grow_table(sf_model*, int64_t before, int64_t root, int64_t width, int64_t depth, int64_t* tokens,
-                                int64_t* parents, double* log_probs);
+/* The same from the n-gram table after a text of `n` tokens, at least one; the last one is the root. */
+SF_EXPORT int64_t sf_grow_table(sf_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
+                                int64_t* tokens, int64_t* parents, double* log_probs);
 
 /* The token that docs/random.md chooses from a row of logits; minus an error code where the best is not finite.
  * `distance`: how near the choice was to another token, as a share of the total. */

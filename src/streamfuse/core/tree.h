@@ -33,4 +33,18 @@ struct Tree {
   }
 };
 
+// Two drafts of the same root as one. Works in memory of its own, so that nothing is allocated once it has grown.
+class TreeJoiner {
+ public:
+  // The nodes of `other` join `tree`; one that stands in both takes the larger probability, which keeps parents before
+  // children. Then `order`.
+  void join(const Tree& other, int64_t width, Tree& tree);
+  // The `width` best nodes, best first; equal ones as they were.
+  void order(int64_t width, Tree& tree);
+
+ private:
+  std::vector<int64_t> place_, order_;
+  std::vector<Tree::Node> sorted_;
+};
+
 }  // namespace streamfuse

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import save
 
+from streamfuse.model.ngrams import ARRAYS
 from streamfuse.model.streams import StreamFused
 
 _ALIGNMENT = 64  # of the first tensor; of the others, that of their numbers
@@ -36,7 +37,7 @@ def draft_arrays(model: StreamFused) -> dict[str, npt.NDArray[Any]]:
         "parent_right": right.to(torch.float16).numpy(),
         "gate": gate.detach().to(torch.float32).numpy(),
         "stream_vocab": vocab.to(torch.int32).numpy(),
-        **{f"ngram_{name}": array.numpy() for name, array in model.ngrams.items()},
+        **{f"ngram_{name}": model.ngrams[name].numpy() for name in ARRAYS if model.ngrams},
     }
 
 

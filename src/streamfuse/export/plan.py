@@ -11,6 +11,7 @@ from typing import Any
 
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
+from streamfuse.model.ngrams import MOST_BYTES
 
 from .choices import (
     AUTO,
@@ -54,7 +55,7 @@ __all__ = [
 
 ALL = "all"  # stream_nodes: each survivor
 _USUAL_WIDTHS, _USUAL_WIDTH, _USUAL_STREAM_NODES = (4, 8, 16), 8, 4
-STREAM_OPTIONS = ("merge_adapter", "num_streams", "prune_keep", "stream_nodes", "schedule", "top_k")
+STREAM_OPTIONS = ("merge_adapter", "num_streams", "prune_keep", "stream_nodes", "schedule", "top_k", "ngram_table_mb")
 
 
 class Schedule(str, Enum):
@@ -124,6 +125,7 @@ class ExportPlan:
         stream_nodes: survivors M that carry streams, likewise, or all; auto: 4. Deferred streams have a pass of their
             own, so nothing else than auto goes with them.
         top_k: candidates per stream and node.
+        ngram_table_mb: megabytes (10^6 bytes) of the adapter's n-gram table to take at most: its most useful contexts.
         draft_skip: sub-layers (attention.3, mlp.7; from 0) that the method `draft` leaves out, for self-speculation in
             the laboratory; kernels. Empty: there is no such method.
         allow_parity_below: floors (names of selftest.FLOORS) that figures may miss; the manifest keeps those that do.
@@ -151,6 +153,7 @@ class ExportPlan:
     schedule: Schedule = Schedule.DEFERRED
     top_k: int = 32
     default_width: int | None = None
+    ngram_table_mb: float = 8.0
     draft_skip: tuple[str, ...] = ()
     allow_parity_below: tuple[str, ...] = ()
     overwrite: bool = False
@@ -160,6 +163,8 @@ class ExportPlan:
         _check("--max-context-len", self.max_context_len, 32, 131072)
         _check("--prefill-len", self.prefill_len, 1, min(128, self.max_context_len))
         _check("--top-k", self.top_k, 1, 64)
+        if not 0 <= self.ngram_table_mb * 1e6 <= MOST_BYTES:
+            raise PlanError(f"--ngram-table-mb must be from 0 to {MOST_BYTES / 1e6:g}, not {self.ngram_table_mb:g}")
         if self.group_size not in GROUP_SIZES:
             raise PlanError(f"--group-size must be 32, 64, 128 or 256, not {self.group_size}")
         self._check_widths()

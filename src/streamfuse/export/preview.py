@@ -10,6 +10,7 @@ import torch
 from streamfuse.bundle.reader import DRAFT_FILE
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
+from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 from streamfuse.text_io import load_tokenizer
@@ -108,7 +109,9 @@ def with_streams(plan: ExportPlan, base: Transformer) -> StreamFused:
     """The base model with the streams of the plan's adapter, where it has one; what tunes the base stays beside it."""
     if plan.adapter is None:
         return StreamFused.without_streams(base)
-    return load_stream_fused(base, plan.adapter, merge=False)
+    model = load_stream_fused(base, plan.adapter, merge=False)
+    model.ngrams = pruned(model.ngrams, base.config.vocab_size, round(plan.ngram_table_mb * 1e6))
+    return model
 
 
 def check_fit(plan: ExportPlan, model: StreamFused) -> None:
@@ -208,9 +211,9 @@ def _files(plan: ExportPlan, model: StreamFused, streams: StreamConfig, weight_b
     """The bundle's files; what the graphs add to their weights and the manifest are left out, being small."""
     graph = {"executorch": "model.pte", "coreml": "model.mlpackage", "onnx": "*.onnx and weights"}[plan.target]
     rank, vocab_size, stream_vocab = streams.parent_rank, model.base.config.vocab_size, len(model.stream_vocab)
-    ngrams = sum(array.nbytes for array in model.ngrams.values())
     rows = 1 + sum(keep for _, keep in plan.shapes.widths)
-    tables = 2 * rank * (vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams) + ngrams
+    tables = 2 * rank * (vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams)
+    tables += bytes_of(model.ngrams)
     return {
         graph: weight_bytes,
         "tokenizer.json": (plan.model / "tokenizer.json").stat().st_size,

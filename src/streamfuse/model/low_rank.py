@@ -34,8 +34,8 @@ class LowRank(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # No conversion and no product that changes nothing: an exporter would write both into its graph.
         down, up = (m if m.dtype == x.dtype else m.to(x.dtype) for m in (self.down, self.up))
-        out = F.linear(F.linear(x, down), up)
-        return out if self.scale == 1.0 else out * self.scale
+        inner = F.linear(x, down)
+        return F.linear(inner if self.scale == 1.0 else inner * self.scale, up)  # the inner rows are the small ones
 
     @torch.no_grad()
     def joined(self, other: LowRank) -> LowRank:

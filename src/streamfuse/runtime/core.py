@@ -381,7 +381,7 @@ def load_core() -> ctypes.CDLL:
         "sf_restore": (ctypes.c_int, [handle, text, c_void_p, c_void_p]),
         "sf_set_costs": (ctypes.c_int, [handle, c_void_p, c_void_p, c_int32, c_int32]),
         "sf_grow_streams": (number, [handle, number, c_void_p, c_void_p, number, number, *[c_void_p] * 3]),
-        "sf_grow_table": (number, [handle, *[number] * 4, *[c_void_p] * 3]),
+        "sf_grow_table": (number, [handle, c_void_p, *[number] * 3, *[c_void_p] * 3]),
         "sf_choose": (number, [c_void_p, number, c_void_p, number, number, c_void_p, c_void_p]),
         "sf_uniform": (c_double, [c_uint64, c_uint64]),
         "sf_exp": (None, [c_void_p, c_void_p, number]),

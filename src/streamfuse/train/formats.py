@@ -12,6 +12,8 @@ from typing import Any
 import jinja2
 import jinja2.sandbox
 
+from streamfuse.chat_template import Message
+
 from .templates import TEMPLATES, Template
 
 Row = dict[str, Any]
@@ -39,6 +41,7 @@ class Sample:
         references: right answers to the last turn; empty where the model is to write its own.
         source: what the row says of its origin (`source` or `category`), else the format's name.
         schema: the `CREATE TABLE` statements that a query runs on (SQL only).
+        before: the chat before the first turn (of rows of `messages`).
         ids: token ids of prompt and completion, of a file that `streamfuse distill` wrote.
         number: `question_id` of Spec-Bench, `prompt_id` of MT-bench; None where the row has none.
     """
@@ -47,6 +50,7 @@ class Sample:
     references: tuple[str, ...] = ()
     source: str = ""
     schema: str = ""
+    before: tuple[Message, ...] = ()
     ids: Example | None = None
     number: int | None = None
 
@@ -71,7 +75,7 @@ FORMATS = {
     "dialogsum": Format(TEMPLATES["dialogsum"]),
     "chat": Format(Template("{prompt}", "{completion}", "references", chat_template=None)),
 }
-NAMES = (*FORMATS, "spec-bench", "distilled")  # what --format takes
+NAMES = (*FORMATS, "messages", "spec-bench", "distilled")  # what --format takes
 
 
 def recognise(row: Row, place: str) -> str:
@@ -79,6 +83,8 @@ def recognise(row: Row, place: str) -> str:
     prompt = row.get("prompt")
     if {"input_ids", "completion_ids"} <= row.keys():
         return "distilled"
+    if "messages" in row:
+        return "messages"
     if "turns" in row or isinstance(prompt, list):
         return "spec-bench"
     if {"question", "answer"} <= row.keys() and "create table" in str(row.get("context")).lower():
@@ -98,6 +104,8 @@ def reader(format: str | None, template: Template | None = None) -> Callable[[Ro
         return _distilled
     if format == "spec-bench":
         return _questions
+    if format == "messages":
+        return _messages
     form = Format(template) if template else FORMATS[str(format)]
     return lambda row, place: _templated(row, place, form, format)
 
@@ -137,6 +145,21 @@ def _questions(row: Row, place: str) -> Sample:
         raise DataError(f"{place}: turns is not a list of texts")
     number = row.get("question_id", row.get("prompt_id"))
     return Sample(tuple(turns), (), _origin(row, "spec-bench"), number=number if type(number) is int else None)
+
+
+def _messages(row: Row, place: str) -> Sample:
+    """A chat of roles and contents. Its last answer is the reference; there is none where the user speaks last."""
+    chat = row.get("messages")
+    sound = isinstance(chat, list) and all(
+        isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content")) for one in chat
+    )
+    if not sound:
+        raise DataError(f"{place}: messages is not a list of objects with role and content")
+    turns: list[Message] = [{"role": one["role"], "content": one["content"]} for one in chat or ()]
+    answer = (turns.pop()["content"],) if turns and turns[-1]["role"] == "assistant" else ()
+    if not turns or turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
+        raise DataError(f"{place}: messages has no turn of the user, last or before the last answer")
+    return Sample((turns[-1]["content"],), answer, _origin(row, "messages"), before=tuple(turns[:-1]))
 
 
 def _distilled(row: Row, place: str) -> Sample:

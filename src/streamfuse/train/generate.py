@@ -23,7 +23,8 @@ from .dtype import check_dtype
 
 CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
 MORE_COLUMNS = 32  # by which caches grow
-NUCLEUS = 512  # candidates that top-p looks at first
+NUCLEI = (64, 512)  # candidates that top-p looks at before it sorts them all
+BLOCK = 64  # tokens of the vocabulary whose largest probability is looked at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +219,40 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
     """
     if temperature == 0:
         return logits.max(-1).indices  # several times faster than argmax in bfloat16
-    logits = logits.float() / temperature
-    ids = None
-    if top_p < 1:
-        probs, ids = torch.softmax(logits, -1).topk(min(NUCLEUS, logits.shape[1]))
-        if bool((probs.sum(-1) < top_p).any()):
-            probs, ids = torch.softmax(logits, -1).sort(-1, descending=True)
-        probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)
-    else:
-        probs = torch.softmax(logits, -1)
+    probs = torch.softmax(logits.float() / temperature, -1)
+    numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
+    if top_p == 1:
+        return _drawn(probs, numbers)
+    chosen = torch.empty(len(probs), dtype=torch.int64, device=logits.device)
+    rows = torch.arange(len(probs), device=logits.device)
+    for count in (*NUCLEI, probs.shape[1]):
+        best, ids = _likeliest(probs[rows], count)
+        found = best.sum(-1) >= top_p if count < probs.shape[1] else torch.ones_like(rows, dtype=torch.bool)
+        nucleus = best.masked_fill(best.cumsum(-1) - best >= top_p, 0.0)[found]
+        chosen[rows[found]] = ids[found].gather(1, _drawn(nucleus, numbers[rows[found]])[:, None])[:, 0]
+        rows = rows[~found]
+        if not len(rows):
+            break
+    return chosen
+
+
+def _drawn(probs: Tensor, numbers: Tensor) -> Tensor:
+    """Places [B] where the cumulative sums of probs [B, n] pass these parts [B, 1] of the whole."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
-    threshold = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, threshold, right=True).clamp(max=probs.shape[1] - 1)
-    return (chosen if ids is None else ids.gather(1, chosen))[:, 0]
+    chosen = torch.searchsorted(cumulative, numbers * cumulative[:, -1:], right=True)
+    return chosen.clamp(max=probs.shape[1] - 1)[:, 0]
+
+
+def _likeliest(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row of probs [B, V], descending, and their ids. They stand in the `count` blocks of
+    the largest maxima, which are found in a fraction of the time that the rows themselves would take."""
+    whole = probs.shape[1] // BLOCK * BLOCK
+    if count * BLOCK >= whole:
+        return tuple(probs.topk(min(count, probs.shape[1])))  # type: ignore[return-value]
+    blocks = probs[:, :whole].unflatten(1, (-1, BLOCK))
+    best = blocks.amax(-1).topk(count).indices
+    ids = (best[:, :, None] * BLOCK + torch.arange(BLOCK, device=probs.device)).flatten(1)
+    rest = torch.arange(whole, probs.shape[1], device=probs.device).expand(len(probs), -1)
+    ids = torch.cat([ids, rest], 1)
+    values, places = probs.gather(1, ids).topk(count)
+    return values, ids.gather(1, places)

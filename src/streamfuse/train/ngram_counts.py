@@ -1,58 +1,139 @@
-"""The n-gram table of the model's own text: counted where the streams are trained, it travels with the adapter."""
+"""The n-gram table of the model's own text: counted where the streams are trained, it travels with the adapter.
+
+Contexts of up to `LONGEST` tokens, each kept for what it adds to the next shorter one: a bundle takes as many of the
+best as it has room for (model/ngrams.py). The form of the arrays is that of docs/contracts.md.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from streamfuse.model.ngrams import MOST_BYTES, pruned
+
 from .formats import Example
 
-# Ten times as many entries (8, 0.01, 2) bring 1 % more tokens per second on Spec-Bench, counted by replay.
+LONGEST = 5  # tokens of a context
 _MOST = 4  # continuations of one context
 _LEAST = 0.04  # a continuation less likely than this is hardly ever worth a row
-_SEEN = 4  # occurrences of a context of two tokens; what is rarer is chance
+_SEEN = 2  # occurrences of a context of two tokens or more; what is rarer is chance
+
+Ints = npt.NDArray[np.int64]
+Entries = dict[int, float]  # probability by token
 
 
-def count_ngrams(examples: Iterable[Example], vocab_size: int) -> dict[str, Tensor]:
-    """Contexts of one and two tokens, with what followed them in the completions: the arrays of an n-gram table.
+@dataclass(slots=True)
+class _Level:
+    """Contexts of one length [n]: the shorter one's number, the token before it, what followed, and the gain."""
+
+    shorter: Ints
+    token: Ints
+    entries: list[Entries]
+    gain: npt.NDArray[np.float64]
+
+
+def count_ngrams(examples: Iterable[Example], vocab_size: int, max_bytes: int = MOST_BYTES) -> dict[str, Tensor]:
+    """Contexts of one to `LONGEST` tokens, with what followed them in the completions, of at most `max_bytes`.
 
     Probabilities are interpolated after Witten and Bell (1991, method C): a context seen n times with t different
     continuations gives n / (n + t) to its own counts and the rest to the shorter context; what is left of that goes to
     no token, so that a context seen once counts for little.
+
+    Returns the arrays of an n-gram table, and `gains` float32 [contexts], by which a smaller table is chosen: what a
+    context's probabilities add to the log-likelihood of the text over those of the shorter one (after Stolcke's
+    relative entropy pruning, 1998), each continuation counted once less than it was seen, because that often it came
+    again. A context has at least the gain of those that lengthen it.
     """
-    pairs: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    triples: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    nexts, befores = _places(examples)
+    here = np.arange(len(nexts))  # places in the text that have a context of this length
+    context = np.zeros(len(nexts), np.int64)  # of each place: the number of its context of the last length ...
+    prob = np.full(len(nexts), 1.0 / vocab_size)  # ... and the next token's probability after it
+    levels = [_Level(context, context, [{}], prob)]  # of no token
+    for length in range(1, LONGEST + 1):
+        before = befores[here, length - 1]
+        here, before = here[before >= 0], before[before >= 0]
+        found, mine = np.unique(context[here] * vocab_size + before, return_inverse=True)
+        often = np.bincount(mine, minlength=len(found)) >= (_SEEN if length > 1 else 1)
+        here, mine = here[often[mine]], (np.cumsum(often) - 1)[mine[often[mine]]]
+        shorter, token = np.divmod(found[often], vocab_size)
+        pairs, sample, of_pair, counts = np.unique(
+            mine * vocab_size + nexts[here], return_index=True, return_inverse=True, return_counts=True
+        )
+        owner, after = np.divmod(pairs, vocab_size)
+        seen, kinds = np.bincount(mine, minlength=len(token)), np.bincount(owner, minlength=len(token))
+        behind = prob[here[sample]]
+        probs = (counts + (length > 1) * kinds[owner] * behind) / (seen + kinds)[owner]
+        gain = np.bincount(owner, (counts - 1) * np.log(probs / behind), len(token))
+        context[here], prob[here] = mine, probs[of_pair]
+        likely = probs >= _LEAST
+        starts = np.searchsorted(owner[likely], np.arange(len(token) + 1)).tolist()
+        after, own = after[likely].tolist(), probs[likely].tolist()
+        inherited = (kinds / (seen + kinds)).tolist()
+        entries = [
+            _entries(zip(after[a:b], own[a:b], strict=True), levels[-1].entries[number], share)
+            for (a, b), number, share in zip(pairwise(starts), shorter.tolist(), inherited, strict=True)
+        ]
+        levels.append(_Level(shorter, token, entries, gain.astype(np.float64)))
+    return pruned(_arrays(levels[1:], vocab_size), vocab_size, max_bytes)
+
+
+def _places(examples: Iterable[Example]) -> tuple[Ints, Ints]:
+    """Each token of the completions [n], and those before it [n, LONGEST], nearest first, -1 where there is none."""
+    befores, nexts = [], []
     for example in examples:
-        text = example.input_ids
-        for place in range(example.start, len(text)):
-            pairs[text[place - 1]][text[place]] += 1
-            if place > 1:
-                triples[text[place - 2], text[place - 1]][text[place]] += 1
-    shorter = {token: _shares(counts, {}) for token, counts in pairs.items()}
-    rows = {token * (vocab_size + 1): shares for token, shares in shorter.items()}
-    for (before, token), counts in triples.items():
-        if sum(counts.values()) >= _SEEN:
-            rows[token * (vocab_size + 1) + before + 1] = _shares(counts, shorter[token])
-    keys = sorted(key for key in rows if rows[key])
-    entries = [sorted(rows[key].items(), key=lambda one: (-one[1], one[0]))[:_MOST] for key in keys]
+        text = np.array([-1] * LONGEST + example.input_ids, np.int64)
+        windows = np.lib.stride_tricks.sliding_window_view(text, LONGEST + 1)[example.start :]
+        befores.append(windows[:, LONGEST - 1 :: -1] if LONGEST > 1 else windows[:, :1])
+        nexts.append(windows[:, LONGEST])
+    return np.concatenate(nexts), np.concatenate(befores)
+
+
+def _entries(own: Iterable[tuple[int, float]], shorter: Entries, share: float) -> Entries:
+    """A context's likeliest continuations, most probable first: its own, and the share of the shorter one's."""
+    probs = {token: p * share for token, p in shorter.items() if p * share >= _LEAST}
+    probs.update(own)
+    return dict(sorted(probs.items(), key=lambda one: (-one[1], one[0]))[:_MOST])
+
+
+def _arrays(levels: list[_Level], vocab_size: int) -> dict[str, Tensor]:
+    """The table of all levels: contexts of one and two tokens by the last one, longer ones after them."""
+    for shorter, longer in zip(levels[-2::-1], levels[:0:-1], strict=True):
+        np.maximum.at(shorter.gain, longer.shorter, longer.gain)
+    one = levels[0]
+    keys = [one.token * (vocab_size + 1)]
+    if len(levels) > 1:
+        two = levels[1]
+        keys.append(one.token[two.shorter] * (vocab_size + 1) + two.token + 1)
+    both = np.concatenate(keys)
+    order = np.argsort(both)
+    place = np.empty(len(both), np.int64)
+    place[order] = np.arange(len(both))
+    rows = [entries for level in levels[:2] for entries in level.entries]
+    entries, all_keys = [rows[i] for i in order.tolist()], [both[order]]
+    gains = [np.concatenate([level.gain for level in levels[:2]])[order]]
+    place = place[len(one.token) :]  # of contexts of two tokens
+    for level in levels[2:]:
+        # Contexts of a level are ordered by their shorter one's number, so that its place has to order them again.
+        keyed = vocab_size * (vocab_size + 1) + place[level.shorter] * vocab_size + level.token
+        order = np.argsort(keyed)
+        first = sum(map(len, all_keys))
+        place = np.empty(len(order), np.int64)
+        place[order] = first + np.arange(len(order))
+        all_keys.append(keyed[order])
+        gains.append(level.gain[order])
+        entries += [level.entries[i] for i in order.tolist()]
     lengths = torch.tensor([0, *map(len, entries)], dtype=torch.int64)
     return {
-        "keys": torch.tensor(keys, dtype=torch.int64),
+        "keys": torch.from_numpy(np.concatenate(all_keys)),
         "starts": lengths.cumsum(0).to(torch.int32),
-        "ids": torch.tensor([token for row in entries for token, _ in row], dtype=torch.int32),
-        "log_probs": torch.tensor([math.log(p) for row in entries for _, p in row], dtype=torch.float16),
+        "ids": torch.tensor([token for row in entries for token in row], dtype=torch.int32),
+        "log_probs": torch.tensor([math.log(p) for row in entries for p in row.values()], dtype=torch.float16),
+        "gains": torch.from_numpy(np.concatenate(gains).astype(np.float32)),
     }
-
-
-def _shares(counts: Counter[int], shorter: dict[int, float]) -> dict[int, float]:
-    """Probability per continuation; those below `_LEAST` are left out."""
-    seen, kinds = sum(counts.values()), len(counts)
-    own = 1 / (seen + kinds)
-    shares = {token: share * kinds * own for token, share in shorter.items()}
-    for token, count in counts.items():
-        shares[token] = shares.get(token, 0.0) + count * own
-    return {token: share for token, share in shares.items() if share >= _LEAST}

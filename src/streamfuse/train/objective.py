@@ -18,9 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from streamfuse.model.streams import Segments, StreamFused, StreamStates
 
+# Predictions whose logits stand in memory at once: a whole batch's are hundreds of megabytes, and the pages that the
+# system has to find for them anew at each step cost more than the products.
+_ROWS = 256
 _NEGATIVES = 8  # drafted tokens per edge that the pruner learns to tell from the true one
 
 
@@ -31,6 +35,10 @@ class _Targets:
     valid: Tensor  # bool [P, G]: which they are
     stream: Tensor  # j - 1
     target: Tensor  # column in the stream vocabulary of the token at t + 1 + j
+
+    def of(self, some: Tensor) -> _Targets:
+        """Those predictions of the n."""
+        return _Targets(self.valid, self.stream[some], self.target[some])
 
     @property
     def first(self) -> Tensor:
@@ -112,16 +120,36 @@ class NGramObjective(nn.Module):
     def _stream_loss(self, ids: Tensor, at: Tensor, left: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
         """Summed loss of streams and pruner (per its edges' share of a token), and the streams' counts."""
         wanted = self._targets(ids, at, left)
-        plain = self.model.stream_logits(states.streams[0][wanted.valid], wanted.stream, self.head).float()
-        target = self._soft(at, wanted, states.main[0].detach()) if self.soft_targets else wanted.target
+        soft = self._soft(at, wanted, states.main[0].detach()) if self.soft_targets else None
+        rows, parents, terms = states.streams[0][wanted.valid], None, None
+        if self.model.streams_config.parent_rank:
+            parents, terms = self._parents(ids, at, wanted), self.model.parent.right_rows(self.head).T
+        total: Tensor | float = 0.0
+        counts = torch.zeros(3, self.model.streams_config.num_streams, device=ids.device)
+        proposed = []
+        for some in torch.arange(len(rows), device=ids.device).split(_ROWS):
+            now = wanted.of(some)
+            target = now.target if soft is None else soft[some]
+            arguments = rows[some], now, target, None if parents is None else parents[some], terms
+            loss, hits, best = checkpoint(self._rows_loss, *arguments, use_reentrant=False)
+            total, counts = total + loss, counts + hits
+            proposed.append(best)
+        if self.model.streams_config.pruner_rank:
+            total = total + self._pruner_loss(states.below[0].detach(), at, wanted, torch.cat(proposed))
+        return torch.as_tensor(total, device=ids.device), counts
+
+    def _rows_loss(
+        self, rows: Tensor, wanted: _Targets, target: Tensor, parents: Tensor | None, terms: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a few predictions: summed loss, counts, and what stream 1 proposes [rows of it, <= _NEGATIVES]."""
+        plain = self.model.stream_logits(rows, wanted.stream, self.head).float()
         loss = F.cross_entropy(plain, target, reduction="sum")
         logits = plain
-        if self.model.streams_config.parent_rank:
-            logits = plain + self._parent_term(ids, at, wanted)
+        if parents is not None and terms is not None:
+            logits = torch.addmm(plain, parents, terms)
             loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, target, reduction="sum")
-        if self.model.streams_config.pruner_rank:
-            loss = loss + self._pruner_loss(states.below[0].detach(), at, wanted, plain.detach())
-        return loss, self._counts(wanted, logits, plain)
+        proposed = plain.detach()[wanted.first].topk(min(_NEGATIVES, plain.shape[1]), dim=-1).indices
+        return loss, self._counts(wanted, logits, plain), proposed
 
     def _targets(self, ids: Tensor, at: Tensor, left: Tensor) -> _Targets:
         steps = self._steps(ids.device)
@@ -141,19 +169,18 @@ class NGramObjective(nn.Module):
         soft = taught[place + 1 + wanted.stream] * self.soft_targets
         return soft.scatter_add(1, wanted.target[:, None], torch.full_like(soft[:, :1], 1 - self.soft_targets))
 
-    def _parent_term(self, ids: Tensor, at: Tensor, wanted: _Targets) -> Tensor:
-        """[n, S]: what the true parent at t + j says about each candidate."""
+    def _parents(self, ids: Tensor, at: Tensor, wanted: _Targets) -> Tensor:
+        """[n, r]: the true parents, the tokens at t + j, as the parent term sees them for each prediction."""
         parent = self.model.parent
         rows = parent.left_rows(self.model.base.embed_tokens.weight[ids])  # [T, r]
         parents = (at[:, None] + self._steps(ids.device)).clamp(max=len(ids) - 1)[wanted.valid]
-        return (rows[parents] * parent.gate[wanted.stream]) @ parent.right_rows(self.head).T
+        return rows[parents] * parent.gate[wanted.stream]
 
-    def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, plain: Tensor) -> Tensor:
+    def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, proposed: Tensor) -> Tensor:
         """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""
         model, first = self.model, wanted.first
         hidden = model.base.norm(below[at[wanted.valid[:, 0]] + 1])
         truth = wanted.target[first][:, None]
-        proposed = plain[first].topk(min(_NEGATIVES, plain.shape[1]), dim=-1).indices
         candidates = torch.cat([truth, proposed], dim=1)
         z = model.pruner.edge_logit(torch.einsum("nh,nch->nc", model.pruner.early_exit(hidden), self.head[candidates]))
         is_true = candidates == truth

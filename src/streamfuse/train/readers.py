@@ -57,7 +57,8 @@ def merged(samples: Iterable[Sample]) -> list[Sample]:
     """One sample for all rows that ask the same, with the references of all of them, in the order of the first."""
     found: dict[object, Sample] = {}
     for sample in samples:
-        key = (sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
+        before = tuple((one["role"], one["content"]) for one in sample.before)
+        key = (before, sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
         same = found.get(key)
         references = (*same.references, *sample.references) if same else sample.references
         found[key] = replace(same or sample, references=tuple(dict.fromkeys(references)))
@@ -71,13 +72,13 @@ def spread(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
 
 
 def encode_prompt(sample: Sample, text: TextIO, system: str | None = None) -> list[int]:
-    """Token ids of the first turn, as the chat that `text` knows, or as they are where it has no chat template."""
+    """Token ids of the chat up to the first turn, as `text` knows chats; of the turn alone where it has no template."""
     if sample.ids is not None:
         return sample.ids.input_ids[: sample.ids.start]
     if not text.can_chat:
         return text.encode(sample.turns[0])
     first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    return text.encode_chat([*first, {"role": "user", "content": sample.turns[0]}])
+    return text.encode_chat([*first, *sample.before, {"role": "user", "content": sample.turns[0]}])
 
 
 def to_examples(

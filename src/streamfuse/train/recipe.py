@@ -20,7 +20,7 @@ from .config import TrainConfig, default_streams
 from .distill import Written, distill, load_writer, pending
 from .formats import Sample
 from .generate import DistillConfig
-from .invent import invent
+from .invent import invent, openings
 from .prompts import open_text, prompt_items
 from .readers import read_samples
 from .variations import vary_e2e
@@ -34,7 +34,7 @@ _FOLDER = Path(__file__).parent / "recipes"
 _STREAMS = {field.name for field in fields(StreamConfig)}
 _TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams", "widen"}
 _DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
-_INVENT = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system"}
+_INVENT = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
 _KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "invent": _INVENT}
 
 
@@ -57,13 +57,14 @@ class DistillStage:
 
 @dataclass(frozen=True, slots=True)
 class InventStage:
-    """How many prompts the model writes (train/invent.py)."""
+    """How many prompts the model writes, what they begin with, and after which answers (train/invent.py)."""
 
     out: Path
     config: DistillConfig
     count: int
-    begin: str = ""
+    begin: tuple[str, ...] = ()
     system: str | None = None
+    after: Path | None = None
 
 
 Stage: TypeAlias = TrainConfig | DistillStage | InventStage
@@ -143,7 +144,7 @@ def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, 
     result: list[Stage] = []
     for i, stage in enumerate(recipe["stage"]):
         settings = {key: value for key, value in stage.items() if key not in ("name", "kind")}
-        for key in ("data", "valid", "adapter", "base_adapter", "init_adapter"):
+        for key in ("data", "valid", "adapter", "base_adapter", "init_adapter", "after"):
             if key in settings:
                 settings[key] = _resolved(settings[key], made, data_root, stage["name"])
         if stage["kind"] != "train":
@@ -175,9 +176,13 @@ def _distill_stage(settings: dict[str, Any], out: Path) -> DistillStage:
 
 
 def _invent_stage(settings: dict[str, Any], out: Path) -> InventStage:
-    own = {key: settings.pop(key) for key in ("count", "begin", "system") if key in settings}
+    own = {key: settings.pop(key) for key in ("count", "begin", "system", "after") if key in settings}
     if "count" not in own:
         raise RecipeError("a stage that invents needs a count")
+    begin = own.get("begin", ())
+    own["begin"] = (begin,) if isinstance(begin, str) else tuple(begin)
+    if "after" in own:
+        own["after"] = Path(own["after"])
     sampling = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": 96, **settings}
     return InventStage(out, DistillConfig(**sampling), **own)
 
@@ -201,10 +206,10 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
 
 def invented(stage: InventStage, model: Path) -> Iterator[int]:
     """Write what the file lacks yet; yields how many prompts each batch added."""
-    yield from invent(
-        load_writer(model, None, stage.config), open_text(model), stage.out, stage.count, stage.config,
-        stage.begin, stage.system,
-    )  # fmt: skip
+    text = open_text(model)
+    places, end = openings(text, stage.begin, stage.system, stage.after)
+    writer = load_writer(model, None, stage.config)
+    yield from invent(writer, text, stage.out, stage.count, stage.config, places, end)
 
 
 class Answers:

@@ -1,8 +1,8 @@
 """What the model usually says next: a table counted in its own text when its streams were trained.
 
-A static n-gram model of order 3 with order 2 behind it. It knows nothing of the context but the last two tokens, and
-it costs nothing: no weights are read. So it drafts where the streams' pass would cost more than it brings, and where
-there are no streams yet. Its probabilities say what is tried, never what is said.
+A static n-gram model with back-off: the longest context that it knows says what follows. It knows nothing but the last
+few tokens, and it costs nothing: no weights are read. So it drafts where the streams' pass would cost more than it
+brings, and where there are no streams yet. Its probabilities say what is tried, never what is said.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from streamfuse.runtime.reference.tree import Tree
 
 ANY = -1  # in the place of the token before the last one: whatever it was
 MAX_DEPTH = 6
+LONGEST = 8  # tokens of a context that are looked for
 LEAST = math.log(0.02)  # a path less likely than this is not worth a row anywhere
 
 IntRows = npt.NDArray[np.integer]
@@ -26,11 +27,12 @@ IntRows = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class NgramTable:
-    """Continuations of contexts of one and two tokens.
+    """Continuations of contexts of one token or more.
 
     Attributes:
         vocab_size: of the model.
-        keys: int64 [n], ascending: v * (vocab_size + 1) + u + 1 for the context u, v; u is `ANY` for v alone.
+        keys: int64 [n], ascending. v * (vocab_size + 1) + u + 1 for the context u, v; u is `ANY` for v alone. A longer
+            one has vocab_size * (vocab_size + 1) + c * vocab_size + t: the context in place c, and t before it.
         starts: int32 [n + 1]: where each context's entries begin; the last one is the number of entries m.
         ids: int32 [m], most probable first within a context.
         log_probs: float32 [m], natural log, at most 0.
@@ -41,7 +43,9 @@ class NgramTable:
     starts: npt.NDArray[np.int32]
     ids: npt.NDArray[np.int32]
     log_probs: npt.NDArray[np.float32]
-    _known: dict[int, list[tuple[int, float]]] = field(default_factory=dict, repr=False)  # contexts met so far
+    _known: dict[tuple[int, ...], list[tuple[int, float]]] = field(
+        default_factory=dict, repr=False
+    )  # contexts met so far
 
     @classmethod
     def of(cls, vocab_size: int, keys: IntRows, starts: IntRows, ids: IntRows, log_probs: npt.ArrayLike) -> NgramTable:
@@ -57,8 +61,15 @@ class NgramTable:
             raise ValueError(f"ngram_starts does not divide {len(ids)} entries among {len(keys)} contexts")
         if (keys[1:] <= keys[:-1]).any():
             raise ValueError("ngram_keys are not ascending")
-        if len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < vocab_size * (vocab_size + 1):
+        if len(keys) and int(keys[0]) < 0:
             raise ValueError(f"ngram_keys names a token outside the vocabulary of {vocab_size}")
+        pairs = vocab_size * (vocab_size + 1)
+        longer = np.flatnonzero(keys >= pairs)
+        shorter = (keys[longer] - pairs) // vocab_size
+        if (shorter >= longer).any():
+            raise ValueError("ngram_keys lengthens a context that does not come before it")
+        if ((keys[shorter] < pairs) & (keys[shorter] % (vocab_size + 1) == 0)).any():
+            raise ValueError("ngram_keys lengthens a context of one token; those of two have keys of their own")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             raise ValueError(f"ngram_ids names a token outside the vocabulary of {vocab_size}")
         if not (np.isfinite(probs) & (probs <= 0)).all():
@@ -67,23 +78,32 @@ class NgramTable:
             raise ValueError("ngram_log_probs rises within a context; the most probable comes first")
         return cls(vocab_size, keys.astype(np.int64), starts.astype(np.int32), ids.astype(np.int32), probs)
 
-    def after(self, before: int, token: int) -> list[tuple[int, float]]:
-        """Continuations of `before`, `token`, most probable first: (token, log-probability). Empty where unknown."""
-        key = token * (self.vocab_size + 1) + before + 1
-        found = self._known.get(key)
-        if found is None:
-            found = self._entries(key)
-            if found is None:
-                found = self._entries(key - before - 1) or []
-            self._known[key] = found
-        return found
+    def after(self, *context: int) -> list[tuple[int, float]]:
+        """Continuations of the longest known end of the context, most probable first: (token, log-probability).
 
-    def _entries(self, key: int) -> list[tuple[int, float]] | None:
+        The last token stands last; `ANY` is no token. Empty where even the last one alone is unknown.
+        """
+        context = context[-LONGEST:]
+        if context not in self._known:
+            place = self._place(context)
+            part = slice(0, 0) if place is None else slice(int(self.starts[place]), int(self.starts[place + 1]))
+            self._known[context] = list(zip(self.ids[part].tolist(), self.log_probs[part].tolist(), strict=True))
+        return self._known[context]
+
+    def _place(self, context: Sequence[int]) -> int | None:
+        alone = context[-1] * (self.vocab_size + 1)
+        if len(context) < 2 or context[-2] == ANY or (place := self._find(alone + context[-2] + 1)) is None:
+            return self._find(alone)
+        for token in context[-3::-1]:
+            key = self.vocab_size * (self.vocab_size + 1) + place * self.vocab_size + token
+            if token == ANY or (longer := self._find(key)) is None:
+                break
+            place = longer
+        return place
+
+    def _find(self, key: int) -> int | None:
         place = int(self.keys.searchsorted(key))
-        if place == len(self.keys) or self.keys[place] != key:
-            return None
-        part = slice(int(self.starts[place]), int(self.starts[place + 1]))
-        return list(zip(self.ids[part].tolist(), self.log_probs[part].tolist(), strict=True))
+        return place if place < len(self.keys) and self.keys[place] == key else None
 
     def grow(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         """The most probable tree of at most `width` nodes, min(depth, MAX_DEPTH) levels below tokens[-1], best first.
@@ -91,7 +111,7 @@ class NgramTable:
         Equal paths stand in the order in which they were found. Paths below a probability of 0.02 are left out.
         """
         drafted, parents, probs, depths = [tokens[-1]], [-1], [0.0], [0]
-        befores = [tokens[-2] if len(tokens) > 1 else ANY]
+        contexts = [tuple(tokens[-LONGEST:])]
         levels, count = min(depth, MAX_DEPTH), 0
         heap: list[tuple[float, int, int, int]] = []  # (-log-probability, order, parent's row, rank among its children)
         children: list[list[tuple[int, float]]] = []
@@ -104,7 +124,7 @@ class NgramTable:
                     heapq.heappush(heap, (-path, count, parent, rank))
                     count += 1
 
-        children.append(self.after(befores[0], tokens[-1]) if levels > 0 else [])
+        children.append(self.after(*contexts[0]) if levels > 0 else [])
         offer(0, 0)
         while heap and len(drafted) < width:
             path, _, parent, rank = heapq.heappop(heap)
@@ -114,8 +134,8 @@ class NgramTable:
             parents.append(parent)
             probs.append(-path)
             depths.append(depths[parent] + 1)
-            befores.append(drafted[parent])
-            children.append(self.after(drafted[parent], token) if depths[row] < levels else [])
+            contexts.append((*contexts[parent], token)[-LONGEST:])
+            children.append(self.after(*contexts[row]) if depths[row] < levels else [])
             offer(parent, rank + 1)
             offer(row, 0)
         return Tree.of(drafted, parents, probs)

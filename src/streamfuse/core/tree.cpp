@@ -1,0 +1,40 @@
+#include "rounding.h"
+
+#include "tree.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace streamfuse {
+
+void TreeJoiner::join(const Tree& other, int64_t width, Tree& tree) {
+  place_.assign(1, 0);  // of the other tree's rows
+  for (int64_t row = 1; row < other.size(); ++row) {
+    const Tree::Node& node = other[row];
+    const int64_t parent = place_[static_cast<size_t>(node.parent)];
+    int64_t mine = tree.child(parent, node.token);
+    if (mine == 0) mine = tree.add(node.token, parent, node.log_prob, node.source);
+    double& log_prob = tree.nodes[static_cast<size_t>(mine)].log_prob;
+    log_prob = std::max(log_prob, node.log_prob);
+    place_.push_back(mine);
+  }
+  order(width, tree);
+}
+
+void TreeJoiner::order(int64_t width, Tree& tree) {
+  order_.resize(tree.nodes.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
+    return tree[a].log_prob != tree[b].log_prob ? tree[a].log_prob > tree[b].log_prob : a < b;
+  });
+  place_.resize(order_.size());
+  for (size_t i = 0; i < order_.size(); ++i) place_[static_cast<size_t>(order_[i])] = static_cast<int64_t>(i);
+  sorted_.clear();
+  for (size_t i = 0; i < order_.size() && static_cast<int64_t>(i) < width; ++i) {
+    sorted_.push_back(tree[order_[i]]);
+    if (i > 0) sorted_.back().parent = place_[static_cast<size_t>(sorted_.back().parent)];
+  }
+  tree.nodes.swap(sorted_);
+}
+
+}  // namespace streamfuse
