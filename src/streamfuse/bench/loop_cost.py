@@ -35,7 +35,8 @@ def loop_costs(
     ways = {DECODE: plain}
     if manifest.speculation.num_streams:
         for name, method in manifest.verify_methods.items():
-            ways[name] = GenerationConfig(max_new_tokens=tokens, ignore_eos=True, width=method.rows)
+            if method.rows > 1:  # `verify_1` takes no tree; what the plan does with it is no width
+                ways[name] = GenerationConfig(max_new_tokens=tokens, ignore_eos=True, width=method.rows)
     found: dict[str, list[float]] = {name: [] for name in ways}
     for time in range(-1, _TIMES):
         progress("the loop")
