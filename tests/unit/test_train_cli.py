@@ -85,6 +85,27 @@ def test_distill_then_train_gives_an_adapter(model: Path, prompts: Path, tmp_pat
     assert (tmp_path / "run" / "metrics.jsonl").is_file()
 
 
+def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path: Path) -> None:
+    base, adapter, out = load_base(model), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    save_adapter(tiny.fused(base), adapter, {"steps": "7"})
+    answers(model, prompts, tmp_path / "out.jsonl")
+    result = invoke("ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--json")
+    assert result.exit_code == 0, result.stderr
+    facts = json.loads(result.stdout)
+    before, after = read_adapter(adapter), read_adapter(out)
+    added = {name: value for name, value in after[1].items() if name not in before[1]}
+    assert facts["contexts"] == len(added["ngrams.keys"]) > 0
+    assert facts["bytes"] == sum(value.nbytes for name, value in added.items() if name != "ngrams.gains")
+    assert (before[0], before[2]) == (after[0], after[2])
+    assert all(value.equal(after[1][name]) for name, value in before[1].items())
+    assert load_stream_fused(base, out).ngrams["ids"].equal(added["ngrams.ids"])
+    small = invoke("ngrams", out, out, "--data", tmp_path / "out.jsonl", "--max-mb", 0.0002, "--json")
+    assert json.loads(small.stdout)["bytes"] <= 200
+    assert "at most 24" in refused("ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--max-mb", 25)
+    assert "tokens that `streamfuse distill` writes" in refused("ngrams", adapter, out, "--data", prompts)
+    assert "there is no folder" in refused("ngrams", adapter, tmp_path / "no" / "b.safetensors", "--data", prompts)
+
+
 def test_prompts_are_shuffled_by_seed_and_limited(model: Path, prompts: Path, tmp_path: Path) -> None:
     first = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 4)
     again = answers(model, prompts, tmp_path / "b.jsonl", "--limit", 6)
@@ -211,6 +232,7 @@ about = "Prompts that nobody wrote."
 name = "prompts"
 kind = "invent"
 count = 12
+begin = ["Say ", "Why"]
 batch_size = 16
 max_new_tokens = 90
 [[stage]]
@@ -275,6 +297,7 @@ def test_a_recipe_may_invent_its_prompts(model: Path, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.stderr
         rows = [json.loads(line) for line in (tmp_path / "run" / "prompts.jsonl").read_text().splitlines()]
         assert len(rows) == 12
+        assert {row["prompt"][:3] for row in rows} == {"Say", "Why"}
         assert (tmp_path / "run" / "own.jsonl").read_text().count("\n") == 12
     assert "needs a count" in refused(*command[:2], write_without_count(tmp_path), *command[3:])
 

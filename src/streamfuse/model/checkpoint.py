@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -101,6 +102,19 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
     replace_file(temporary, path)
 
 
+def replace_ngrams(path: Path, arrays: Mapping[str, Tensor], out: Path) -> None:
+    """The adapter `path` with another n-gram table as the file `out`, which may be the same; all else stays.
+
+    Raises:
+        CheckpointError: as `read_adapter`.
+    """
+    _, state, metadata = read_adapter(path)
+    kept = {name: value for name, value in state.items() if not name.startswith(_NGRAMS)}
+    temporary = out.with_name(out.name + ".tmp")
+    save_file(kept | {_NGRAMS + name: value.contiguous() for name, value in arrays.items()}, temporary, metadata)
+    replace_file(temporary, out)
+
+
 def _stored(name: str, value: Tensor) -> Tensor:
     """What is most of a file and ends in weights that are rounded further is float16: the base's adapters, heads."""
     return (value.half() if name.startswith(("base_adapters.", "heads.")) else value).contiguous()
@@ -177,6 +191,18 @@ def adapter_misfit(config: ModelConfig, path: Path) -> str | None:
         CheckpointError: as `read_adapter`.
     """
     return _misfit_of_base(config, read_adapter(path)[2], path)
+
+
+def adapter_vocab_size(path: Path) -> int:
+    """Tokens of the vocabulary of the base that an adapter was trained on.
+
+    Raises:
+        CheckpointError: as `read_adapter`, or the file does not say.
+    """
+    try:
+        return int(json.loads(read_adapter(path)[2]["base"])["vocab_size"])
+    except (ValueError, TypeError, KeyError):
+        raise CheckpointError(f"{path}: metadata field 'base' does not say the size of the vocabulary") from None
 
 
 def _misfit_of_base(config: ModelConfig, metadata: dict[str, str], path: Path) -> str | None:
