@@ -253,6 +253,8 @@ def ngrams_trace() -> dict[str, Any]:
     alone = np.arange(0, vocab, 2) * (vocab + 1)  # every other token has continuations of its own
     pairs = np.array([v * (vocab + 1) + u + 1 for u, v in ((3, 4), (4, 6), (6, 1), (0, 2), (2, 4))])
     keys = np.sort(np.concatenate([alone, pairs]))
+    for shorter, before in ((keys.tolist().index(4 * (vocab + 1) + 3 + 1), 5), (len(keys), 7)):  # 5 3 4, and 7 5 3 4
+        keys = np.append(keys, vocab * (vocab + 1) + shorter * vocab + before)
     starts = np.concatenate([[0], np.cumsum(rng.integers(1, 4, len(keys)))])
     ids = rng.integers(0, vocab, starts[-1])
     rows = [np.sort(rng.choice([0.75, 0.5, 0.25, 0.25, 0.125], n))[::-1] for n in np.diff(starts)]
@@ -262,6 +264,9 @@ def ngrams_trace() -> dict[str, Any]:
     for tokens, width, depth in (
         ([4], 1, 4),
         ([3, 4], 4, 4),
+        ([5, 3, 4], 4, 4),
+        ([8, 5, 3, 4], 4, 4),
+        ([7, 5, 3, 4], 8, 4),
         ([9, 4], 8, 4),
         ([0, 2], 8, 2),
         ([2, 4], 16, 9),

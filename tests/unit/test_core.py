@@ -420,6 +420,29 @@ def test_tokens_say_who_drafted_them() -> None:
     assert sum(session.core.statistics["accepted_by_source"].values()) == len(told)
 
 
+def test_the_table_joins_the_streams_and_a_node_of_both_is_theirs() -> None:
+    """After every token the table names the right one, which the streams name too, and one that they do not."""
+    tokens = np.arange(64)
+    tables = {
+        "ngram_keys": tokens * 65,
+        "ngram_starts": np.arange(0, 129, 2).astype(np.int32),
+        "ngram_ids": np.stack([(31 * tokens + 7) % 64, (tokens + 3) % 64], 1).ravel().astype(np.int32),
+        "ngram_log_probs": np.tile(np.log([0.5, 0.4]), 64).astype(np.float16),
+    }
+    model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
+    passes: list[Pass] = []
+    session = Session(ArithmeticBackend(model, 16), tables, costs=costs_of(model))
+    list(session.generate([9, 7], GenerationConfig(60), passes.append))
+    both = [one for one in passes if {"streams", "table"} <= set(one.sources)]
+    assert both
+    for one in both:
+        children = [(int(parent), int(token)) for parent, token in zip(one.parents, one.tokens, strict=True)]
+        assert len(set(children)) == len(children), "no node stands twice"
+        assert all(parent < row for row, (parent, _) in enumerate(children))
+        right = [row for row, (parent, token) in enumerate(children) if token == (31 * children[parent][1] + 7) % 64]
+        assert "streams" in {one.sources[row] for row in right if row}
+
+
 class TimedBackend(ArithmeticBackend):
     """Passes take a millisecond per real row and two at least; every fifth is interrupted for a second."""
 

@@ -151,7 +151,7 @@ def test_growth_replays_the_trace(number: int) -> None:
     assert_same_tree(grow(step["root"], ids, log_probs, step["width"], len(ids), chosen), step["tree"])
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(9))
 def test_the_n_gram_table_replays_the_trace(number: int) -> None:
     trace = read("ngrams")
     arrays = (np.array(trace[f"ngram_{name}"]) for name in ("keys", "starts", "ids"))
