@@ -21,14 +21,19 @@ from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows,
 from streamfuse.cli import app
 from streamfuse.export import facts
 from streamfuse.export.cost import export_cost
+from streamfuse.export.draft import draft_arrays
 from streamfuse.export.graphs import build_methods
 from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
 from streamfuse.export.plan_file import read_config, to_config
-from streamfuse.export.preview import preview
+from streamfuse.export.preview import preview, with_streams
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
+from streamfuse.model.checkpoint import load_base, replace_ngrams
 from streamfuse.model.config import CheckpointError
+from streamfuse.model.ngrams import bytes_of
 from streamfuse.runtime.backends.reference import ReferenceBackend
+from streamfuse.train.formats import Example
+from streamfuse.train.ngram_counts import count_ngrams
 
 Checkpoint = tuple[Path, Path]
 FITTING = ("--max-context-len", "128", "--prefill-len", "8", "--top-k", "5")
@@ -48,6 +53,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"prefill_len": 65, "max_context_len": 64}, "--prefill-len must be from 1 to 64, not 65"),
         ({"prune_keep": 65}, "--prune-keep must be from 1 to 64, not 65"),
         ({"top_k": 0}, "--top-k must be from 1 to 64, not 0"),
+        ({"ngram_table_mb": 25}, "--ngram-table-mb must be from 0 to 24, not 25"),
+        ({"ngram_table_mb": -1}, "--ngram-table-mb must be from 0 to 24, not -1"),
         ({"group_size": 48}, "--group-size must be 32, 64, 128 or 256, not 48"),
         ({"widths": (8, 4)}, "--widths must be ascending and distinct, not 8,4"),
         ({"widths": (4, 4)}, "--widths must be ascending and distinct, not 4,4"),
@@ -513,3 +520,18 @@ def test_on_and_off_in_yaml_are_words(tmp_path: Path) -> None:
     known = {"merge_adapter", "widths", "overwrite", "stream_nodes"}
     found = read_config(Path(write_config(tmp_path, text)), known)
     assert found == {"merge_adapter": "off", "widths": "4,8", "overwrite": True, "stream_nodes": "8:4"}
+
+
+def test_a_bundle_takes_as_much_of_the_table_as_the_plan_says(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder, base, adapter = checkpoint[0], load_base(checkpoint[0]), tmp_path / "with-table.safetensors"
+    texts = np.random.default_rng(0).integers(0, 20, (40, 12)).tolist()
+    replace_ngrams(checkpoint[1], count_ngrams([Example(text, 1) for text in texts], base.config.vocab_size), adapter)
+    found = {}
+    for size in (0.0, 0.001, 8.0):
+        plan = plan_for((folder, adapter), tmp_path / "out", ngram_table_mb=size)
+        model = with_streams(plan, base)
+        assert bytes_of(model.ngrams) <= size * 1e6
+        found[size] = {name for name in draft_arrays(model) if name.startswith("ngram_")}
+        assert preview(plan).files["draft.safetensors"] >= bytes_of(model.ngrams)
+    assert found[0.0] == set()
+    assert found[0.001] == found[8.0] == {"ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"}

@@ -147,6 +147,7 @@ def plain_plan(folder: Path, **changes: Any) -> ExportPlan:
         ({"schedule": Schedule.FUSED}, "--schedule"),
         ({"prune_keep": 4}, "--prune-keep"),
         ({"merge_adapter": "on"}, "--merge-adapter"),
+        ({"ngram_table_mb": 4.0}, "--ngram-table-mb"),
         ({"schemes": {"streams": "q8_0"}}, "--scheme streams=..."),
     ],
 )
