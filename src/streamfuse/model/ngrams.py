@@ -39,11 +39,10 @@ def pruned(arrays: Mapping[str, Tensor], vocab_size: int, max_bytes: int) -> dic
     keep = np.zeros(len(keys), bool)
     keep[order[room]] = True
     entry = torch.from_numpy(np.repeat(keep, lengths))
-    pairs = vocab_size * (vocab_size + 1)
-    longer = np.flatnonzero(keys >= pairs)
-    shorter, token = np.divmod(keys[longer] - pairs, vocab_size)
+    longer = np.flatnonzero(keys >= _longer(vocab_size))
+    shorter, token = np.divmod(keys[longer] - _longer(vocab_size), vocab_size)
     keys = keys.copy()
-    keys[longer] = pairs + (np.cumsum(keep) - 1)[shorter] * vocab_size + token
+    keys[longer] = _longer(vocab_size) + (np.cumsum(keep) - 1)[shorter] * vocab_size + token
     return {
         "keys": torch.from_numpy(keys[keep]),
         "starts": torch.from_numpy(np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int32)),
@@ -51,3 +50,8 @@ def pruned(arrays: Mapping[str, Tensor], vocab_size: int, max_bytes: int) -> dic
         "log_probs": arrays["log_probs"][entry],
         "gains": arrays["gains"][torch.from_numpy(keep)],
     }
+
+
+def _longer(vocab_size: int) -> int:
+    """The first key of a context of three tokens or more."""
+    return vocab_size * (vocab_size + 1)
