@@ -111,7 +111,7 @@ DataFormat = Annotated[
         "--format",
         help="Of the rows; see docs/data.md.",
         show_default="told by the fields",
-        autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "spec-bench", "distilled"),
+        autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"),
     ),
 ]
 DataTemplate = Annotated[
