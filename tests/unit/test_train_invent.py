@@ -20,6 +20,7 @@ from streamfuse.text_io import TextIO
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import DistillConfig
 from streamfuse.train.invent import Opening, invent, openings, user_turn
+from streamfuse.train.prompts import prompt_items
 from streamfuse.train.readers import encode_prompt, read_samples
 from streamfuse.train.templates import CHATML
 
@@ -130,6 +131,21 @@ def test_second_turns_follow_the_answers_and_are_read_with_them(model: Transform
         assert int(before[1]["content"].removeprefix("word")) == int(before[0]["content"].removeprefix("word")) + 5
         assert sample.turns == (said["content"],)
         assert encode_prompt(sample, text) == text.encode_chat(row["messages"])
+
+
+def test_third_turns_follow_second_ones(model: Transformer, tmp_path: Path) -> None:
+    text, second, third = text_io(tmp_path), tmp_path / "second.jsonl", tmp_path / "third.jsonl"
+    list(invent(model, text, second, 4, CONFIG, *openings(text, after=answers(tmp_path / "answers.jsonl", text))))
+    items = prompt_items(read_samples(second), text, None, 0)
+    done = [{**item, "completion_ids": text.encode("word7"), "finished": True} for item in items]
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in done))
+    list(invent(model, text, third, 4, CONFIG, *openings(text, after=tmp_path / "more.jsonl")))
+    before = {json.dumps(json.loads(line)["messages"]) for line in second.read_text().splitlines()}
+    for line in third.read_text().splitlines():
+        messages = json.loads(line)["messages"]
+        assert len(messages) == 5
+        assert json.dumps(messages[:3]) in before
+        assert messages[3] == {"role": "assistant", "content": "word7"}
 
 
 def test_answers_that_cannot_be_followed_are_refused(model: Transformer, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from .dtype import choose_dtype
 from .formats import DataError
 from .generate import DistillConfig, generate_batch
 
-Item = dict[str, Any]  # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, as `prompt_items` makes them
+# {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the chat before it, if there was one
+Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
 
 

@@ -74,6 +74,7 @@ def _chats(text: TextIO, after: Path) -> list[tuple[Message, ...]]:
     try:
         chats: list[tuple[Message, ...]] = [
             (
+                *row.get("before", ()),
                 {"role": "user", "content": row["prompt"]},
                 {"role": "assistant", "content": text.decode(row["completion_ids"]).strip()},
             )

@@ -45,6 +45,7 @@ def prompt_items(
             "id": i,
             "source": sample.source,
             "prompt": sample.turns[0] if sample.turns else "",
+            **({"before": list(sample.before)} if sample.before else {}),
             "input_ids": encode_prompt(sample, text, system),
         }
         for i, sample in enumerate(once[:limit])
