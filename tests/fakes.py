@@ -133,7 +133,7 @@ class ArithmeticBackend:
         given = None if self.mixed and not want_logits else logits
         return PassOutput(given, best, np.array(kept, np.int64), ids, log_probs)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         if not self.spec.deferred:
             raise BackendError("this bundle has no deferred streams")
         path = self._paths[self._survivors[index]]

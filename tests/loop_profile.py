@@ -53,7 +53,7 @@ class InstantBackend:
         streams = self._ids[self._turn, :carrying], self._log_probs[self._turn, :carrying]
         return PassOutput(logits, best, np.arange(n), *streams)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         return PassOutput(
             None,
             np.zeros(1, np.int64),

@@ -12,6 +12,7 @@ from streamfuse.export.graphs import Method, Weights, build_methods
 from streamfuse.export.onnx.emit import write_models
 from streamfuse.export.onnx.form import Form
 from streamfuse.export.plan import Quantize, Schedule
+from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
@@ -28,8 +29,7 @@ class Written:
     facts: dict[str, Any]
 
     def reference(self) -> ReferenceBackend:
-        config, top = self.model.base.config, self.model.streams_config.num_msa_layers
-        return ReferenceBackend(self.methods, self.spec, config.num_layers, top, config.num_kv_heads, config.head_dim)
+        return reference_backend(self.methods, self.model, self.spec)
 
 
 def write(

@@ -152,7 +152,7 @@ class MadeUpBackend:
             None, best, np.arange(len(input_ids)), np.stack([s[0] for s in streams]), np.stack([s[1] for s in streams])
         )
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         self._spend("streams")
         ids, log_probs = self._streams(*self._last[index])
         return PassOutput(None, np.zeros(1, np.int64), np.zeros(1, np.int64), ids[None], log_probs[None])

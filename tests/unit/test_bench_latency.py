@@ -39,7 +39,7 @@ class TimedBackend(fakes.ArithmeticBackend):
         self.now += PASS_MS[method] / 1000
         return super().run(method, *inputs)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         assert self.calls[-1] == ("decode", 1), "of a node that was just committed"
         assert self.length == 17
         self.now += STREAMS_MS / 1000

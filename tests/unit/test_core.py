@@ -458,9 +458,9 @@ class TimedBackend(ArithmeticBackend):
         self._spend(1.0 + self.calls[-1][1])
         return output
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         self._spend(0.5)
-        return super().streams(index)
+        return super().streams(index, next_token)
 
 
 def cost_session(backend: TimedBackend, file: Path | None, device: str = "d") -> Session:

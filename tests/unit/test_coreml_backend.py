@@ -146,10 +146,10 @@ def test_streams_get_the_state_of_their_node_and_the_committed_cache(channels_fi
     )
     backend = CoreMLBackend(predict, spec, CacheLayout(2, 1, 1, 1, channels_first))
     with pytest.raises(BackendError, match="no survivor 0 with a hidden state"):
-        backend.streams(0)
+        backend.streams(0, 0)
     assert _chain(backend, "verify_4", [1, 2, 3]).logits is None  # nobody asked
     backend.commit([0, 2])
-    found = backend.streams(2)
+    found = backend.streams(2, 0)
     assert found.stream_ids.tolist() == [[[7], [7]]]
     assert list(seen) == ["hidden", "position_ids", "mask", "key_cache_1", "value_cache_1"]
     assert seen["hidden"].shape == ((1, 3, 1, 1) if channels_first else (1, 3))
@@ -159,7 +159,7 @@ def test_streams_get_the_state_of_their_node_and_the_committed_cache(channels_fi
     by_row = seen["mask"][0, :, 0].T if channels_first else seen["mask"]
     assert by_row.tolist() == [[0, 0, no, no, no, no, 0, no], [0, 0, no, no, no, no, 0, 0]]
     with pytest.raises(BackendError, match="no survivor 3 with a hidden state"):  # a padding row
-        backend.streams(3)
+        backend.streams(3, 0)
 
 
 def test_logits_in_chunks_are_joined() -> None:

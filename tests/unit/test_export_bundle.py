@@ -278,7 +278,7 @@ def test_deferred_streams_are_those_of_the_verifying_pass(exported: Exported, en
         index = out.kept.tolist().index(path[-1])
         fused = np.array(out.stream_ids[index]), np.array(out.stream_log_probs[index])
         engine.commit(path)
-        deferred = engine.streams(index)
+        deferred = engine.streams(index, 0)
         assert np.array_equal(deferred.stream_ids[0], fused[0])
         if exported.plan.kernels:
             assert np.array_equal(deferred.stream_log_probs[0], fused[1])
@@ -439,7 +439,7 @@ def test_a_plain_pass_that_carries_streams_has_the_bits_of_both(deferred: Bundle
             prefill(backend, TEXT[:at])
             backend.run("decode", np.array(TEXT[at : at + 1]), np.array([at]), np.ones((1, 1), np.bool_))
             backend.commit([0])
-            bought = backend.streams(0)
+            bought = backend.streams(0, 0)
             ids, log_probs = bought.stream_ids[0].copy(), bought.stream_log_probs[0].copy()
             backend.truncate(at)
             carried = backend.run("verify_1", np.array(TEXT[at : at + 1]), np.array([at]), np.ones((1, 1), np.bool_))

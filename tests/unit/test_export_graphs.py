@@ -120,7 +120,7 @@ def test_deferred_streams_are_those_of_the_verifying_pass(model: StreamFused, ke
     out = passed(engine)
     assert out.stream_ids.size == 0
     engine.commit([i for i in range(row + 1) if TREE.ancestors()[row, i]])
-    found = engine.streams(out.kept.tolist().index(row))
+    found = engine.streams(out.kept.tolist().index(row), 0)
     place = fused.kept.tolist().index(row)
     assert np.array_equal(found.stream_ids[0], fused.stream_ids[place])
     np.testing.assert_allclose(found.stream_log_probs[0], fused.stream_log_probs[place], atol=1e-4)
@@ -131,11 +131,11 @@ def test_both_schedules_live_in_one_set_of_methods(model: StreamFused) -> None:
     out = passed(engine)
     assert len(out.stream_ids) == 3
     engine.commit([0])
-    assert np.array_equal(engine.streams(0).stream_ids[0], out.stream_ids[0])
+    assert np.array_equal(engine.streams(0, 0).stream_ids[0], out.stream_ids[0])
     prefill(engine, TEXT[:10])
     engine.run("decode", np.array(TEXT[10:11]), np.array([10]), np.ones((1, 1), np.bool_))
     engine.commit([0])
-    assert np.array_equal(engine.streams(0).stream_ids[0], out.stream_ids[0])
+    assert np.array_equal(engine.streams(0, 0).stream_ids[0], out.stream_ids[0])
 
 
 def test_packed_weights_cost_what_rounding_activations_costs(model: StreamFused) -> None:

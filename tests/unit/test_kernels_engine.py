@@ -296,19 +296,19 @@ def test_the_deferred_schedule_reads_the_hidden_state_of_a_survivor(program, bac
     tree = (np.array([5, 6, 7, 8], np.int64), np.array([0, 1, 1, 2], np.int64), TREE)
     eager.run("verify_4", *tree)
     with pytest.raises(BackendError, match="there is no run"):
-        backend.streams(0)
+        backend.streams(0, 0)
     backend.run("verify_4", *tree)
     with pytest.raises(BackendError, match="commit first"):
-        backend.streams(0)
+        backend.streams(0, 0)
     backend.commit([0])
     for cache, new in zip(eager.caches, eager.new_rows, strict=True):
         cache[:1] = new[:1]
     expected = methods["streams"](eager.hidden[:1], torch.tensor([0]), torch.tensor([1]), *eager.caches[2:])
-    seen = backend.streams(0)
+    seen = backend.streams(0, 0)
     assert seen.stream_ids.shape == (1, STREAMS, TOP_K)
     assert_close(seen.stream_log_probs, expected[1].detach().numpy(), tolerance)
     with pytest.raises(BackendError, match="3 survivors"):
-        backend.streams(3)
+        backend.streams(3, 0)
     backend.commit([2])  # streams leave the pass as it was
     assert backend.length == 2
 

@@ -197,7 +197,7 @@ def candidates(program: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
         for place, token in enumerate(TEXT[:12]):
             backend.run(DECODE, np.array([token]), np.array([place]), np.ones((1, 1), np.bool_))
             backend.commit([0])
-            output = backend.streams(0)
+            output = backend.streams(0, 0)
             ids.append(np.array(output.stream_ids[0]))
             logs.append(np.array(output.stream_log_probs[0]))
     return ids, logs

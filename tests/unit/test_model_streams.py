@@ -15,6 +15,7 @@ from torch import Tensor
 
 import tiny
 from streamfuse.export.graphs import GraphShapes, Weights, build_methods
+from streamfuse.export.reference import reference_backend
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.streams import Segments, StreamFused
 from streamfuse.model.transformer import Block, rotary_table, rotate
@@ -25,6 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "embeddings": {},
     "value rotation": {"value_rotation": 0.02},
     "eta rank": {"eta_rank": 3},
+    "told the next token": {"next_token_rank": 3},
     "no adapters": {"adapter_rank": 0},
     "tuned base": {"base_rank": 2, "base_layers": 3},
     "tuned base, no adapters of its own": {"base_rank": 2, "base_layers": 2, "adapter_rank": 0},
@@ -42,7 +44,7 @@ class Oracle:
     """Eq. 1 to 3 for one sequence, row by row, head by head."""
 
     def __init__(self, model: StreamFused, ids: list[int]) -> None:
-        self.model = model
+        self.model, self.ids = model, ids
         self.cos, self.sin = rotary_table(model.base.config, len(ids) + 16)
         rows = list(model.base.embed_tokens(torch.tensor(ids)))
         self.below: list[list[Tensor]] = []  # main rows before each top layer
@@ -102,6 +104,8 @@ class Oracle:
         start = self.below[0][t]
         if config.eta_rank:
             start = start + model.eta(start)
+        if config.next_token_rank and t + 1 < len(self.ids):
+            start = start + model.next_token(model.base.embed_tokens.weight[self.ids[t + 1]])
         rows = [start if config.value_rotation else start + model.stream_embeddings[j - 1] for j in steps]
         for i, block in enumerate(model.top_blocks):
             adapt = model.adapters[i] if config.adapter_rank else None
@@ -128,11 +132,14 @@ class Oracle:
 @torch.no_grad()
 def test_streams_see_what_eq_2_says(name: str) -> None:
     model = tiny.fused(tiny.base(), **VARIANTS[name])
-    ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH))
-    found = model.stream_states(lower_of(model, ids), torch.tensor([AT, AT]))
+    ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH + 1))
+    found = model.stream_states(
+        lower_of(model, ids[:, :LENGTH]), torch.tensor([AT, AT]), known=ids[:, [t + 1 for t in AT]]
+    )
     for b in range(2):
         oracle = Oracle(model.merged(), ids[b].tolist())
-        torch.testing.assert_close(found.main[b], model.base.norm(torch.stack(oracle.main)), atol=1e-4, rtol=1e-4)
+        main = torch.stack(oracle.main[:LENGTH])
+        torch.testing.assert_close(found.main[b], model.base.norm(main), atol=1e-4, rtol=1e-4)
         for p, t in enumerate(AT):
             torch.testing.assert_close(found.streams[b, p], torch.stack(oracle.streams(t)), atol=1e-4, rtol=1e-4)
 
@@ -248,3 +255,25 @@ def test_texts_in_one_row_do_not_see_one_another(settings: dict[str, Any]) -> No
         expected = torch.cat([getattr(one, name) for one in alone], 1)
         torch.testing.assert_close(getattr(packed, name), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model.main_states(frozen, segments), packed.main, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_pass_of_streams_alone_is_told_the_token_after_its_node() -> None:
+    vocab = torch.arange(1, tiny.VOCAB_SIZE, 2)
+    model = tiny.fused(tiny.base(), vocab, next_token_rank=3)
+    shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((4, 4),), stream_nodes=(0,), top_k=5, deferred=True)
+    spec = ModelSpec(40, tiny.VOCAB_SIZE, 3, 5, 8, {"verify_4": (4, 4)}, stream_nodes={"verify_4": 0}, deferred=True)
+    backend = reference_backend(build_methods(Weights(model, shapes)), model, spec)
+    text = [3, 1, 4, 1, 5, 9]
+    backend.run("prefill", np.array(text[:-1]), np.arange(5), np.tri(5, dtype=np.bool_))
+    backend.commit(range(5))
+    backend.run("decode", np.array(text[-1:]), np.array([5]), np.ones((1, 1), np.bool_))
+    backend.commit([0])
+    frozen, at = lower_of(model, torch.tensor([text])), torch.tensor([[5]])
+    for token in (2, 6):
+        found = model.stream_states(frozen, at, known=torch.tensor([[token]])).streams[0, 0]
+        expected, columns = torch.log_softmax(found @ model.head_rows().T, -1).topk(5)
+        output = backend.streams(0, token)
+        assert output.stream_ids[0].tolist() == vocab[columns].tolist()
+        torch.testing.assert_close(torch.tensor(output.stream_log_probs[0]), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.equal(found, model.stream_states(frozen, at).streams[0, 0])

@@ -141,7 +141,7 @@ def test_streams_follow_the_commit(written: Written, program: OnnxProgram) -> No
         prefill(each, TEXT[:9])
         each.run("decode", np.array([TEXT[9]]), np.array([9]), np.ones((1, 1), np.bool_))
         each.commit([0])
-        found.append(each.streams(0))
+        found.append(each.streams(0, 0))
     np.testing.assert_allclose(found[0].stream_log_probs, found[1].stream_log_probs, atol=0.3)
     assert (found[0].stream_ids[..., 0] == found[1].stream_ids[..., 0]).mean() > 0.6
 
@@ -154,7 +154,7 @@ def test_wrong_calls_are_refused(written: Written, program: OnnxProgram) -> None
     with pytest.raises(BackendError, match="decode takes from 1 to 1 rows, not 2"):
         backend.run("decode", np.array([1, 2]), np.array([0, 1]), np.ones((2, 2), np.bool_))
     with pytest.raises(BackendError, match="survivor 0 with a hidden state"):
-        backend.streams(0)
+        backend.streams(0, 0)
     backend.run("decode", np.array([1]), np.array([0]), one)
     with pytest.raises(BackendError, match="row 3 is not among the surviving rows"):
         backend.commit([3])

@@ -34,7 +34,7 @@ def accuracy(
         for _ in range(min(new_tokens, backend.spec.capacity - len(prompt))):
             out = backend.run(DECODE, np.array(tokens[-1:]), np.array([backend.length]), _ITSELF)
             backend.commit([0])
-            ids.append(np.array(backend.streams(0).stream_ids[0][:, :_RANKS]))
+            ids.append(np.array(backend.streams(0, int(out.best[0])).stream_ids[0][:, :_RANKS]))
             tokens.append(int(out.best[0]))
             if tokens[-1] in backend.spec.eos_token_ids:
                 break

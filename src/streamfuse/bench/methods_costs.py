@@ -80,7 +80,7 @@ def _streams(backend: Backend, context: list[int]) -> _Pass:
     def run() -> float:
         before()
         backend.commit([0])
-        ms = _ms(lambda: backend.streams(0))
+        ms = _ms(lambda: backend.streams(0, context[-1]))
         backend.truncate(len(context))
         return ms
 

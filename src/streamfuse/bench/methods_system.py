@@ -50,10 +50,10 @@ class Counted:
             self._passes[f"{TARGET}: {method}"] += 1
         return self._backend.run(method, input_ids, position_ids, ancestors, want_logits)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         assert self._streams is not None, "the loop asks for streams only where the spec has them"
         self._passes[self._streams] += 1
-        return self._backend.streams(index)
+        return self._backend.streams(index, next_token)
 
     def commit(self, rows: Sequence[int]) -> None:
         self._backend.commit(rows)

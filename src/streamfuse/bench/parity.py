@@ -128,7 +128,7 @@ def _walk(
         drafter.learn(output, last)
         backend.commit(rows)
         if backend.spec.deferred and not output.carries_streams(last) and root + len(rows) < len(tokens) - 1:
-            drafter.learn(backend.streams(last), 0)
+            drafter.learn(backend.streams(last, tokens[root + len(rows)]), 0)
         yield root + 1, len(rows), differences
         root += len(rows)
 

@@ -57,7 +57,7 @@ class StreamsPass:
         backend.commit(self.before.run(backend))
 
     def run(self, backend: Backend) -> list[int]:
-        backend.streams(0)
+        backend.streams(0, int(self.before.ids[-1]))
         return []
 
 

@@ -28,6 +28,7 @@ STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares 
     "parent_rank": 32,
     "pruner_rank": 8,
     "eta_rank": 0,
+    "next_token_rank": 0,
     "value_rotation": 0.0,
     "stream_vocab_size": 8192,
     "base_rank": 0,
@@ -131,6 +132,10 @@ def train(
     eta_rank: Annotated[
         int | None, _stream_option("eta_rank", "Rank of the streams' initial map; 0: the identity.")
     ] = None,
+    next_token_rank: Annotated[
+        int | None,
+        _stream_option("next_token_rank", "Rank of the map that tells streams the next token; 0: not told."),
+    ] = None,
     value_rotation: Annotated[
         float | None, _stream_option("value_rotation", "Radians per stream, instead of embeddings; 0: off.")
     ] = None,
@@ -201,6 +206,7 @@ def train(
     streams = {
         "num_streams": num_streams, "num_msa_layers": num_msa_layers, "adapter_rank": adapter_rank,
         "parent_rank": parent_rank, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
+        "next_token_rank": next_token_rank,
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
         "base_rank": base_rank, "base_layers": base_layers, "heads": heads, "head_size": head_size,
     }  # fmt: skip

@@ -328,7 +328,7 @@ void Session::end_block() {
   lap(kDraft);
   ++statistics_.streams_passes;
   sf_results streams = {};
-  check(backend_.streams(backend_.context, static_cast<int32_t>(survivor_), &streams));
+  check(backend_.streams(backend_.context, static_cast<int32_t>(survivor_), tokens_.back(), &streams));
   const double ms = lap(kVerify);
   check_streams(streams, 0);
   if (streams.stream_ids == nullptr || streams.carrying < 1) throw Failure(SF_EXECUTION, "the engine gave no streams");

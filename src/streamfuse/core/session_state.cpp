@@ -22,7 +22,7 @@ double Session::timed_pass(int64_t method, int64_t nodes) {
   }
   const double started = now();
   if (method == kStreams)
-    check(backend_.streams(backend_.context, 0, &results_));
+    check(backend_.streams(backend_.context, 0, 0, &results_));
   else
     run(name_of(method), nodes, false);
   const double ms = 1000.0 * (now() - started);

@@ -83,8 +83,9 @@ typedef struct sf_backend {
   int (*run)(void* context, const char* method, int32_t n, const int64_t* input_ids, const int64_t* position_ids,
              const uint8_t* ancestors, int32_t want_logits, sf_results* out);
   /* Deferred schedule: streams of one survivor (its place among them) of the last run, all rows up to which are
-   * committed; only stream_ids and stream_log_probs [1, ...] count. May be NULL where the bundle has none. */
-  int (*streams)(void* context, int32_t survivor, sf_results* out);
+   * committed; only stream_ids and stream_log_probs [1, ...] count. next_token is the token that the model chose after
+   * that node, for streams that are told it. May be NULL where the bundle has none. */
+  int (*streams)(void* context, int32_t survivor, int64_t next_token, sf_results* out);
   /* Copies keys and values of these rows of the last run to the end of the cache, in the order given. */
   int (*commit)(void* context, const int32_t* rows, int32_t n);
   /* Forgets cache positions from `length` on. */

@@ -12,6 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from streamfuse.runtime.backend import NEXT_TOKEN, STREAMS
+
 from .plan import GraphShapes
 from .weights import Weights
 
@@ -27,7 +29,7 @@ __all__ = [
     "input_names",
 ]
 
-STREAMS, DRAFT = "streams", "draft"
+DRAFT = "draft"
 
 
 class Plain(nn.Module):
@@ -194,6 +196,8 @@ class Streams(nn.Module):
     def __init__(self, weights: Weights) -> None:
         super().__init__()
         self.num_streams, self.top_k = weights.streams_config.num_streams, weights.shapes.top_k
+        # Told the token after their node, by its embedding row, before the caches.
+        self.embedding = weights.embedding if weights.streams_config.next_token_rank else None
         self.insert, self.rotary, self.stream_head = weights.insert, weights.rotary, weights.stream_head
         lower, layers = weights.num_lower_layers, weights.config.num_layers
         self.top = weights.span(lower, layers, self.num_streams, adapted_from=0)
@@ -203,7 +207,11 @@ class Streams(nn.Module):
     def forward(
         self, hidden: Tensor, position_ids: Tensor, cache_length: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
-        rows = self.insert(hidden).reshape(self.num_streams, -1)
+        if self.embedding is None:
+            rows = self.insert(hidden)
+        else:
+            rows, caches = self.insert(hidden, self.embedding(caches[0])), caches[1:]
+        rows = rows.reshape(self.num_streams, -1)
         x, _ = self.top(rows, self.rotary(position_ids + self.steps), cache_length, self.visible, caches)
         return tuple(t.view(1, self.num_streams, self.top_k) for t in self.stream_head(x))
 
@@ -230,6 +238,8 @@ def input_names(weights: Weights, method: Method) -> list[str]:
     """Names of a method's inputs in call order."""
     streams, layers = isinstance(method, Streams), weights.config.num_layers
     names = ["hidden", "position_ids", "cache_length"]
+    if streams and cast("Streams", method).embedding is not None:
+        names.append(NEXT_TOKEN)
     if not streams:
         names = ["input_ids", "position_ids", "ancestors", "cache_length", "want_logits"]
     first = weights.num_lower_layers if streams else 0
@@ -248,6 +258,7 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
         "cache_length": length,
         "want_logits": torch.ones(1, dtype=torch.bool),
         "hidden": torch.zeros(1, c.hidden_size),
+        NEXT_TOKEN: torch.zeros(1, dtype=torch.int64),
     }
     cache = (weights.shapes.capacity, c.num_kv_heads, c.head_dim)
     return tuple(known[name] if name in known else torch.zeros(cache) for name in input_names(weights, method))

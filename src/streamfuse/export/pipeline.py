@@ -27,7 +27,6 @@ from streamfuse.model.checkpoint import load_base
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.tokenizer import tokenizer_json
 from streamfuse.runtime.backend import ModelSpec
-from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.text_io import TextIO, load_tokenizer
 
@@ -39,7 +38,7 @@ from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
 from .plan_file import to_config
 from .preview import Preview, check_fit, with_streams
-from .reference import Form
+from .reference import Form, reference_backend
 from .selftest import PassResult, Script
 from .target import Progress, Target, TargetFacts, make_target
 
@@ -246,9 +245,7 @@ def count_steps(expected: Preview) -> int:
 
 def _run(methods: dict[str, Method], model: StreamFused, spec: ModelSpec, script: Script) -> Results:
     """The self-test on PyTorch modules."""
-    config, top = model.base.config, model.streams_config.num_msa_layers
-    sizes = (config.num_layers, top, config.num_kv_heads, config.head_dim)
-    with closing(ReferenceBackend(methods, spec, *sizes)) as backend:
+    with closing(reference_backend(methods, model, spec)) as backend:
         return script.run(backend)
 
 

@@ -6,15 +6,27 @@ copied, so a large model's reference needs no second copy of its weights.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import StreamAdapters
+from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import Block
+from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.backends.reference import ReferenceBackend
 
 from . import layers
+
+
+def reference_backend(
+    methods: Mapping[str, Callable[..., tuple[Any, ...]]], model: StreamFused, spec: ModelSpec
+) -> ReferenceBackend:
+    """What runs a model's methods in PyTorch."""
+    config, streams = model.base.config, model.streams_config
+    sizes = (config.num_layers, streams.num_msa_layers, config.num_kv_heads, config.head_dim)
+    return ReferenceBackend(methods, spec, *sizes, next_token=bool(streams.next_token_rank))
 
 
 class Form(layers.Form):

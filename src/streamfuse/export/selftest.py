@@ -141,7 +141,7 @@ class Script:
             results.append(_run_tree(backend, method, tree, end))
             if method == DECODE and backend.spec.deferred:
                 backend.commit([0])
-                out = backend.streams(0)
+                out = backend.streams(0, self.text[end + 1])
                 results.append(PassResult(STREAMS, {}, {0: (out.stream_ids[0].copy(), out.stream_log_probs[0].copy())}))
         return results
 

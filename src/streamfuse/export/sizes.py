@@ -163,7 +163,8 @@ def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> Pa
     # Beside a tuned base that is not merged, the pass of the streams has a copy of what tunes it, joined to their own.
     again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
     beside += [replace(_low_rank(config, plan, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS]
-    rest = 2 * h * (streams.eta_rank + streams.pruner_rank) + (2 if streams.pruner_rank else 0)
+    ranks = streams.eta_rank + streams.next_token_rank + streams.pruner_rank
+    rest = 2 * h * ranks + (2 if streams.pruner_rank else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
     return PartSize(

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.config import ModelConfig
-from streamfuse.model.streams import LowRank, StreamAdapters, StreamFused
+from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import rotary_table
 
 from .heads import head_each, head_rows
-from .layers import Form
+from .layers import Form, TurnedLowRank
 from .plan import GraphShapes
 from .pruning import Survivors
 
@@ -35,31 +35,24 @@ class Rotary(nn.Module):
         return F.embedding(position_ids, self.cos), F.embedding(position_ids, self.sin)
 
 
-class TurnedLowRank(nn.Module):
-    """A LowRank whose matrices lie as a plain product reads them: a stock runtime turns those of a linear layer over in
-    every pass, which took longer than the two products (28 us each of a `streams` pass of 540)."""
-
-    def __init__(self, low_rank: LowRank) -> None:
-        super().__init__()
-        self.down = nn.Parameter(low_rank.down.detach().T.contiguous(), False)  # [n_in, r]
-        self.up = nn.Parameter((low_rank.up.detach() * low_rank.scale).T.contiguous(), False)  # [r, n_out]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.down @ self.up
-
-
 class Insert(nn.Module):
-    """Eq. 3: states [R, h] below the top layers -> stream rows [R, G, h]. StreamFused.insert, without its model."""
+    """Eq. 3: states [R, h] below the top layers -> stream rows [R, G, h]. StreamFused.insert, without its model.
 
-    def __init__(self, model: StreamFused) -> None:
+    `known` [R, h] are the embedding rows of the tokens after, for streams that are told them.
+    """
+
+    def __init__(self, form: Form, model: StreamFused) -> None:
         super().__init__()
         config = model.streams_config
         self.num_streams = config.num_streams
         self.eta = TurnedLowRank(model.eta) if config.eta_rank else None
+        self.next_token = form.low_rank(model.next_token) if config.next_token_rank else None
         self.names = None if config.value_rotation else nn.Parameter(model.stream_embeddings.detach(), False)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, known: Tensor | None = None) -> Tensor:
         start = hidden if self.eta is None else hidden + self.eta(hidden)
+        if self.next_token is not None and known is not None:
+            start = start + self.next_token(known)
         rows = start.unsqueeze(1)
         return rows.expand(-1, self.num_streams, -1) if self.names is None else rows + self.names
 
@@ -149,7 +142,7 @@ class Weights(nn.Module):
         if config.heads:
             self.insert, self.stream_head = head_rows(form, model), head_each(form, model, shapes.top_k)
         elif config.num_streams:
-            self.insert = Insert(model)
+            self.insert = Insert(form, model)
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
         self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)

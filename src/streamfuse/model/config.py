@@ -23,6 +23,7 @@ _ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, 
 WIDENS = (
     "num_streams",
     "eta_rank",
+    "next_token_rank",
     "adapter_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
@@ -252,6 +253,8 @@ class StreamConfig:
         num_streams: gamma, streams per token.
         num_msa_layers: Ns, top layers that carry streams.
         eta_rank: rank of f_eta (eq. 3), the identity plus a low-rank map; 0 is the identity alone.
+        next_token_rank: rank of the map that tells streams the token t + 1, which a pass of streams alone knows; 0: not
+            told (the paper).
         value_rotation: radians per stream distance; 0 uses identifier embeddings instead (the paper's default).
         adapter_rank: rank of the row-masked low-rank adapters of stream rows; 0 has none.
         adapter_alpha: scale of the adapters is adapter_alpha / adapter_rank.
@@ -271,6 +274,7 @@ class StreamConfig:
     num_streams: int = 4
     num_msa_layers: int = 8
     eta_rank: int = 0
+    next_token_rank: int = 0
     value_rotation: float = 0.0
     adapter_rank: int = 12
     adapter_alpha: float = 24.0
@@ -299,7 +303,8 @@ class StreamConfig:
             self._check_heads()
         elif self.num_msa_layers < 1:
             raise ValueError(f"num_msa_layers must be at least 1, not {self.num_msa_layers}")
-        for name in ("eta_rank", "adapter_rank", "parent_rank", "pruner_rank", "stream_vocab_size", "base_rank"):
+        ranks = ("eta_rank", "next_token_rank", "adapter_rank", "parent_rank", "pruner_rank", "base_rank")
+        for name in (*ranks, "stream_vocab_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, it is {getattr(self, name)}")
         if bool(self.base_rank) != bool(self.base_layers) or self.base_layers < 0:
@@ -311,7 +316,8 @@ class StreamConfig:
     def _check_heads(self) -> None:
         if self.heads not in HEADS:
             raise ValueError(f"heads must be one of {', '.join(HEADS)}, or empty for streams, not {self.heads!r}")
-        for name in ("num_msa_layers", "eta_rank", "value_rotation", "adapter_rank", "pruner_rank", "base_rank"):
+        ranks = ("eta_rank", "next_token_rank", "adapter_rank", "pruner_rank", "base_rank")
+        for name in ("num_msa_layers", *ranks, "value_rotation"):
             if getattr(self, name):
                 raise ValueError(f"{name} must be 0 with heads, which begin after the last layer")
         if self.head_size < (1 if self.heads == BLOCKWISE else 0):

@@ -24,6 +24,10 @@ from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
 
 
+# Rows of an embedding table are an order of magnitude smaller than hidden states: this brings both to one scale.
+_NEXT_TOKEN_SCALE = 8.0
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """Texts one after another in one row, none of which sees another: (tokens, tokens that carry streams) of each.
@@ -86,6 +90,7 @@ class StreamFused(nn.Module):
     base_adapters: nn.ModuleList  # of StreamAdapters, one per layer of the top base_layers; absent where base_rank is 0
     adapters: nn.ModuleList  # of StreamAdapters, one per top layer; absent where adapter_rank is 0
     eta: LowRank  # absent where eta_rank is 0
+    next_token: LowRank  # absent where next_token_rank is 0
     parent: ParentTerm  # absent where parent_rank is 0
     pruner: Pruner  # absent where pruner_rank is 0
     heads: MedusaHeads | BlockwiseHeads  # those of a rival method in the place of streams; absent where there are none
@@ -104,6 +109,9 @@ class StreamFused(nn.Module):
             self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
         if config.eta_rank:
             self.eta = LowRank(h, h, config.eta_rank)
+        if config.next_token_rank:
+            self.next_token = LowRank(h, h, config.next_token_rank)
+            self.next_token.down.data *= _NEXT_TOKEN_SCALE
         if config.base_rank:
             self.base_adapters = nn.ModuleList(
                 StreamAdapters.of(block, config.base_rank, config.base_alpha)
@@ -247,11 +255,16 @@ class StreamFused(nn.Module):
         states: Tensor = self.base.norm(self.run_main(frozen, first, last, segments))
         return states
 
-    def insert(self, hidden: Tensor) -> Tensor:
-        """Eq. 3, or the heads: main rows [..., h] below the top layers -> stream rows [..., num_streams, h]."""
+    def insert(self, hidden: Tensor, known: Tensor | None = None) -> Tensor:
+        """Eq. 3, or the heads: main rows [..., h] below the top layers -> stream rows [..., num_streams, h].
+
+        `known` are the embedding rows [..., h] of the tokens after those rows, where the streams are told them.
+        """
         if self.streams_config.heads:
             return self.heads(hidden, self.base.norm(hidden))
         start = hidden + self.eta(hidden) if self.streams_config.eta_rank else hidden
+        if known is not None and self.streams_config.next_token_rank:
+            start = start + self.next_token(known)
         start = start.unsqueeze(-2).expand(*start.shape[:-1], self.streams_config.num_streams, start.shape[-1])
         return start if self.streams_config.value_rotation else start + self.stream_embeddings.to(start.dtype)
 
@@ -287,7 +300,9 @@ class StreamFused(nn.Module):
             logits = logits.index_add(0, which, cast("MedusaHeads", self.heads).added_scores(states[which], j))
         return logits
 
-    def stream_states(self, frozen: Tensor, at: Tensor, segments: Segments | None = None) -> StreamStates:
+    def stream_states(
+        self, frozen: Tensor, at: Tensor, segments: Segments | None = None, known: Tensor | None = None
+    ) -> StreamStates:
         """Final states of streams and of main rows, for training and measuring.
 
         Gradients reach the main rows in shared mode only.
@@ -296,6 +311,7 @@ class StreamFused(nn.Module):
             frozen: hidden states [B, T, h] after `num_frozen_layers` layers (`frozen_states`).
             at: places [B, P] of the tokens that carry streams.
             segments: the texts that lie one after another in each row, `at` ascending; None: one text.
+            known: the tokens [B, P] after those at `at`, which a deferred pass of streams knows; None: not told.
         """
         base, config = self.base, self.streams_config
         batch, length, _ = frozen.shape
@@ -309,7 +325,7 @@ class StreamFused(nn.Module):
         main_gradients = self.tunes_base and torch.is_grad_enabled()
         with torch.set_grad_enabled(main_gradients):
             below = main = self.run_main(frozen, self.num_frozen_layers, self.num_lower_layers, segments)
-        streams = self.insert(below[rows, at])
+        streams = self.insert(below[rows, at], None if known is None else base.embed_tokens(known))
         for i, block in enumerate(self.top_blocks, self.num_lower_layers):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):

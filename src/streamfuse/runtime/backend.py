@@ -19,6 +19,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 PREFILL = "prefill"
 DECODE = "decode"
 STREAMS = "streams"  # the second, short pass of the deferred schedule
+NEXT_TOKEN = "next_token"  # its input where streams are told the token after their node
 
 
 class BackendError(ValueError):
@@ -150,10 +151,11 @@ class Backend(Protocol):
         """
         ...
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         """Streams of one survivor of the last pass, all rows up to which are committed: the deferred schedule.
 
-        `index` is its place among the survivors. In the answer only stream_ids [1, G, k] and stream_log_probs have
+        `index` is its place among the survivors, `next_token` what the model chose after it, for streams that are told
+        it. In the answer only stream_ids [1, G, k] and stream_log_probs have
         meaning. Raises BackendError where the spec does not say `deferred`.
         """
         ...

@@ -52,7 +52,7 @@ class Results(ctypes.Structure):
 RUN = ctypes.CFUNCTYPE(
     ctypes.c_int, c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(Results)
 )
-STREAMS_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int32, POINTER(Results))
+STREAMS_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int32, c_int64, POINTER(Results))
 COMMIT = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, POINTER(c_int32), c_int32)
 TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64)
 ERROR = ctypes.CFUNCTYPE(c_void_p, c_void_p)

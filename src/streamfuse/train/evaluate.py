@@ -122,7 +122,8 @@ def proposals(
             frozen = model.frozen_states(torch.tensor([text], device=device))
         else:
             frozen = cached[i][None].to(device, model.base.lm_head.weight.dtype)
-        states = model.stream_states(frozen, torch.arange(first - 1, len(text) - 1, device=device)[None])
+        at = torch.arange(first - 1, len(text) - 1, device=device)[None]
+        states = model.stream_states(frozen, at, known=torch.tensor([text[first:]], device=device))
         rows = states.streams[0].float()
         stream = torch.arange(rows.shape[1], device=device).repeat(len(rows))
         logits = model.stream_logits(rows.flatten(0, 1), stream, head).view(*rows.shape[:2], -1)

@@ -214,7 +214,8 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
         is_tuned = name.startswith("base_adapters.")
         frozen = name.startswith("base.") or (config.mode == "lossless" and is_tuned)
         parameter.requires_grad_(not (frozen or (config.mode == "base" and not is_tuned)))
-    if config.mode != "base" and not model.streams_config.heads:  # those are compared as they were published
+    # Heads are compared as they were published; a table that an adapter brings may know more text than these examples.
+    if config.mode != "base" and not (model.streams_config.heads or model.ngrams):
         model.ngrams = count_ngrams(examples, base.config.vocab_size)
     return model
 

@@ -99,7 +99,7 @@ class NGramObjective(nn.Module):
         }
         total: Tensor | float = 0.0
         if self.alpha_streams:
-            states = self.model.stream_states(packed[0], at[None], packed[1])
+            states = self.model.stream_states(packed[0], at[None], packed[1], ids[at + 1][None])
             main = states.main[0]
             loss, out["streams"] = self._stream_loss(ids, at, left, states)
             total = total + self.alpha_streams * loss

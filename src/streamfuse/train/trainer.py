@@ -16,6 +16,7 @@ from .data import Example, StreamDataset
 from .evaluate import replay
 from .objective import NGramObjective
 
+_MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # what acts on rows
 EVALUATION_WIDTHS = (8, 16, 64)  # nodes, the root counted; the ratio of the second is the headline
 
 
@@ -68,9 +69,7 @@ class StreamTrainer(Trainer):
             fast: list[nn.Parameter] = []
             for name, parameter in self.model.model.named_parameters():
                 if parameter.requires_grad:
-                    (slow if name.startswith(("adapters.", "base_adapters.", "eta.", "heads.")) else fast).append(
-                        parameter
-                    )
+                    (slow if name.startswith(_MATRICES) else fast).append(parameter)
             rates = ((slow, self.args.learning_rate), (fast, self.embedding_learning_rate))
             groups = [{"params": parameters, "lr": rate} for parameters, rate in rates if parameters]
             self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99))

@@ -10,8 +10,9 @@ public protocol Backend: AnyObject {
     _ method: String, ids: UnsafeBufferPointer<Int64>, positions: UnsafeBufferPointer<Int64>,
     ancestors: UnsafeBufferPointer<UInt8>, wantLogits: Bool
   ) throws -> sf_results
-  /// Streams of one survivor of the last run, by its place among them, after its rows were committed.
-  func streams(survivor: Int) throws -> sf_results
+  /// Streams of one survivor of the last run, by its place among them, after its rows were committed. `nextToken` is
+  /// what the model chose after it, for streams that are told it.
+  func streams(survivor: Int, nextToken: Int64) throws -> sf_results
   /// Copies keys and values of these rows of the last run to the end of the cache, in this order; all or nothing.
   func commit(rows: UnsafeBufferPointer<Int32>) throws
   /// Forgets cache positions from `length` on.
@@ -27,7 +28,7 @@ public protocol Backend: AnyObject {
 /// What an engine need not have.
 extension Backend {
   /// Refuses: the schedule is not deferred.
-  public func streams(survivor: Int) throws -> sf_results {
+  public func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     throw StreamFuseError(.execution, "this engine computes no streams by themselves")
   }
   /// Rows cannot be saved; a restored session reads its tokens again.
@@ -68,8 +69,8 @@ public struct EngineTable {
           ancestors: .init(start: ancestors, count: rows * rows), wantLogits: wantLogits != 0)
       }
     }
-    table.streams = { context, survivor, out in
-      Callee.of(context).calls { out!.pointee = try $0.streams(survivor: Int(survivor)) }
+    table.streams = { context, survivor, nextToken, out in
+      Callee.of(context).calls { out!.pointee = try $0.streams(survivor: Int(survivor), nextToken: nextToken) }
     }
     table.commit = { context, rows, n in
       Callee.of(context).calls { try $0.commit(rows: .init(start: rows, count: Int(n))) }

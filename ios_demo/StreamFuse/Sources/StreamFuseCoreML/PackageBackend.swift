@@ -72,7 +72,7 @@ final class PackageBackend: Backend {
   }
 
   /// Streams of one survivor of the last pass.
-  func streams(survivor: Int) throws -> sf_results {
+  func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     guard let hidden = outputs["hidden"], (0..<places.count).contains(survivor) else {
       throw StreamFuseError(.notKept, "the last pass has no survivor \(survivor) with a hidden state")
     }
@@ -84,6 +84,7 @@ final class PackageBackend: Backend {
     }
     layout.copyRows([survivor], of: hidden, to: own["hidden"]!, at: 0)
     own["position_ids"]!.fill([Int32(length - 1)])
+    own["next_token"]?.fill([Int32(nextToken)])
     layout.writeMask(own["mask"]!, n: depth, sees: { $1 <= $0 }, capacity: spec.capacity, length: length)
     let top = caches.suffix(2 * layout.numTopLayers)
     let found = try runner.predict("streams", own.merging(top.map { ($0.name, $0.tensor) }) { own, _ in own })
@@ -151,6 +152,7 @@ final class PackageBackend: Backend {
       "mask": try runner.makeTensor(layout.floats, layout.maskShape(rows, capacity: spec.capacity)),
     ]
     if method != "streams" { made["input_ids"] = try runner.makeTensor(.int32, [count]) }
+    if method == "streams", layout.nextToken { made["next_token"] = try runner.makeTensor(.int32, [1]) }
     inputs[method] = made
     return made
   }

@@ -32,6 +32,8 @@ public struct PackageLayout: Sendable, Equatable {
   public let floats: ElementType
   /// The functions that it has.
   public let methods: [String]
+  /// Whether `streams` takes the token after its node.
+  public let nextToken: Bool
   /// Where it was exported to run.
   public let computeUnits: ComputeUnits
 
@@ -57,6 +59,7 @@ public struct PackageLayout: Sendable, Equatable {
     channelsFirst = try said("layout") { ["plain": false, "ane": true][$0] }
     floats = try said("dtype") { ["float16": .float16, "float32": .float32][$0] }
     methods = try said("methods") { try? JSONDecoder().decode([String].self, from: Data($0.utf8)) }
+    nextToken = metadata["streamfuse.next_token"] == "true"  // older packages do not say
     computeUnits = try said("compute_units") { ComputeUnits(rawValue: $0) }
     guard numLayers > 0, kvHeads > 0, headDim > 0, (0...numLayers).contains(numTopLayers) else {
       throw StreamFuseError(.badProgram, "the package's metadata has sizes that no model has")

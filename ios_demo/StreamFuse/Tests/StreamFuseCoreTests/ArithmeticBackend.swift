@@ -57,7 +57,7 @@ final class ArithmeticBackend: Backend {
   }
 
   /// Streams of one survivor.
-  func streams(survivor: Int) throws -> sf_results {
+  func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     guard let path = paths[survivors[survivor]], path == cache else {
       throw StreamFuseError(.notKept, "deferred streams are those of the last committed node")
     }

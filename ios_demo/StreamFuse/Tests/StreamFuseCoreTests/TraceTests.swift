@@ -180,7 +180,9 @@ private final class Switched: Backend {
   ) throws -> sf_results {
     try model.run(method, ids: ids, positions: positions, ancestors: ancestors, wantLogits: wantLogits)
   }
-  func streams(survivor: Int) throws -> sf_results { try model.streams(survivor: survivor) }
+  func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
+    try model.streams(survivor: survivor, nextToken: nextToken)
+  }
   func commit(rows: UnsafeBufferPointer<Int32>) throws { try model.commit(rows: rows) }
   func truncate(to length: Int) throws { try model.truncate(to: length) }
 }

@@ -31,6 +31,7 @@ DESCRIPTIONS = {
     "key_cache": "keys of this layer, after rotary embedding; the host writes accepted rows into it",
     "value_cache": "values of this layer; the host writes accepted rows into it",
     "hidden": "state below the top layers, of each surviving node (output) or of the last accepted one (input)",
+    "next_token": "the token after the node of the hidden state, which its streams are told",
     "logits": "scores of the next token per surviving node, over the vocabulary or one chunk of it",
     "best": "most probable next token of each surviving node",
     "kept": "rows that survive the pruner, padding last",
@@ -119,6 +120,7 @@ class CoreMLTarget(Target):
             "eos_token_ids": spec.eos_token_ids,
             **{key: model[key] for key in ("vocab_size", "num_layers", "num_kv_heads", "head_dim")},
             **{key: speculation[key] for key in ("num_streams", "top_k", "num_msa_layers")},
+            "next_token": bool(self.model.streams_config.next_token_rank),
         }
         return {
             "author": "streamfuse",

@@ -30,10 +30,10 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from streamfuse.emulator import CoreMLEmulator
-from streamfuse.runtime.backend import Backend
+from streamfuse.runtime.backend import STREAMS, Backend
 
 from ..coreml.passes import DELEGATE, quiet
-from ..graphs import STREAMS, Method, Streams, Verify
+from ..graphs import Method, Streams, Verify
 from ..selftest import FLOORS
 from . import stock
 from .delegate import DelegateTarget, Form

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.runtime.backend import Backend
-from streamfuse.runtime.backends.reference import ReferenceBackend
 
 from ..integers import Integers, to_integers
 from ..plan import PARTS, ExportPlan, Part, PartScheme
+from ..reference import reference_backend
 from . import stock
 from .target import PteTarget
 
@@ -62,8 +62,7 @@ class DelegateTarget(PteTarget):
 
     def run_by(self, methods: Mapping[str, Callable[..., tuple[Tensor, ...]]]) -> Backend:
         """A backend over what runs the methods here, in the place of the device's engine."""
-        config, top = self.model.base.config, self.model.streams_config.num_msa_layers
-        return ReferenceBackend(methods, self.spec, config.num_layers, top, config.num_kv_heads, config.head_dim)
+        return reference_backend(methods, self.model, self.spec)
 
 
 class Grouped(nn.Module):

@@ -23,6 +23,7 @@ _DESCRIPTIONS = {
     "ancestors": "ancestors[i, j]: row i attends to row j; every row to itself, a padding row to none",
     "cache_length": "number of valid positions in the caches",
     "hidden": "states below the top layers: of all kept nodes as an output, of the last accepted one as an input",
+    "next_token": "the token after the node of the hidden state, which its streams are told",
     "logits": "of the next token, per kept row",
     "best": "the most probable next token per kept row, the smaller id of equal ones",
     "kept": "rows that survived the pruner; padding last",

@@ -106,7 +106,7 @@ void Sequence::read_survivors(const GraphMethod& method, int n) {
     throw Failure(SF_EXECUTION, "method " + signature.name + " did not keep its root");
 }
 
-void Sequence::streams(int index) {
+void Sequence::streams(int index, int64_t next_token) {
   const auto found = methods_.find(kStreams);
   if (found == methods_.end()) bad_argument("this program has no method streams");
   if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "there is no run whose node could have streams");
@@ -122,6 +122,11 @@ void Sequence::streams(int index) {
               hidden * sizeof(float));
   *method.input<int64_t>(1) = length_ - 1;
   *method.input<int64_t>(2) = length_;
+  if (method.signature().takes_next_token) {
+    if (next_token < 0 || next_token >= program_->shapes().vocab_size)
+      bad_argument("token " + std::to_string(next_token) + " is none of the model's");
+    *method.input<int64_t>(3) = next_token;
+  }
   const TeamPass pass(program_->threads());
   streamed_ = nullptr;
   method.execute();

@@ -23,7 +23,7 @@ class Sequence {
   // See streamfuse_engine.h; all throw Failure.
   void run(const std::string& method, int n, const int64_t* ids, const int64_t* positions, const uint8_t* ancestors,
            bool want_logits);
-  void streams(int index);
+  void streams(int index, int64_t next_token);
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);

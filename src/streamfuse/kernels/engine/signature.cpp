@@ -14,7 +14,7 @@ using executorch::runtime::Result;
 using executorch::runtime::TensorInfo;
 
 constexpr size_t kPassInputs = 5;     // input_ids, position_ids, ancestors, cache_length, want_logits
-constexpr size_t kStreamsInputs = 3;  // hidden, position_ids, cache_length
+constexpr size_t kStreamsInputs = 3;  // hidden, position_ids, cache_length; next_token where streams are told it
 
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -134,12 +134,13 @@ void read_pass(Signature& s, Shapes& shapes) {
 
 void read_streams(Signature& s, Shapes& shapes) {
   s.rows = s.keep = 1;
-  check_inputs(
-      s,
-      {{"hidden", {ScalarType::Float, {1, s.inputs[0].shape.size() == 2 ? s.inputs[0].shape[1] : 0}, 0, false}},
-       {"position_ids", {ScalarType::Long, {1}, 0, false}},
-       {"cache_length", {ScalarType::Long, {1}, 0, false}}},
-      shapes);
+  const int64_t hidden = s.inputs[0].shape.size() == 2 ? s.inputs[0].shape[1] : 0;
+  std::vector<std::pair<const char*, TensorFacts>> wanted = {
+      {"hidden", {ScalarType::Float, {1, hidden}, 0, false}},
+      {"position_ids", {ScalarType::Long, {1}, 0, false}},
+      {"cache_length", {ScalarType::Long, {1}, 0, false}}};
+  if (s.takes_next_token) wanted.push_back({"next_token", {ScalarType::Long, {1}, 0, false}});
+  check_inputs(s, wanted, shapes);
   agree(s.name, "the hidden size", shapes.hidden_size, s.inputs[0].shape[1]);
   Outputs outputs(s);
   take_streams(s, outputs, shapes);
@@ -173,6 +174,8 @@ Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes
   for (size_t i = 0; i < meta.num_outputs(); ++i)
     s.outputs.push_back(facts_of(name, "output " + std::to_string(i), meta.output_tensor_meta(i)));
   s.first_cache = s.is_streams() ? kStreamsInputs : kPassInputs;
+  if (s.is_streams() && s.inputs.size() > kStreamsInputs) s.takes_next_token = s.inputs[kStreamsInputs].shape.size() == 1;
+  s.first_cache += s.takes_next_token;
   const size_t all = static_cast<size_t>(2 * shapes.layers);
   if (s.inputs.size() < s.first_cache || s.inputs.size() - s.first_cache > all ||
       (s.inputs.size() - s.first_cache) % 2 != 0)

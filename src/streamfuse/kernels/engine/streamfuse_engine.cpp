@@ -81,9 +81,9 @@ int run(void* context, const char* method, int32_t n, const int64_t* ids, const 
   });
 }
 
-int streams(void* context, int32_t survivor, sf_results* out) {
+int streams(void* context, int32_t survivor, int64_t next_token, sf_results* out) {
   return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) {
-    sequence.streams(survivor);
+    sequence.streams(survivor, next_token);
     *out = sequence.results();
   });
 }
@@ -225,8 +225,8 @@ int sf_engine_run(sf_engine* handle, const char* method, int n, const int64_t* i
   });
 }
 
-int sf_engine_streams(sf_engine* handle, int index) {
-  return locked(handle, [&](Sequence& sequence) { sequence.streams(index); });
+int sf_engine_streams(sf_engine* handle, int index, int64_t next_token) {
+  return locked(handle, [&](Sequence& sequence) { sequence.streams(index, next_token); });
 }
 
 int sf_engine_read(sf_engine* handle, sf_results* out) {

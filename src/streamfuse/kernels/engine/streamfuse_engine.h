@@ -60,8 +60,9 @@ SF_EXPORT int sf_engine_run(sf_engine*, const char* method, int n, const int64_t
                             const int64_t* position_ids, const uint8_t* ancestors, int want_logits);
 
 /* The deferred schedule: streams of one survivor of the last pass, `index` among its survivors, all rows up to which
- * are committed. Its stream_ids and stream_log_probs take the place of the pass's own. */
-SF_EXPORT int sf_engine_streams(sf_engine*, int index);
+ * are committed; next_token is what the model chose after it, which programs take whose streams are told it. Its
+ * stream_ids and stream_log_probs take the place of the pass's own. */
+SF_EXPORT int sf_engine_streams(sf_engine*, int index, int64_t next_token);
 
 /* Where the results of the last run lie. Those of one method lie at the same place each time, until
  * sf_engine_profile. */

@@ -233,7 +233,7 @@ void wrong_commits_and_lengths_are_refused(const Program& program) {
   check(sf_engine_commit(session, &first, 1), session);
   check(sf_engine_truncate(session, 0), session);
   expect_failure(sf_engine_read(session, nullptr), SF_BAD_ARGUMENT, session, "no place for the results");
-  expect_failure(sf_engine_streams(session, 99), SF_BAD_ARGUMENT, session, "streams of a node that did not survive");
+  expect_failure(sf_engine_streams(session, 99, 0), SF_BAD_ARGUMENT, session, "streams of a node that did not survive");
 }
 
 void a_full_context_is_refused_and_can_be_cut(const Program& program) {

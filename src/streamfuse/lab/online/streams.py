@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.export.executorch import native
+from streamfuse.export.schemes import Schemes
 from streamfuse.export.weights import Insert
 from streamfuse.lab.online.notes import Noted
 from streamfuse.model.streams import StreamAdapters, StreamFused
@@ -65,7 +66,7 @@ class StreamsStudent:
         slots = self._slots[torch.from_numpy(one.ids)[rows[known]]]  # [n, 32]
         probs = torch.from_numpy(one.probs)[rows[known]] * (slots >= 0)
         probs = probs / probs.sum(1, keepdim=True).clamp(min=1e-9)
-        states = self._model.stream_states(self._states(one), at[None]).streams[0][known]
+        states = self._model.stream_states(self._states(one), at[None], known=tokens[at + 1][None]).streams[0][known]
         plain = self._model.stream_logits(states, stream, self._head).float()
         scores = [plain]
         if self._right is not None:
@@ -77,7 +78,7 @@ class StreamsStudent:
 
     def packed(self) -> Mapping[str, Tensor]:
         """Its insertion of streams and its adapters, as an export for the kernels holds them."""
-        parts: dict[str, nn.Module] = {"insert": Insert(self._model)}
+        parts: dict[str, nn.Module] = {"insert": Insert(native.Form(Schemes()), self._model)}
         for layer, own in enumerate(self._model.adapters):
             adapters = cast("StreamAdapters", own)
             for part, adapter in enumerate((native.opening_adapter(adapters), *native.closing_adapters(adapters))):

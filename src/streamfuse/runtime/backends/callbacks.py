@@ -93,8 +93,8 @@ class _Callbacks:
         )
         self._fill(out.contents, output)
 
-    def _streams(self, survivor: int, out: Any) -> None:
-        self._fill(out.contents, self._engine.streams(survivor))
+    def _streams(self, survivor: int, next_token: int, out: Any) -> None:
+        self._fill(out.contents, self._engine.streams(survivor, next_token))
 
     def _fill(self, results: Any, output: PassOutput) -> None:
         self._held.clear()

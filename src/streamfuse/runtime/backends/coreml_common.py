@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from streamfuse.runtime.backend import (
     DECODE,
+    NEXT_TOKEN,
     PREFILL,
     STREAMS,
     BackendError,
@@ -51,6 +52,7 @@ class CacheLayout:
     kv_heads: int
     head_dim: int
     channels_first: bool = False
+    next_token: bool = False  # whether `streams` takes it
     dtype: type[Any] = np.float16
 
     @property
@@ -129,7 +131,7 @@ class CoreMLBackend(HostBackend):
             logits, best, kept[:real], stream_ids, np.asarray(outputs["stream_log_probs"], np.float32)[:real]
         )
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         self._check_survivor(index, self._hidden is not None)
         assert self._hidden is not None
         own = np.tri(self.spec.num_streams, dtype=np.bool_)
@@ -139,6 +141,7 @@ class CoreMLBackend(HostBackend):
                 "hidden": np.take(self._hidden, [index], self._layout.row_axis),
                 "position_ids": np.array([self._length - 1], np.int32),
                 "mask": self._layout.mask(own, self.spec.capacity, self._length),
+                **({NEXT_TOKEN: np.array([next_token], np.int32)} if self._layout.next_token else {}),
                 **dict(list(self._caches.items())[self._lower :]),
             },
         )

@@ -159,9 +159,9 @@ class ExecuTorchBackend:
             self._call("sf_engine_read", ctypes.byref(self._results))
             return self._output(method, want_logits)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         with self._lock, self._handle:
-            self._call("sf_engine_streams", index)
+            self._call("sf_engine_streams", index, next_token)
             self._call("sf_engine_read", ctypes.byref(self._results))
             return PassOutput(None, _NOBODY, _NOBODY, *self._stream_outputs())
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from streamfuse.runtime.backend import (
     DECODE,
+    NEXT_TOKEN,
     PREFILL,
     STREAMS,
     BackendError,
@@ -183,12 +184,14 @@ class OnnxBackend(HostBackend):
         carried = [bound.arrays[name][:real] for name in ("stream_ids", "stream_log_probs") if name in bound.arrays]
         return PassOutput(logits, best[:real], kept[:real], *carried)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         self._check_survivor(index, self._last is not None and "hidden" in self._last.arrays)
         assert self._last is not None
         bound = self._pass(STREAMS)
         bound.arrays["hidden"][0] = self._last.arrays["hidden"][index]
         bound.arrays["position_ids"][0], bound.arrays["cache_length"][0] = self._length - 1, self._length
+        if NEXT_TOKEN in bound.arrays:
+            bound.arrays[NEXT_TOKEN][0] = next_token
         bound.run()
         return PassOutput(None, _NOBODY, _NOBODY, bound.arrays["stream_ids"], bound.arrays["stream_log_probs"])
 

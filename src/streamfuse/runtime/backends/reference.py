@@ -29,7 +29,10 @@ Method = Callable[..., tuple[Any, ...]]
 
 
 class ReferenceBackend(HostBackend):
-    """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order."""
+    """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order.
+
+    `next_token` says that `streams` takes it.
+    """
 
     def __init__(
         self,
@@ -39,13 +42,14 @@ class ReferenceBackend(HostBackend):
         num_msa_layers: int,
         kv_heads: int,
         head_dim: int,
+        next_token: bool = False,
     ) -> None:
         needed = (*spec.methods, *([STREAMS] if spec.deferred else []))
         missing = [name for name in needed if name not in methods]
         if missing:
             raise BackendError(f"the model lacks the methods {', '.join(missing)}")
         super().__init__(spec)
-        self._methods = dict(methods)
+        self._methods, self._next_token = dict(methods), next_token
         self._num_lower = num_layers - num_msa_layers
         shape = (spec.capacity, kv_heads, head_dim)
         self._caches = [torch.zeros(shape) for _ in range(2 * num_layers)]
@@ -93,7 +97,7 @@ class ReferenceBackend(HostBackend):
         self._keep(outputs[3 + len(streams) :])
         return PassOutput(logits[:real], best[:real], kept[:real], *streams)
 
-    def streams(self, index: int) -> PassOutput:
+    def streams(self, index: int, next_token: int) -> PassOutput:
         self._check_survivor(index, self._hidden is not None)
         assert self._hidden is not None
         with torch.inference_mode():
@@ -101,6 +105,7 @@ class ReferenceBackend(HostBackend):
                 self._hidden[index : index + 1],
                 torch.tensor([self._length - 1]),
                 torch.tensor([self._length], dtype=torch.int64),
+                *([torch.tensor([next_token])] if self._next_token else []),
                 *self._caches[2 * self._num_lower :],
             )
         nobody = np.zeros(0, np.int64)

@@ -122,7 +122,7 @@ class Loop:
             self.drafter.learn(output, walk.last)
             carried = output.carries_streams(walk.last)
             if width > 1 and spec.deferred and not carried and reason is None and delivered == len(walk.tokens):
-                self.drafter.learn(backend.streams(walk.last), 0)
+                self.drafter.learn(backend.streams(walk.last, tokens[-1]), 0)
         counts.finish_reason = reason or "stopped"
 
     def _draft(self, width: int, room: int) -> tuple[str, Tree]:
