@@ -27,12 +27,14 @@ def batch_of(model: StreamFused, folder: Path) -> dict[str, torch.Tensor]:
     return collate([dataset[i] for i in range(len(EXAMPLES))])
 
 
-@pytest.mark.parametrize("parent_rank", [0, 4])
-def test_the_loss_per_token_is_what_a_slow_sum_gives(parent_rank: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("parent_rank", "told", "decay"), [(0, 0, 1.0), (4, 0, 0.5), (4, 2, 1.0)])
+def test_the_loss_per_token_is_what_a_slow_sum_gives(parent_rank: int, told: int, decay: float, tmp_path: Path) -> None:
     vocab = torch.tensor([1, 2, 3, 5, 8])
-    model = tiny.fused(tiny.base(), vocab, parent_rank=parent_rank, pruner_rank=0)
+    model = tiny.fused(tiny.base(), vocab, parent_rank=parent_rank, pruner_rank=0, next_token_rank=told)
     batch = batch_of(model, tmp_path)
-    packed = model.stream_states(batch["frozen"][None], batch["at"][None], Segments(batch["segments"])).streams[0]
+    after = torch.cat([torch.tensor(example.input_ids[example.start :]) for example in EXAMPLES])
+    segments = Segments(batch["segments"])
+    packed = model.stream_states(batch["frozen"][None], batch["at"][None], segments, known=after[None]).streams[0]
     states = packed.split([carrying for _, carrying in batch["segments"]])
     losses = []
     for b, example in enumerate(EXAMPLES):
@@ -48,8 +50,8 @@ def test_the_loss_per_token_is_what_a_slow_sum_gives(parent_rank: int, tmp_path:
                     left = model.parent.left_rows(model.base.embed_tokens.weight[text[t + j]][None])[0]
                     term = (left * model.parent.gate[j - 1]) @ model.parent.right_rows(model.head_rows()).T
                     loss = 0.5 * loss + 0.5 * F.cross_entropy(plain + term, target)
-                losses.append(loss)
-    out = NGramObjective(model, alpha_streams=0.2)(**batch)
+                losses.append(loss * decay ** (j - 1))
+    out = NGramObjective(model, alpha_streams=0.2, stream_decay=decay)(**batch)
     tokens = sum(len(example.input_ids) - example.start for example in EXAMPLES)
     assert int(out["tokens"]) == tokens
     torch.testing.assert_close(out["loss"], 0.2 * torch.stack(losses).sum() / tokens, atol=1e-5, rtol=1e-5)

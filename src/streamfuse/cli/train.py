@@ -86,6 +86,9 @@ def train(
     ] = 1e-2,
     alpha_main: Annotated[float, typer.Option(help="Weight of the next-token loss; not in lossless mode.")] = 1.0,
     alpha_streams: Annotated[float, typer.Option(help="Weight of each stream's loss; not in base mode.")] = 0.3,
+    stream_decay: Annotated[
+        float, typer.Option(help="Weight of each stream's loss over that of the one before, at most 1.")
+    ] = 1.0,
     soft_targets: Annotated[
         float, typer.Option(help="Part of a stream's target that is the base's own distribution, 0 to 1.")
     ] = 0.0,
@@ -213,7 +216,8 @@ def train(
     said = {name: value for name, value in streams.items() if value is not None}
     settings = {
         "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
-        "alpha_main": alpha_main, "alpha_streams": alpha_streams, "soft_targets": soft_targets,
+        "alpha_main": alpha_main, "alpha_streams": alpha_streams, "stream_decay": stream_decay,
+        "soft_targets": soft_targets,
         "epochs": epochs, "max_steps": max_steps, "batch_size": batch_size, "learning_rate": learning_rate,
         "embedding_learning_rate": embedding_learning_rate,
         "max_tokens": max_tokens, "limit": limit, "valid": valid, "held_out": held_out, "log_every": log_every,

@@ -44,6 +44,7 @@ class TrainConfig:
         alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
         learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
         embedding_learning_rate: the same of stream embeddings, parent term and pruner.
+        stream_decay: each stream's weight over that of the one before, above 0 and at most 1; 1 is the paper's.
         soft_targets: part of a stream's target that is the base's own distribution of the token, from 0 to 1; the rest
             is the token that the text has.
         epochs: passes over the data; max_steps, where positive, is used instead.
@@ -86,6 +87,7 @@ class TrainConfig:
     base_adapter: Path | None = None
     task: str = "chat"
     dtype: str = "auto"
+    stream_decay: float = 1.0
     soft_targets: float = 0.0
     widen: Mapping[str, int] = field(default_factory=dict)
 
@@ -108,6 +110,8 @@ class TrainConfig:
         for name in ("epochs", "learning_rate", "embedding_learning_rate", "alpha_main", "alpha_streams"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a positive number, it is {getattr(self, name)}")
+        if not 0 < self.stream_decay <= 1:
+            raise ValueError(f"stream_decay must be above 0 and at most 1, it is {self.stream_decay}")
         if not 0 <= self.soft_targets <= 1:
             raise ValueError(f"soft_targets must be from 0 to 1, it is {self.soft_targets}")
         for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):

@@ -45,6 +45,7 @@ _FIXED = (
     "streams",
     "alpha_main",
     "alpha_streams",
+    "stream_decay",
     "soft_targets",
     "dtype",
     "batch_size",
@@ -110,6 +111,7 @@ def run(
         0.0 if config.mode == "lossless" else config.alpha_main,
         0.0 if config.mode == "base" else config.alpha_streams,
         config.soft_targets,
+        config.stream_decay,
     )
     facts = {
         "prompts": json.dumps(_short_prompts(held_out)),  # for the exporter's calibration

@@ -1,6 +1,6 @@
 """The n-gram objective (paper, section 3, training), with the parent term and the pruner beside it.
 
-    alpha_main * next-token loss of the main rows + alpha_streams * sum over j of the loss of stream j
+    alpha_main * next-token loss + alpha_streams * sum over j of stream_decay^(j - 1) * loss of stream j
 
 per completion token. In lossless mode alpha_main is 0 and the base is frozen; in shared mode the base's low-rank
 adapters serve main and stream rows. Half of a stream's weight is on its plain logits, so that the graph's top-k stays
@@ -57,14 +57,22 @@ class NGramObjective(nn.Module):
         model: the streams, and in shared mode the base's adapters.
         alpha_main: weight of the next-token loss (alpha_0); 0 leaves it out.
         alpha_streams: weight of each stream's loss (alpha_j); 0 leaves the streams out.
+        stream_decay: each stream's loss weighs so much of the one's before: its token counts where theirs were right.
         soft_targets: part of a stream's target that is the main row's distribution, the rest is the text's token.
     """
 
     slots: Tensor  # int64 [V]: a token's column in the stream vocabulary, -1 outside it
     head: Tensor  # [S, h] in the base's type: head rows of the stream vocabulary
 
+    weight: Tensor  # float32 [G]: of each stream's loss
+
     def __init__(
-        self, model: StreamFused, alpha_main: float = 0.0, alpha_streams: float = 0.3, soft_targets: float = 0.0
+        self,
+        model: StreamFused,
+        alpha_main: float = 0.0,
+        alpha_streams: float = 0.3,
+        soft_targets: float = 0.0,
+        stream_decay: float = 1.0,
     ) -> None:
         super().__init__()
         self.model, self.alpha_main, self.alpha_streams = model, alpha_main, alpha_streams
@@ -72,6 +80,8 @@ class NGramObjective(nn.Module):
         slots = torch.full((model.base.config.vocab_size,), -1)
         slots[model.stream_vocab] = torch.arange(len(model.stream_vocab))
         self.register_buffer("slots", slots, persistent=False)
+        weight = stream_decay ** torch.arange(model.streams_config.num_streams, dtype=torch.float32)
+        self.register_buffer("weight", weight, persistent=False)
         self.register_buffer("head", model.head_rows().detach().clone(), persistent=False)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
@@ -143,11 +153,12 @@ class NGramObjective(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Of a few predictions: summed loss, counts, and what stream 1 proposes [rows of it, <= _NEGATIVES]."""
         plain = self.model.stream_logits(rows, wanted.stream, self.head).float()
-        loss = F.cross_entropy(plain, target, reduction="sum")
+        loss = F.cross_entropy(plain, target, reduction="none")
         logits = plain
         if parents is not None and terms is not None:
             logits = torch.addmm(plain, parents, terms)
-            loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, target, reduction="sum")
+            loss = 0.5 * loss + 0.5 * F.cross_entropy(logits, target, reduction="none")
+        loss = (loss * self.weight[wanted.stream]).sum()
         proposed = plain.detach()[wanted.first].topk(min(_NEGATIVES, plain.shape[1]), dim=-1).indices
         return loss, self._counts(wanted, logits, plain), proposed
 
