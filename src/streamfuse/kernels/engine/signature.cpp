@@ -174,7 +174,8 @@ Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes
   for (size_t i = 0; i < meta.num_outputs(); ++i)
     s.outputs.push_back(facts_of(name, "output " + std::to_string(i), meta.output_tensor_meta(i)));
   s.first_cache = s.is_streams() ? kStreamsInputs : kPassInputs;
-  if (s.is_streams() && s.inputs.size() > kStreamsInputs) s.takes_next_token = s.inputs[kStreamsInputs].shape.size() == 1;
+  if (s.is_streams() && s.inputs.size() > kStreamsInputs)
+    s.takes_next_token = s.inputs[kStreamsInputs].shape.size() == 1;
   s.first_cache += s.takes_next_token;
   const size_t all = static_cast<size_t>(2 * shapes.layers);
   if (s.inputs.size() < s.first_cache || s.inputs.size() - s.first_cache > all ||
