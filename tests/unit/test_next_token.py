@@ -1,4 +1,4 @@
-"""Streams that are told the token after their node: what is exported, what the loop tells them, what is refused."""
+"""Streams that are told the token after their node: what is exported, and what the loop tells them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from export_samples import TEXT, plan_for, prefill, tiny_model, write_checkpoint
 from fakes import ArithmeticBackend, spec
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.engines import engines_of
+from streamfuse.export import facts
 from streamfuse.export.graphs import Weights, build_methods
 from streamfuse.export.pipeline import export_bundle
-from streamfuse.export.plan import PlanError, Quantize, Schedule
-from streamfuse.export.preview import preview
+from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, BackendError, PassOutput
@@ -108,18 +108,16 @@ def test_a_token_that_the_model_does_not_have_is_refused(bundle: Bundle) -> None
             told(backend, backend.spec.vocab_size)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"schedule": Schedule.BOTH}, "schedule must be deferred for this adapter, not both"),
-        ({"schedule": Schedule.DEFERRED, "widths": (1, 4), "default_width": 4}, "widths must not name 1"),
-    ],
-)
-def test_streams_in_the_pass_that_verifies_are_refused(
-    checkpoint: tuple[Path, Path], tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(PlanError, match=words):
-        preview(plan_for(checkpoint, tmp_path / "bundle", **changes))
+def test_a_pass_that_verifies_carries_them_untold(model: StreamFused, checkpoint: tuple[Path, Path]) -> None:
+    plan = plan_for(checkpoint, Path(), schedule=Schedule.BOTH, widths=(1, 4), default_width=4, stream_nodes="all")
+    methods = build_methods(Weights(model, plan.shapes).eval())
+    backend = reference_backend(methods, model, facts.model_spec(model, plan))
+    prefill(backend, TEXT[:9])
+    carried = backend.run("verify_1", np.array(TEXT[9:10]), np.array([9]), ITSELF)
+    frozen = model.frozen_states(torch.tensor([TEXT[:10]]))
+    untold = model.stream_states(frozen, torch.tensor([[9]])).streams[0, 0]
+    expected = torch.log_softmax(untold @ model.head_rows().T, -1).topk(5).values
+    np.testing.assert_allclose(carried.stream_log_probs[0], expected.detach().numpy(), atol=1e-4)
 
 
 class Listener(ArithmeticBackend):

@@ -207,12 +207,9 @@ class ExportPlan:
     def carries_alone(self, streams: StreamConfig) -> bool:
         """Whether streams of these settings can share a pass with the base's rows.
 
-        Not with low-rank products of their own beside a tuned base, nor heads, which have no layers to share, nor where
-        they are told the next token, which is known after the pass.
+        Not with low-rank products of their own beside a tuned base, nor heads, which have no layers to share.
         """
-        if streams.heads or streams.next_token_rank:
-            return False
-        return not (streams.base_rank and streams.adapter_rank) or self.merges(streams)
+        return not streams.heads and (not (streams.base_rank and streams.adapter_rank) or self.merges(streams))
 
     def _refuse_stream_options(self) -> None:
         said = [f.name for f in fields(self) if f.name in STREAM_OPTIONS and getattr(self, f.name) != f.default]

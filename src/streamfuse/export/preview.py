@@ -17,7 +17,7 @@ from streamfuse.text_io import load_tokenizer
 
 from .cost import Cost, export_cost
 from .facts import source_facts
-from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize, Schedule
+from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
 from .plan_file import NO_ADAPTER
 from .schemes import DTYPE_BITS
 from .sizes import PartSize, part_sizes
@@ -130,11 +130,6 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
         raise PlanError(
             "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own; only "
             "--backend kernels with --schedule deferred keeps both"
-        )
-    if streams.next_token_rank and plan.schedule is not Schedule.DEFERRED:
-        raise PlanError(
-            f"--schedule must be deferred for this adapter, not {plan.schedule.value}: its streams are told the next "
-            "token, which is known after the pass that verifies"
         )
     if plan.widths[0] == 1 and not plan.carries_alone(streams):
         raise PlanError(
