@@ -38,8 +38,8 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
             kv_heads=int(said["streamfuse.num_kv_heads"]),
             head_dim=int(said["streamfuse.head_dim"]),
             channels_first=said["streamfuse.layout"] == "ane",
-            next_token=said.get("streamfuse.next_token") == "true",  # older packages do not say
             dtype=np.float16 if said["streamfuse.dtype"] == "float16" else np.float32,
+            next_token=said.get("streamfuse.next_token") == "true",  # older packages do not say
         )
         units = compute_units or said["streamfuse.compute_units"]
     except KeyError as error:

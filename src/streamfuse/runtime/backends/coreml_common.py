@@ -52,8 +52,8 @@ class CacheLayout:
     kv_heads: int
     head_dim: int
     channels_first: bool = False
-    next_token: bool = False  # whether `streams` takes it
     dtype: type[Any] = np.float16
+    next_token: bool = False  # whether `streams` takes it
 
     @property
     def row_axis(self) -> int:
