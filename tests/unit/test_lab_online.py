@@ -35,7 +35,7 @@ from streamfuse.runtime.reference.loop import Loop
 
 BASE = {"num_msa_layers": 1, "adapter_rank": 0, "pruner_rank": 0, "parent_rank": 0, "num_streams": 1,
         "base_rank": 4, "base_layers": 3}  # fmt: skip
-STREAMS = {"eta_rank": 2}
+STREAMS = {"eta_rank": 2, "next_token_rank": 32}
 ONE_WIDTH = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": Schedule.DEFERRED}
 
 

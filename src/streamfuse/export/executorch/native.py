@@ -33,7 +33,7 @@ class Form(layers.Form):
         return Linear(self._pack(linear.weight, part), linear)
 
     def low_rank(self, low_rank: LowRank) -> nn.Module:
-        """Products of packed weights where the rank is whole groups: the stock product takes ten times as long."""
+        """Products of packed weights, as all of the kernels' are, where the rank is whole groups."""
         if len(low_rank.down) % GROUP:
             return layers.TurnedLowRank(low_rank)
         pair = (low_rank.down.detach(), low_rank.up.detach() * low_rank.scale)
