@@ -67,6 +67,20 @@ def replace_file(temporary: Path, path: Path) -> None:
     flush(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """A whole file of UTF-8 text, in one step: whoever reads it meanwhile, or after a stop, has the old one or this."""
+    if path.exists() and not path.is_file():  # a pipe or a terminal
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()  # a link keeps pointing where it did
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        replace_file(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def exchange(one: Path, other: Path) -> bool:
     """Let two names change places in one step. False where the system or its file system cannot."""
     swap = _swap()

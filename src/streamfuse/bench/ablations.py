@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.streams import StreamFused
@@ -229,9 +230,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 def _write(path: Path, examples: list[Example]) -> None:
     """As `streamfuse distill` writes; whole or not at all."""
     rows = ({"input_ids": e.input_ids[: e.start], "completion_ids": e.input_ids[e.start :]} for e in examples)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _grow_seconds(proposed: list[Proposals], tables: DraftTables | None) -> float:

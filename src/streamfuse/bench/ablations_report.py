@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from streamfuse.durable import write_text
+
 _BEGIN, _END = "<!-- table: streamfuse bench ablations -->", "<!-- end of the table -->"
 _WIDTHS = ("8", "16", "64")
 
@@ -46,7 +48,7 @@ def write_table(path: Path, text: str) -> None:
     if not begin or not end:
         raise ValueError(f"{path}: has no lines {_BEGIN} and {_END} to put the table between")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{before}{_BEGIN}\n\n{text}\n{_END}{after}", encoding="utf-8")
+    write_text(path, f"{before}{_BEGIN}\n\n{text}\n{_END}{after}")
 
 
 def plot(rows: list[Found], groups: list[str], path: Path) -> None:

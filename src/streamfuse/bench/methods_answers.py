@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from streamfuse.durable import write_text
+
 from .methods import MethodsResult
 from .turns import questions
 
@@ -26,7 +28,7 @@ def write_answers(result: MethodsResult, folder: Path) -> list[Path]:
             asked = enumerate(questions(data.samples))
             rows = [_row(result, name, data.name, number, turns) for number, turns in asked]
             path = folder / data.name / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.jsonl"
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             written.append(path)
     return written
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import jinja2
 
+from streamfuse.durable import write_text
+
 from .methods_charts import costs, online, over_time
 from .methods_peer_rows import peers_table, programs
 from .methods_sample import sample_views
@@ -93,7 +95,7 @@ def write_page(result: Result, path: Path) -> None:
     """`to_page` as a file. ReportError where it cannot be written."""
     page = to_page(result)
     try:
-        path.write_text(page, encoding="utf-8")
+        write_text(path, page)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from None
 

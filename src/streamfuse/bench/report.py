@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from streamfuse.durable import write_text
+
 from .statistics import Estimate
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Report:
     def write(self, path: Path) -> None:
         """ReportError where the file cannot be written."""
         try:
-            path.write_text(self.html(), encoding="utf-8")
+            write_text(path, self.html())
         except OSError as error:
             raise ReportError(f"{path}: {error.strerror}") from None
 

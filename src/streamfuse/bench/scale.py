@@ -18,7 +18,7 @@ import torch
 
 from streamfuse import __version__
 from streamfuse.bundle.manifest import DECODE, MANIFEST_NAME, PREFILL, STREAMS
-from streamfuse.durable import replace_file
+from streamfuse.durable import write_text
 from streamfuse.export.plan import ExportPlan
 from streamfuse.export.preview import preview
 from streamfuse.model.config import ModelConfig
@@ -101,9 +101,7 @@ class Record:
             return None
 
     def write(self, folder: Path) -> None:
-        temporary = folder / f".{_RECORD}.partial"
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        replace_file(temporary, folder / _RECORD)
+        write_text(folder / _RECORD, json.dumps(asdict(self), indent=2) + "\n")
 
 
 class Scale:

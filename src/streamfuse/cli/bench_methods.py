@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfuse.api import Model
+from streamfuse.durable import write_text
 from streamfuse.extras import need
 
 from . import options, tables
@@ -192,7 +193,7 @@ def methods(
     if markdown is not None:
         from streamfuse.bench.methods_report import to_markdown
 
-        markdown.write_text(to_markdown(result), encoding="utf-8")
+        write_text(markdown, to_markdown(result))
     if report is not None:
         from streamfuse.bench.methods_report import write_page
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
+from streamfuse.durable import write_text
 from streamfuse.runtime.strict_json import dump_strict
 
 from .console import err, say
@@ -71,7 +72,7 @@ def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool
             report(result, here / "adapter.safetensors")
         rows.append({key: value, "steps": result.step, **result.metrics})
     table = out_dir / f"sweep-{key}.json"
-    table.write_text(dump_strict(rows, indent=2) + "\n", encoding="utf-8")
+    write_text(table, dump_strict(rows, indent=2) + "\n")
     for row in rows:
         ratios = [f"{row[name]:.2f}" for name in row if name.endswith("_nodes")]
         say(f"{key} = {row[key]}: held-out call-reduction ratio {' / '.join(ratios)}")

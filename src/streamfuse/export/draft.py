@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import save
 
+from streamfuse.durable import replace_file
 from streamfuse.model.ngrams import ARRAYS
 from streamfuse.model.streams import StreamFused
 
@@ -54,4 +54,4 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     with temporary.open("wb") as file:
         file.write((length + blanks).to_bytes(8, "little") + packed[8 : 8 + length] + b" " * blanks)
         file.write(memoryview(packed)[8 + length :])
-    os.replace(temporary, path)
+    replace_file(temporary, path)

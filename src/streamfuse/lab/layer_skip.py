@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from streamfuse.durable import replace_file
+from streamfuse.durable import write_text
 from streamfuse.extras import MissingExtra, need
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import CheckpointError, ModelConfig
@@ -171,9 +171,7 @@ def write(choice: Choice, facts: dict[str, Any], path: Path) -> None:
     """`choice` and what it was found with as JSON, in one step."""
     said = asdict(choice)
     said |= {name: round(said[name], 4) for name in ("agreement", "cost", "speedup")}
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps({**said, **facts}, indent=2) + "\n", encoding="utf-8")
-    replace_file(temporary, path)
+    write_text(path, json.dumps({**said, **facts}, indent=2) + "\n")
 
 
 def main(words: Sequence[str] | None = None) -> None:

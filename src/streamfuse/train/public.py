@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamfuse.durable import reason, replace_file
+from streamfuse.durable import reason, write_text
 
 from .formats import DataError, Row
 
@@ -200,12 +200,7 @@ def make(name: str, out: Path, origin: str | None = None, progress: Progress = l
         folder.mkdir(parents=True, exist_ok=True)
         for split, rows in splits.items():
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            partial = folder / f".{split}.partial"
-            try:
-                partial.write_text(text, encoding="utf-8")
-                replace_file(partial, folder / f"{split}.jsonl")
-            finally:
-                partial.unlink(missing_ok=True)
+            write_text(folder / f"{split}.jsonl", text)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: cannot be written ({reason(error)})") from None
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
+from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.strict_json import dump_strict
@@ -32,9 +32,7 @@ class MetricsFile(TrainerCallback):
             return
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
         kept = [line for line in lines if _step(line) <= state.global_step]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(line + "\n" for line in kept if state.global_step), encoding="utf-8")
-        os.replace(temporary, self.path)
+        write_text(self.path, "".join(line + "\n" for line in kept if state.global_step))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero:
