@@ -73,10 +73,12 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     path = path.resolve()  # a link keeps pointing where it did
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")  # several processes may write the same file
     try:
         temporary.write_text(text, encoding="utf-8")
         replace_file(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
 

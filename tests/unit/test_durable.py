@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -47,3 +49,19 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
     reader.join()
     assert read == ["through"]
     assert path.is_fifo()
+
+
+def test_processes_may_write_the_same_file(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from streamfuse.durable import write_text\n"
+    code += "for i in range(100): write_text(Path(sys.argv[1]), 'the same')"
+    command = [sys.executable, "-c", code, str(tmp_path / "config.json")]
+    writers = [subprocess.Popen(command) for _ in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "page.html"
+    with pytest.raises(FileNotFoundError) as found:
+        write_text(path, "new")
+    assert found.value.filename == str(path)
