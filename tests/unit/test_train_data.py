@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ import tiny
 from streamfuse.train.data import (
     Example,
     FrozenStates,
+    Share,
     StreamDataset,
     choose_stream_vocab,
     collate,
@@ -95,6 +98,24 @@ def test_a_stopped_computation_continues(tmp_path: Path) -> None:
     assert [file.suffixes for file in (tmp_path / "b").iterdir()] == [[".tmp", ".npy"]]
     again = FrozenStates(model, examples, tmp_path / "b" / "frozen")
     assert np.array_equal(again.states, whole.states)
+
+
+def test_processes_divide_the_work(tmp_path: Path) -> None:
+    model, examples = tiny.fused(tiny.base()), examples_of(36)  # five batches
+    whole = FrozenStates(model, examples, tmp_path / "a" / "frozen")
+    barrier = threading.Barrier(2, timeout=60)
+
+    def wait() -> None:
+        barrier.wait()
+
+    def states(index: int) -> FrozenStates:
+        share = Share(index, 2, wait)
+        return FrozenStates(model, examples, tmp_path / "b" / "frozen", share=share)
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(states, range(2)):
+            assert np.array_equal(found.states, whole.states)
+    assert [file.suffixes for file in (tmp_path / "b").iterdir()] == [[".npy"]]
 
 
 def test_states_beyond_float16_are_stored_in_float32(tmp_path: Path) -> None:

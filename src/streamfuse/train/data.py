@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,29 @@ def digest_of(examples: list[Example]) -> str:
     return digest.hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which of `count` processes of this machine this is, and how it waits until all of them are there."""
+
+    index: int = 0
+    count: int = 1
+    wait: Callable[[], None] = lambda: None
+
+
 class FrozenStates:
     """Hidden states after the frozen layers for every token of the examples, [tokens, hidden_size], in a reused file.
 
     The file's name holds a digest of the examples and of those layers' weights, so other data or another model
     never reads a stale one. Rows are float16 where the states fit (some models have rows beyond its range), else
     float32. A file that a stopped run left unfinished (`.tmp.npy`) is continued.
+
+    Args:
+        progress: told of how many tokens are done, those of all processes together at the pace of this one.
+        share: every process of the machine makes its part of the file, and leaves when the whole is there.
+
+    Raises:
+        DataError: an example's states are beyond the file's type.
+        OSError: no room for the file.
     """
 
     def __init__(
@@ -72,42 +90,58 @@ class FrozenStates:
         examples: list[Example],
         path: Path,
         progress: Callable[[int], None] = lambda tokens: None,
+        share: Share = Share(),
     ) -> None:
         self.offsets = np.concatenate([[0], np.cumsum([len(example.input_ids) for example in examples])])
         self.path = path.with_name(f"{path.name}-{_digest_below(model)}-{digest_of(examples)}.npy")
-        if not self.path.exists():
-            self._compute(model, examples, progress)
+        missing = not self.path.exists()
+        share.wait()  # until all have looked
+        if missing:
+            self._compute(model, examples, progress, share)
         self.states = np.load(self.path, mmap_mode="r")
 
-    def _compute(self, model: StreamFused, examples: list[Example], progress: Callable[[int], None]) -> None:
+    def _compute(
+        self, model: StreamFused, examples: list[Example], progress: Callable[[int], None], share: Share
+    ) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp.npy")
-        states = self._open(temporary, model, examples[0])
+        if share.index == 0:
+            self._open(temporary, model, examples[0])
+        share.wait()
+        states = np.lib.format.open_memmap(temporary, "r+")
         by_length = sorted(range(len(examples)), key=lambda i: len(examples[i].input_ids))
-        for first in range(0, len(by_length), _FROZEN_BATCH):
+        for number, first in enumerate(range(0, len(by_length), _FROZEN_BATCH)):
             batch = by_length[first : first + _FROZEN_BATCH]
-            if not all(states[self.offsets[i + 1] - 1].any() for i in batch):  # else written by a stopped run
-                for i, rows in zip(batch, _frozen(model, [examples[i] for i in batch]), strict=True):
-                    states[self.offsets[i] : self.offsets[i + 1]] = rows
-                    if not np.isfinite(states[self.offsets[i] : self.offsets[i + 1]]).all():
-                        raise DataError(f"example {i + 1}: hidden states of the frozen layers exceed {states.dtype}")
+            if number % share.count == share.index:
+                self._compute_batch(states, model, examples, batch)
             progress(sum(len(examples[i].input_ids) for i in batch))
         states.flush()
-        temporary.rename(self.path)
+        share.wait()
+        if share.index == 0:
+            temporary.rename(self.path)
+        share.wait()
 
-    def _open(self, temporary: Path, model: StreamFused, first: Example) -> Any:
-        """The unfinished file, writable (a numpy memmap)."""
+    def _compute_batch(self, states: Any, model: StreamFused, examples: list[Example], batch: list[int]) -> None:
+        if all(states[self.offsets[i + 1] - 1].any() for i in batch):  # written by a stopped run
+            return
+        for i, rows in zip(batch, _frozen(model, [examples[i] for i in batch]), strict=True):
+            states[self.offsets[i] : self.offsets[i + 1]] = rows
+            if not np.isfinite(states[self.offsets[i] : self.offsets[i + 1]]).all():
+                raise DataError(f"example {i + 1}: hidden states of the frozen layers exceed {states.dtype}")
+
+    def _open(self, temporary: Path, model: StreamFused, first: Example) -> None:
+        """Make the unfinished file where there is none."""
         with suppress(FileNotFoundError, ValueError):  # the latter where a killed run had not written its header
-            return np.lib.format.open_memmap(temporary, "r+")
+            np.lib.format.open_memmap(temporary, "r+")
+            return
         dtype = np.float16 if np.abs(_frozen(model, [first])[0]).max() < _FLOAT16_SAFE else np.float32
         shape = (int(self.offsets[-1]), model.base.config.hidden_size)
-        states = np.lib.format.open_memmap(temporary, "w+", dtype, shape)
+        np.lib.format.open_memmap(temporary, "w+", dtype, shape).flush()
         try:
             reserve(temporary)
         except OSError:
             temporary.unlink()
             raise
-        return states
 
     def __getitem__(self, i: int) -> Tensor:
         """Example i's states, float32 [tokens, hidden_size]."""

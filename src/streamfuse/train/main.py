@@ -7,6 +7,7 @@ streams, and are merged at export. base: those adapters alone, without streams (
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainingArguments
@@ -28,7 +30,7 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
 from .config import TrainConfig
-from .data import FrozenStates, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
+from .data import FrozenStates, Share, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
 from .dtype import choose_dtype
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
@@ -103,9 +105,9 @@ def run(
     examples, held_out = _examples(config, base.config)
     model = _model(config, base, examples)
     arguments = _arguments(config)
-    with arguments.main_process_first(desc="cached states"):
+    with arguments.main_process_first(desc="the folder"):
         checkpoint = _prepare_folder(config, model, examples, resume)
-        states = _frozen_states(config, model, examples, console)
+    states = _frozen_states(config, model, examples, console, _share(arguments))
     bar = ProgressBar(console)
     objective = NGramObjective(
         model,
@@ -262,12 +264,20 @@ def _last_whole_checkpoint(folder: Path) -> str | None:
     return None
 
 
-def _frozen_states(config: TrainConfig, model: StreamFused, examples: list[Example], console: Console) -> FrozenStates:
+def _share(arguments: TrainingArguments) -> Share:
+    """Of the work that the processes of this machine divide among themselves, as their launcher counts them."""
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if arguments.world_size > 1 else 1
+    return Share(arguments.local_process_index, count, PartialState().wait_for_everyone)
+
+
+def _frozen_states(
+    config: TrainConfig, model: StreamFused, examples: list[Example], console: Console, share: Share
+) -> FrozenStates:
     columns = (TextColumn("Frozen layers"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
     total = sum(len(example.input_ids) for example in examples)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
-        return FrozenStates(model, examples, config.out_dir / "frozen", lambda n: progress.advance(task, n))
+        return FrozenStates(model, examples, config.out_dir / "frozen", lambda n: progress.advance(task, n), share)
 
 
 def _arguments(config: TrainConfig) -> TrainingArguments:
