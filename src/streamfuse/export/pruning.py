@@ -12,19 +12,21 @@ from streamfuse.model.transformer import RMSNorm
 _PADDING = 1e4
 _LEAST_PROBABILITY = 1e-20
 _DEPTH_COST = 1e-3  # makes a path score fall strictly, so that equal edges never put a child before its parent
+_ROW_COST = 0.2  # off an edge's logit per row before the child's: a tree's rows come best first, says who drafted it
 
 
 class Survivors(nn.Module):
     """The pruner's choice: `keep` of `rows` nodes by path score; and, where fewer carry streams, their order.
 
-    A path score is the sum of log sigmoid over its edges, scored by the early exit (model/low_rank.py, Pruner). It is
-    never positive, so the kept set is closed under ancestors, and best first is path order.
+    A path score is the sum of log sigmoid over its edges, scored by the early exit (model/low_rank.py, Pruner) less
+    what the child's row costs. It is never positive, so the kept set is closed under ancestors, and best first is path
+    order.
     """
 
     weight: Tensor  # [h]: the final norm's weight, times the pruner's slope
     down: Tensor  # [r, h]
     up: Tensor  # [h, r]
-    offset: Tensor  # []
+    offset: Tensor  # [T, 1]: of the edge to each row
     root: Tensor  # [K]: puts the first row before all others
 
     def __init__(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> None:
@@ -34,7 +36,7 @@ class Survivors(nn.Module):
         self.register_buffer("weight", norm.weight * pruner.slope)
         self.register_buffer("down", low.down.detach().clone())
         self.register_buffer("up", low.up * low.scale)
-        self.register_buffer("offset", pruner.offset.detach().clone())
+        self.register_buffer("offset", pruner.offset.detach() - _ROW_COST * torch.arange(rows).unsqueeze(1))
         self.register_buffer("root", F.one_hot(torch.tensor(0), keep) * _PADDING)
 
     def forward(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:

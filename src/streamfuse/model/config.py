@@ -25,6 +25,7 @@ WIDENS = (
     "eta_rank",
     "next_token_rank",
     "adapter_rank",
+    "pruner_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
 MEDUSA, BLOCKWISE = HEADS = "medusa", "blockwise"
@@ -33,7 +34,6 @@ _SIZES = (  # of streams; all 0 where there are none
     "num_msa_layers",
     "value_rotation",
     "parent_rank",
-    "pruner_rank",
     "base_rank",
     "base_layers",
 )
