@@ -240,6 +240,23 @@ def test_a_grown_adapter_says_the_same(config: TrainConfig) -> None:
     torch.testing.assert_close(wide.pruner.early_exit(rows), model.pruner.early_exit(rows))
 
 
+def test_an_adapter_grows_downwards(config: TrainConfig) -> None:
+    run(replace(config, epochs=1.0))
+    base = load_base(config.model)
+    model = load_stream_fused(base, config.adapter)
+    old = model.streams_config.num_msa_layers
+    wide = model.widened(model.stream_vocab, num_msa_layers=old + 1)
+    names = ("adapters.0.q_proj.up", "adapters.1.q_proj.up")
+    lowest, next_lowest = (wide.extra_state()[name] for name in names)
+    assert not lowest.any()
+    assert torch.equal(next_lowest, model.extra_state()[names[0]])
+    with pytest.raises(ValueError, match=f"the base model has {base.config.num_layers} layers"):
+        model.widened(model.stream_vocab, num_msa_layers=base.config.num_layers + 1)
+    further = replace(config, init_adapter=config.adapter, adapter=config.out_dir / "further.safetensors", epochs=1.0)
+    run(replace(further, out_dir=config.out_dir / "further", widen={"num_msa_layers": old + 1}))
+    assert read_adapter(further.adapter)[0].num_msa_layers == old + 1
+
+
 def shared(config: TrainConfig, **changes: Any) -> TrainConfig:
     streams = replace(config.streams, adapter_rank=0, base_rank=2, base_layers=3)
     return replace(config, mode="shared", streams=streams, **changes)

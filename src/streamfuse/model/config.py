@@ -22,6 +22,7 @@ _MOST = 2**31 - 1  # of any size
 _ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
 WIDENS = (
     "num_streams",
+    "num_msa_layers",
     "eta_rank",
     "next_token_rank",
     "adapter_rank",
@@ -31,7 +32,6 @@ WIDENS = (
 MEDUSA, BLOCKWISE = HEADS = "medusa", "blockwise"
 _SIZES = (  # of streams; all 0 where there are none
     *WIDENS,
-    "num_msa_layers",
     "value_rotation",
     "parent_rank",
     "base_rank",

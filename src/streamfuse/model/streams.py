@@ -187,6 +187,7 @@ class StreamFused(nn.Module):
         """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`); its old streams say the same.
 
         What is there keeps its values; new ranks add nothing until they are trained, and no stream sees later ones.
+        With more layers than before streams and pruner begin lower, so they say something else until they are trained.
 
         Raises:
             ValueError: a size cannot grow, or would shrink.
@@ -199,9 +200,10 @@ class StreamFused(nn.Module):
         settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # the scale stays
         wide = StreamFused(self.base, replace(config, **settings), stream_vocab)
         state = wide.extra_state()
+        below = wide.streams_config.num_msa_layers - config.num_msa_layers  # new layers, the lowest of the top ones
         for name, value in self.extra_state().items():
             if name != "stream_vocab":
-                state[name][tuple(slice(length) for length in value.shape)] = value
+                state[_layers_up(name, below)][tuple(slice(length) for length in value.shape)] = value
         wide.ngrams = self.ngrams
         return wide
 
@@ -338,6 +340,15 @@ class StreamFused(nn.Module):
         with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)
         return StreamStates(base.norm(streams), main, below)
+
+
+def _layers_up(name: str, count: int) -> str:
+    """A tensor's name where `count` layers lie below those that have stream adapters."""
+    part, _, rest = name.partition(".")
+    if part != "adapters":
+        return name
+    layer, _, rest = rest.partition(".")
+    return f"{part}.{int(layer) + count}.{rest}"
 
 
 def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor) -> Tensor:
