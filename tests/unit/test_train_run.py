@@ -229,15 +229,16 @@ def test_an_adapter_may_grow_when_it_is_trained_further(config: TrainConfig, tmp
 def test_a_grown_adapter_says_the_same(config: TrainConfig) -> None:
     run(replace(config, epochs=1.0))
     model = load_stream_fused(load_base(config.model), config.adapter)
-    wide = model.widened(
-        torch.arange(36), num_streams=4, eta_rank=3, adapter_rank=5, pruner_rank=12, stream_vocab_size=36
-    )
-    assert wide.pruner.low_rank.down.shape[0] == 12
+    sizes = {"num_streams": 4, "eta_rank": 3, "adapter_rank": 5, "parent_rank": 9, "pruner_rank": 12}
+    wide = model.widened(torch.arange(36), **sizes, stream_vocab_size=36)
+    assert (wide.parent.left.shape[1], len(wide.pruner.low_rank.down)) == (9, 12)
     frozen, at = model.frozen_states(torch.tensor([[5, 6, 7, 8, 9]])), torch.tensor([[2, 4]])
     found = wide.stream_states(frozen, at).streams[:, :, :2]
     torch.testing.assert_close(found, model.stream_states(frozen, at).streams)
     rows = torch.randn(3, model.base.config.hidden_size)
     torch.testing.assert_close(wide.pruner.early_exit(rows), model.pruner.early_exit(rows))
+    terms = [m.parent.left_rows(rows) * m.parent.gate[1] @ m.parent.right_rows(rows).T for m in (wide, model)]
+    torch.testing.assert_close(*terms)
 
 
 def test_an_adapter_grows_downwards(config: TrainConfig) -> None:

@@ -26,6 +26,7 @@ WIDENS = (
     "eta_rank",
     "next_token_rank",
     "adapter_rank",
+    "parent_rank",
     "pruner_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
@@ -33,7 +34,6 @@ MEDUSA, BLOCKWISE = HEADS = "medusa", "blockwise"
 _SIZES = (  # of streams; all 0 where there are none
     *WIDENS,
     "value_rotation",
-    "parent_rank",
     "base_rank",
     "base_layers",
 )
