@@ -235,6 +235,8 @@ def test_a_grown_adapter_says_the_same(config: TrainConfig) -> None:
     frozen, at = model.frozen_states(torch.tensor([[5, 6, 7, 8, 9]])), torch.tensor([[2, 4]])
     found = wide.stream_states(frozen, at).streams[:, :, :2]
     torch.testing.assert_close(found, model.stream_states(frozen, at).streams)
+    assert torch.equal(wide.stream_embeddings[3], model.stream_embeddings[1])
+    assert torch.equal(wide.parent.gate[3, :4], model.parent.gate[1])
     rows = torch.randn(3, model.base.config.hidden_size)
     torch.testing.assert_close(wide.pruner.early_exit(rows), model.pruner.early_exit(rows))
     terms = [m.parent.left_rows(rows) * m.parent.gate[1] @ m.parent.right_rows(rows).T for m in (wide, model)]

@@ -26,6 +26,7 @@ __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "Str
 
 # Rows of an embedding table are an order of magnitude smaller than hidden states: this brings both to one scale.
 _NEXT_TOKEN_SCALE = 8.0
+_OF_STREAMS = {"stream_embeddings", "parent.gate"}  # tensors with a row per stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,9 @@ class StreamFused(nn.Module):
     def widened(self, stream_vocab: Tensor, **sizes: int) -> StreamFused:
         """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`); its old streams say the same.
 
-        What is there keeps its values; new ranks add nothing until they are trained, and no stream sees later ones.
-        With more layers than before streams and pruner begin lower, so they say something else until they are trained.
+        What is there keeps its values; new ranks add nothing until they are trained, new streams begin as copies of the
+        last one, and no stream sees later ones. With more layers than before streams and pruner begin lower, so they
+        say something else until they are trained.
 
         Raises:
             ValueError: a size cannot grow, or would shrink.
@@ -204,6 +206,8 @@ class StreamFused(nn.Module):
         for name, value in self.extra_state().items():
             if name != "stream_vocab":
                 state[_layers_up(name, below)][tuple(slice(length) for length in value.shape)] = value
+        for name in state.keys() & _OF_STREAMS:
+            state[name][config.num_streams :] = state[name][config.num_streams - 1]
         wide.ngrams = self.ngrams
         return wide
 
