@@ -161,8 +161,8 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "epochs must be a positive number" in refused("train", *data, *out, "--epochs", 0)
     (tmp_path / "a").touch()
-    assert "--init-adapter brings its own stream settings, so num_msa_layers does not go with it" in refused(
-        "train", *data, *out, "--init-adapter", tmp_path / "a", "--num-msa-layers", 2
+    assert "--init-adapter brings its own stream settings, so base_layers does not go with it" in refused(
+        "train", *data, *out, "--init-adapter", tmp_path / "a", "--base-layers", 2
     )
     for flag in ("--init-adapter", "--base-adapter"):
         assert f"{flag} nobody: no such file, and not an adapter that ships" in refused(
