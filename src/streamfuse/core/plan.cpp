@@ -16,7 +16,7 @@ constexpr const char* kNothing = "nothing to draft from in the text";  // of a b
 constexpr double kForgetSteps = 0.96;  // of what was seen of a source, per step: about the last 25 count
 constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
-constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.005;  // plain passes: at first, at most, per plain pass
+constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.02;  // plain passes: at first, at most, per plain pass
 constexpr int64_t kTries = 4;                                         // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
@@ -234,7 +234,7 @@ void Plan::back_off(const char* reason) {
 // Whether the budget pays for streams and for a verify pass that brings nothing.
 bool Plan::can_buy(double price) const {
   const int64_t narrowest = model_.spec.rider() + 1;  // that takes a draft
-  return affords(price + std::max(0.0, costs_.of(narrowest) - plain_ms()));
+  return affords(price + 2 * std::max(0.0, costs_.of(narrowest) - plain_ms()));
 }
 
 void Plan::learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width) {
