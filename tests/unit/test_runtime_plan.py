@@ -140,7 +140,7 @@ def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: st
     ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True))
     plan = simulate(DEVICES[device], REGIMES[regime], None, 300)
     # Where the best width gains 7 or 8 % at most, a plan that has to try misses some of that.
-    least = 0.92 if device == "expensive and noisy" or (device, regime) in UNLUCKY else 0.94
+    least = 0.91 if (device, regime) in UNLUCKY else 0.92 if device == "expensive and noisy" else 0.94
     assert min(way.ms_per_token for way in ways) / plan.ms_per_token > least
     assert plan.text == ways[0].text
 

@@ -184,7 +184,7 @@ METHODS: tuple[Method, ...] = (
     Method("self-speculation", "the target without some sub-layers drafts, adaptive exit", _SELF, "itself", "chain",
            lambda parts, sampling: ChainDrafter(_itself(parts), sampling, AdaptiveExit()), SpeculativeAcceptor,
            bundle=SELF),
-    Method("prompt look-up", "what followed the last tokens before", "Saxena, 2023", "text", "chain",
+    Method("prompt look-up", "what followed the last tokens before", "Saxena, 2023", "text", "best first",
            lambda parts, _: LookUpDrafter()),
     Method("n-gram table", "what the model usually says after two tokens", _OWN, "table", "best first",
            lambda parts, _: TableDrafter(parts.ngrams), needs=(TABLES,)),

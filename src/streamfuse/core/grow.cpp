@@ -9,11 +9,6 @@
 #include "numbers.h"
 
 namespace streamfuse {
-namespace {
-
-constexpr double kLeast = -3.912023005428146;  // ln(0.02): a path less likely is not worth a row anywhere
-
-}  // namespace
 
 StreamGrower::StreamGrower(const Model& model) : model_(model) {
   const size_t k = static_cast<size_t>(model.spec.top_k);
@@ -117,24 +112,16 @@ TableGrower::TableGrower(const Model& model) : model_(model) {
   open_.reserve(2 * static_cast<size_t>(model.spec.widest()));
 }
 
-// The heap's order: best first, equal ones as they were found.
-bool TableGrower::after(const Open& a, const Open& b) {
-  return a.log_prob != b.log_prob ? a.log_prob < b.log_prob : a.order > b.order;
-}
-
 void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t depth, Tree& out) {
   const int64_t levels = std::min(depth, kTableDepth);
   text_ = text;
   out.set_root(text.back());
   children_.clear();
   open_.clear();
-  order_ = 0;
   children_.push_back(levels > 0 && exists() ? entries(out, 0) : Span{0, 0});
   offer(out, 0, 0);
   while (!open_.empty() && out.size() < width) {
-    std::pop_heap(open_.begin(), open_.end(), after);
-    const Open best = open_.back();
-    open_.pop_back();
+    const Candidates::One best = open_.take();
     const int64_t token = model_.tables.ngram_ids[children_[static_cast<size_t>(best.parent)].begin + best.rank];
     const int64_t row = out.add(token, best.parent, best.log_prob, SF_TABLE);
     children_.push_back(out[row].depth < levels ? entries(out, row) : Span{0, 0});
@@ -146,11 +133,8 @@ void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t dep
 void TableGrower::offer(const Tree& tree, int64_t parent, int64_t rank) {
   const Span span = children_[static_cast<size_t>(parent)];
   if (span.begin + rank >= span.end) return;
-  const double path =
-      tree[parent].log_prob + static_cast<double>(from_half(model_.tables.ngram_log_probs[span.begin + rank]));
-  if (!(path > kLeast)) return;
-  open_.push_back({path, order_++, parent, rank});
-  std::push_heap(open_.begin(), open_.end(), after);
+  const double own = static_cast<double>(from_half(model_.tables.ngram_log_probs[span.begin + rank]));
+  open_.add(tree[parent].log_prob + own, parent, rank);
 }
 
 // Of the longest context that is known: the tokens of the path up to `row`, and the text before the root. The contexts

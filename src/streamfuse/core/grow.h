@@ -52,11 +52,6 @@ class TableGrower {
   struct Span {
     int32_t begin, end;
   };
-  struct Open {
-    double log_prob;
-    int64_t order, parent, rank;
-  };
-  static bool after(const Open& a, const Open& b);
   void offer(const Tree& tree, int64_t parent, int64_t rank);
   Span entries(const Tree& tree, int64_t row) const;
   // The place of a key in keys[first, end); `end` where it is not there.
@@ -65,8 +60,7 @@ class TableGrower {
   const Model& model_;
   std::span<const int64_t> text_;
   std::vector<Span> children_;
-  std::vector<Open> open_;  // a heap: every row stands in it with its best child that was not taken yet
-  int64_t order_ = 0;
+  Candidates open_;  // every row stands in it with its best child that was not taken yet
 };
 
 }  // namespace streamfuse

@@ -1,5 +1,5 @@
-// Drafts without training: what followed the last few tokens when they stood in the text before (prompt look-up, Saxena
-// 2023), over prompt and generated text. The latest occurrence wins.
+// Drafts without training: what followed the end of the text where it stood in the text before, prompt included (prompt
+// look-up, Saxena 2023), here as a tree of several continuations. runtime/reference/lookup.py is the same for the eye.
 #pragma once
 
 #include <array>
@@ -13,35 +13,49 @@ namespace streamfuse {
 
 class LookUp {
  public:
-  static constexpr int64_t kShortest = 2, kLongest = 4;  // tokens that must be equal; one alone says too little
-  static constexpr int64_t kMostTokens = 8;              // proposed at once
+  static constexpr int64_t kLongest = 8;  // tokens of a match that are compared
+  static constexpr int64_t kOffers = 3;   // different tokens that are drafted after one node
+  static constexpr int64_t kPlaces = 64;  // earlier places of a token that are compared, the latest first
 
-  explicit LookUp(int64_t capacity);
+  // For texts of so many tokens, and trees of so many nodes at most.
+  LookUp(int64_t capacity, int64_t widest);
 
   // The text is `tokens` now, of which the first `kept` are as they were at the last call.
   void follow(const std::vector<int64_t>& tokens, int64_t kept);
 
-  // Joins what followed the longest match of the text's end to the tree, best first again, at most `width` nodes. A
-  // node that both propose takes the larger probability, which keeps parents before children. False where nothing
-  // matches.
+  // Grows the most probable tree of `width` nodes and `depth` levels at most, and joins it to `tree`, best first again.
+  // False where nothing matches.
   bool join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& tree);
 
   // The model chose these tokens after the root of the last `join` that found something.
   void learn(std::span<const int64_t> chosen);
 
  private:
-  static constexpr int64_t kLengths = kLongest - kShortest + 1;
-  int32_t& slot(int64_t length, const int64_t* tokens, int64_t end);
-  static int64_t strength(int64_t match, int64_t depth) {
-    return (match + depth < kLongest ? match + depth : kLongest) - kShortest;
+  // How the latest places of the longest match went on: there is one, the latest two differ, two agree, three agree.
+  enum Kind : int64_t { kAlone, kDiffer, kTwice, kThrice, kKinds };
+  struct Match {
+    int64_t length = 0;
+    Kind kind = kAlone;
+    int64_t count = 0;                    // of `next`
+    std::array<int64_t, kOffers> next{};  // different tokens, the latest first
+  };
+  struct Seen {
+    double hits, trials;
+  };
+  int32_t& latest(int64_t token, const std::vector<int64_t>& tokens);
+  Match match(const std::vector<int64_t>& tokens, int64_t row);
+  // How often a token of this rank came true after such a match.
+  Seen& seen(const Match& match, int64_t rank) {
+    return seen_[static_cast<size_t>(((match.length - 1) * kKinds + match.kind) * kOffers + rank)];
   }
+  void offer(int64_t row);
 
-  std::array<std::vector<int32_t>, kLengths> places_;  // hash tables: where what followed a run of tokens stands
-  int64_t followed_ = 0;
-  // How often chains come true, per length of the match, which grows by one with each token that does.
-  std::array<double, kLengths> hits_{0.6, 1.2, 1.8}, trials_{3.0, 3.0, 3.0};
-  std::vector<int64_t> chain_;  // of the last join
-  int64_t match_ = 0;
+  std::vector<int32_t> slots_;   // hash table by token: its latest place in the text, counted from 1; 0 is free
+  std::vector<int32_t> before_;  // of each place: the one before it of the same token, likewise
+  std::array<Seen, kLongest * kKinds * kOffers> seen_;
+  Tree tree_;                   // of the last join
+  std::vector<Match> matches_;  // of its rows
+  Candidates open_;
   TreeJoiner joiner_;
 };
 

@@ -16,7 +16,8 @@ constexpr const char* kNothing = "nothing to draft from in the text";  // of a b
 constexpr double kForgetSteps = 0.96;  // of what was seen of a source, per step: about the last 25 count
 constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
-constexpr double kBudget = 1.5, kMostBudget = 6.0, kTrickle = 0.02;  // plain passes: at first, at most, per plain pass
+constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
+constexpr double kSure = 0.5;                                         // share of the expected hits that a budget counts on
 constexpr int64_t kTries = 4;                                         // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
@@ -64,13 +65,13 @@ Plan::Plan(const Model& model, Costs& costs)
       costs_(costs),
       from_streams_(model),
       from_table_(model),
-      look_up_(model.spec.capacity),
+      look_up_(model.spec.capacity, model.spec.widest()),
       of_streams_(model.tables.calibration, model.spec.num_streams),
       of_table_({}, kTableDepth),
       budget_(kBudget),
       back_off_(kBackOff),
       reason_(kCosts) {
-  const size_t widest = static_cast<size_t>(model.spec.widest()) + LookUp::kMostTokens + 1;
+  const size_t widest = 2 * static_cast<size_t>(model.spec.widest());  // of two drafts before they are cut
   for (Tree* tree : {&draft_.tree, &draft_.streams, &draft_.table, &next_.tree, &next_.streams, &next_.table})
     tree->nodes.reserve(widest);
   hits_.reserve(widest);
@@ -119,9 +120,10 @@ Plan::Choice Plan::best(const Draft& draft) {
     const double least = now * costs_.per_node(method);
     int64_t nodes = std::min(draft.tree.size(), model_.spec.verify[m].rows);
     while (nodes > 1 && std::min(1.0, hits_[static_cast<size_t>(nodes) - 1]) < least) --nodes;
-    double gain = left - now * (costs_.of(method, nodes) - plain_ms());
-    for (int64_t row = 1; row < nodes; ++row) gain += std::min(1.0, hits_[static_cast<size_t>(row)]);
-    if (nodes > 1 && gain > found.gain) found = {method, nodes, gain};
+    double hits = 0.0;
+    for (int64_t row = 1; row < nodes; ++row) hits += std::min(1.0, hits_[static_cast<size_t>(row)]);
+    const double gain = left - now * (costs_.of(method, nodes) - plain_ms()) + hits;
+    if (nodes > 1 && gain > found.gain) found = {method, nodes, gain, hits};
     if (nodes == draft.tree.size()) break;  // the whole tree: wider methods have nothing to add
   }
   return found;
@@ -163,7 +165,8 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
     return plain;
   }
   const Choice choice = best(draft_);
-  if (choice.method != kDecode && affords(costs_.of(choice.method, choice.nodes) - plain_ms()))
+  const double beside = choice.method == kDecode ? 0.0 : costs_.of(choice.method, choice.nodes) - plain_ms();
+  if (choice.method != kDecode && affords(beside - kSure * choice.hits * plain_ms()))
     return {choice.method, choice.nodes, nullptr};
   const double price = ride_price();
   const bool buys = wanted(0.0, price) && can_buy(price);
@@ -234,7 +237,7 @@ void Plan::back_off(const char* reason) {
 // Whether the budget pays for streams and for a verify pass that brings nothing.
 bool Plan::can_buy(double price) const {
   const int64_t narrowest = model_.spec.rider() + 1;  // that takes a draft
-  return affords(price + 2 * std::max(0.0, costs_.of(narrowest) - plain_ms()));
+  return affords(price + std::max(0.0, costs_.of(narrowest) - plain_ms()));
 }
 
 void Plan::learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width) {

@@ -7,15 +7,32 @@
 
 namespace streamfuse {
 
+bool Candidates::after(const One& a, const One& b) {
+  return a.log_prob != b.log_prob ? a.log_prob < b.log_prob : a.order > b.order;
+}
+
+void Candidates::add(double log_prob, int64_t parent, int64_t rank) {
+  if (!(log_prob > kLeastPath)) return;
+  heap_.push_back({log_prob, parent, rank, order_++});
+  std::push_heap(heap_.begin(), heap_.end(), after);
+}
+
+Candidates::One Candidates::take() {
+  std::pop_heap(heap_.begin(), heap_.end(), after);
+  const One best = heap_.back();
+  heap_.pop_back();
+  return best;
+}
+
 void TreeJoiner::join(const Tree& other, int64_t width, Tree& tree) {
   place_.assign(1, 0);  // of the other tree's rows
   for (int64_t row = 1; row < other.size(); ++row) {
     const Tree::Node& node = other[row];
     const int64_t parent = place_[static_cast<size_t>(node.parent)];
     int64_t mine = tree.child(parent, node.token);
-    if (mine == 0) mine = tree.add(node.token, parent, node.log_prob, node.source);
-    double& log_prob = tree.nodes[static_cast<size_t>(mine)].log_prob;
-    log_prob = std::max(log_prob, node.log_prob);
+    if (mine == 0) mine = tree.add(node.token, parent, node.log_prob, node.source, node.exact);
+    Tree::Node& known = tree.nodes[static_cast<size_t>(mine)];
+    if (node.log_prob > known.log_prob) known.log_prob = node.log_prob, known.exact = node.exact;
     place_.push_back(mine);
   }
   order(width, tree);

@@ -21,8 +21,8 @@ struct Tree {
   int64_t size() const { return static_cast<int64_t>(nodes.size()); }
   const Node& operator[](int64_t row) const { return nodes[static_cast<size_t>(row)]; }
   void set_root(int64_t token) { nodes.assign(1, {token, -1, 0, 0.0, SF_MODEL, false}); }
-  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source) {
-    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, false});
+  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source, bool exact = false) {
+    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact});
     return size() - 1;
   }
   // The row of the child of `row` that carries the token; 0 where nobody drafted it there.
@@ -31,6 +31,28 @@ struct Tree {
       if ((*this)[other].parent == row && (*this)[other].token == token) return other;
     return 0;
   }
+};
+
+constexpr double kLeastPath = -3.912023005428146;  // ln(0.02): a path less likely is not worth a row anywhere
+
+// Candidates of a tree that grows best first: the likeliest path comes out first, equal ones as they came in. Paths below
+// `kLeastPath` do not come in.
+class Candidates {
+ public:
+  struct One {
+    double log_prob;  // of the path
+    int64_t parent, rank, order;
+  };
+  void reserve(size_t count) { heap_.reserve(count); }
+  void clear() { heap_.clear(), order_ = 0; }
+  bool empty() const { return heap_.empty(); }
+  void add(double log_prob, int64_t parent, int64_t rank);
+  One take();
+
+ private:
+  static bool after(const One& a, const One& b);
+  std::vector<One> heap_;
+  int64_t order_ = 0;
 };
 
 // Two drafts of the same root as one. Works in memory of its own, so that nothing is allocated once it has grown.

@@ -1,25 +1,38 @@
-"""Prompt look-up (Saxena 2023): what followed the last few tokens when they stood in the text before.
+"""Prompt look-up (Saxena 2023): what followed the end of the text where it stood in the text before, as a tree.
 
-core/lookup.* is the same with hash tables. There it also counts how often its chains come true, and joins other trees.
+core/lookup.* is the same with an index of places. There it also counts how often its drafts come true, and joins other
+trees.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.ngram_table import LEAST
 from streamfuse.runtime.reference.numbers import logarithm
 from streamfuse.runtime.reference.tree import Tree
 
-SHORTEST, LONGEST = 2, 4  # tokens that must be equal; one alone says too little
-MOST_TOKENS = 8  # proposed at once
-_HITS, _TRIALS = (0.6, 1.2, 1.8), 3.0  # the first guess of how often a token comes true, per length of the match
+LONGEST = 8  # tokens of a match that are compared
+OFFERS = 3  # different tokens that are drafted after one node
+PLACES = 64  # earlier places of a token that are compared, the latest first
+
+ALONE, DIFFER, TWICE, THRICE = range(4)  # one place; the latest two differ; two agree; three agree
+# The first guess of how often a token comes true: rank 0 by length of the match and kind, the others by kind alone.
+_FIRST = (
+    (0.30, 0.13, 0.42, 0.66), (0.57, 0.27, 0.72, 0.87), (0.67, 0.27, 0.79, 0.90), (0.73, 0.33, 0.84, 0.92),
+    (0.76, 0.33, 0.86, 0.93), (0.78, 0.38, 0.89, 0.95), (0.81, 0.40, 0.92, 0.97), (0.90, 0.43, 0.97, 0.99),
+)  # fmt: skip
+_OTHERS = ((0.0, 0.17, 0.12, 0.05), (0.0, 0.09, 0.06, 0.02))
+_DRAFTS = 5.0  # that the first guess counts for
 
 
 class LookUpDrafter:
-    """Drafts a chain from the text alone, prompt included; what a bundle without streams drafts from."""
+    """Drafts from the text alone, prompt included; what a bundle without streams drafts from."""
 
     def reset(self) -> None:
         """Nothing is kept between texts."""
@@ -28,24 +41,69 @@ class LookUpDrafter:
         """The text says everything."""
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
-        match, chain = continuation(tokens)
-        chain = chain[: min(width - 1, depth)]
-        lengths = [min(match + i, LONGEST) - SHORTEST for i in range(len(chain))]
-        steps = logarithm(np.array([_HITS[length] / _TRIALS for length in lengths], np.float64))
-        return Tree.of(
-            [tokens[-1], *chain], [row - 1 for row in range(len(chain) + 1)], [0.0, *np.cumsum(steps).tolist()]
-        )
+        """The most probable tree of `width` nodes and `depth` levels at most; equal paths as they were found."""
+        text = list(tokens)
+        drafted, parents, probs = [text[-1]], [-1], [0.0]
+        depths, paths = [0], [text[-LONGEST:]]
+        heap: list[tuple[float, int, int, int]] = []  # (-log-probability, order, parent's row, token)
+        count = 0
+
+        def offer(row: int) -> None:
+            nonlocal count
+            match = find(text, paths[row])
+            for rank, token in enumerate(match.tokens):
+                path = probs[row] + float(logarithm(np.array([match.share(rank)]))[0])
+                if path > LEAST:
+                    heapq.heappush(heap, (-path, count, row, token))
+                    count += 1
+
+        if depth > 0:
+            offer(0)
+        while heap and len(drafted) < width:
+            path, _, parent, token = heapq.heappop(heap)
+            drafted.append(token)
+            parents.append(parent)
+            probs.append(-path)
+            paths.append([*paths[parent], token][-LONGEST:])
+            depths.append(depths[parent] + 1)
+            if depths[-1] < depth:
+                offer(len(drafted) - 1)
+        return Tree.of(drafted, parents, probs)
 
 
-def continuation(tokens: Sequence[int]) -> tuple[int, list[int]]:
-    """How many tokens at the end of the text stood in it before, and what followed them there; (0, []) for none.
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where the end of a text stood before: how many tokens are the same, how these places went on, with what."""
 
-    The longest match wins, and of equally long ones the latest.
+    length: int
+    kind: int
+    tokens: tuple[int, ...]  # different ones, the latest first
+
+    def share(self, rank: int) -> float:
+        """The first guess of how often the token of this rank comes true."""
+        share = _FIRST[self.length - 1][self.kind] if rank == 0 else _OTHERS[rank - 1][self.kind]
+        return _DRAFTS * share / _DRAFTS
+
+
+def find(text: Sequence[int], path: Sequence[int]) -> Match:
+    """The longest match of the last tokens of `path` in the text; of length 0 where nothing matches.
+
+    Of equally long ones all count, the latest first. The end of the text itself is none: nothing follows there yet.
     """
-    text = list(tokens)
-    for length in range(min(LONGEST, len(text) - 1), SHORTEST - 1, -1):
-        end = text[-length:]
-        for place in range(len(text) - 1, length - 1, -1):
-            if text[place - length : place] == end:
-                return length, text[place : place + MOST_TOKENS]
-    return 0, []
+    ends = [end for end in range(len(text) - 1, 0, -1) if text[end - 1] == path[-1]][:PLACES]
+    lengths = [_common(text[:end], path) for end in ends]
+    longest = max(lengths, default=0)
+    nexts = [text[end] for end, length in zip(ends, lengths, strict=True) if length == longest]
+    if not nexts:
+        return Match(0, ALONE, ())
+    agree = next((n for n, token in enumerate(nexts) if token != nexts[0]), len(nexts))
+    kind = ALONE if len(nexts) < 2 else (DIFFER, TWICE, THRICE)[min(agree, 3) - 1]
+    return Match(longest, kind, tuple(dict.fromkeys(nexts))[:OFFERS])
+
+
+def _common(text: Sequence[int], path: Sequence[int]) -> int:
+    """How many of the last tokens are the same, at most `LONGEST`."""
+    length = 0
+    while length < min(LONGEST, len(text), len(path)) and text[-1 - length] == path[-1 - length]:
+        length += 1
+    return length
