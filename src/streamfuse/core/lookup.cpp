@@ -9,7 +9,7 @@
 namespace streamfuse {
 namespace {
 
-constexpr double kForget = 0.98;     // per draft of one kind: about the last fifty count
+constexpr double kForget = 0.98;      // per draft of one kind: about the last fifty count
 constexpr double kPriorDrafts = 5.0;  // that the first guess counts for
 
 // The first guess: how often the token of each rank came true in 900 answers of SmolLM2-135M to prompts of many kinds.

@@ -17,7 +17,7 @@ constexpr double kForgetSteps = 0.96;  // of what was seen of a source, per step
 constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
 constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
-constexpr double kSure = 0.5;                                         // share of the expected hits that a budget counts on
+constexpr double kSure = 0.5;                                         // share of the expected hits that counts too
 constexpr int64_t kTries = 4;                                         // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count

@@ -11,8 +11,8 @@
 //      With `verify_1`, a plain pass carries streams if worth > rate * what that adds to it, and others are bought
 //      only if that brings more than to wait for the next plain pass.
 //   3. Where they do not pay, back off: none for a while, twice as long each time, then a trial of a few steps.
-//   4. A budget, and half of what a draft is expected to bring, must pay for its pass. Gains earn it, and a trickle from
-//      plain passes. So it bounds what being wrong may cost.
+//   4. A budget, and half of what a draft is expected to bring, must pay for its pass. Gains earn it, and a trickle
+//      from plain passes. So it bounds what being wrong may cost.
 // docs/runtime.md explains; tests/plan_simulation.py shows what it gains on simulated devices and texts.
 #pragma once
 

@@ -35,8 +35,8 @@ struct Tree {
 
 constexpr double kLeastPath = -3.912023005428146;  // ln(0.02): a path less likely is not worth a row anywhere
 
-// Candidates of a tree that grows best first: the likeliest path comes out first, equal ones as they came in. Paths below
-// `kLeastPath` do not come in.
+// Candidates of a tree that grows best first: the likeliest path comes out first, equal ones as they came in. Paths
+// below `kLeastPath` do not come in.
 class Candidates {
  public:
   struct One {
