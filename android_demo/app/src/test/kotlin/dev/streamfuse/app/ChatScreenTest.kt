@@ -106,7 +106,7 @@ class ChatScreenTest : Device() {
     private fun killed(config: GenerationConfig) {
         install("demo")
         app.parts.settings.run {
-            set(Field.MAX_NEW_TOKENS, "400")
+            set(Field.MAX_NEW_TOKENS, "840") // long enough to be at work still when a slow test kills it
             config.temperature?.let { set(Field.TEMPERATURE, it.toString()) }
             config.topK?.let { set(Field.TOP_K, it.toString()) }
             config.seed?.let { set(Field.SEED, it.toString()) }
