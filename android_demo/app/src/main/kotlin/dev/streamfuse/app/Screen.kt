@@ -11,8 +11,11 @@ import dev.streamfuse.app.model.Sentence
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.MainScope
 import kotlinx.coroutines.cancel
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.launch
+
+private const val FRAME_MS = 16L
 
 /** What all screens have: a bar with a way back, and a state that is shown while the screen is visible. */
 abstract class Screen<State>(private val layout: Int) : Activity() {
@@ -37,7 +40,14 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
 
     override fun onStart() {
         super.onStart()
-        visible = MainScope().also { it.launch { state.collect(::show) } }
+        visible = MainScope().also { scope ->
+            scope.launch {
+                state.collect {
+                    show(it)
+                    delay(FRAME_MS) // tokens come faster than a screen can be drawn; the latest state is drawn next
+                }
+            }
+        }
     }
 
     override fun onStop() {
