@@ -126,7 +126,7 @@ def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], m
     ("changes", "message"),
     [
         ({"num_streams": 4}, "--num-streams must be from 1 to 3, not 4"),
-        ({"max_context_len": 129}, "--max-context-len must be from 32 to 128 for this model, not 129"),
+        ({"max_context_len": 160}, "--max-context-len must be from 32 to 128 for this model, not 160"),
         (
             {"group_size": 64, "backend": "xnnpack"},
             "--group-size must divide this model's sizes 64, 96 (one of 32), not 64",
@@ -243,7 +243,7 @@ def test_a_dry_run_prints_sizes_and_writes_nothing(checkpoint: Checkpoint, tmp_p
     assert (code, stderr) == (0, "")
     assert "cache" in stdout
     assert "calls of operators per pass\n  prefill                    12\n" in stdout
-    assert "  caches                     0.1 MB for 128 tokens\n" in stdout
+    assert "  caches                     0.0 MB for 128 tokens\n" in stdout
     assert "layout" not in stdout
     assert "tiny: 3 streams in the top 2 layers" in stdout
     assert list(tmp_path.iterdir()) == []
@@ -307,7 +307,7 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
     assert found["prune_keep"] == {"8": 4, "16": 8}
     assert found["parts"]["embedding"] == {"parameters": 258 * 64, "bytes": 258 * 2 * 34}
     assert found["parts"]["head"] == {"parameters": 258 * 64 + 64, "bytes": 258 * 2 * 20 + 64 * 4}
-    assert found["cache_bytes"] == 128 * 3 * 2 * 2 * 16 * 4
+    assert found["cache_bytes"] == 128 * 3 * 2 * (34 + 17 + 4)  # int8 in groups of 32 and tiles of 16, and scales
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from native_samples import said_by
+from streamfuse.kernels.layout import cache_shapes
 from streamfuse.kernels.packing import pack_q8_0
 from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
@@ -25,7 +26,7 @@ from streamfuse.runtime.session import Session
 if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
     pytest.skip("there is no C++ compiler to build the native engine with", allow_module_level=True)
 
-VOCAB, HIDDEN, HEADS, KV_HEADS, DIM, LAYERS, CAPACITY = 96, 64, 4, 2, 16, 2, 24
+VOCAB, HIDDEN, HEADS, KV_HEADS, DIM, LAYERS, CAPACITY = 96, 64, 4, 2, 16, 2, 32
 PREFILL_ROWS, STREAMS, TOP_K, STREAM_VOCAB = 8, 2, 5, 40
 KEEP_PRIORITY = (9.0, 1.0, 3.0, 5.0)  # of four nodes, node 1 goes first; node 3 is kept before its parent 2
 CARRYING = 2  # of the kept nodes
@@ -141,7 +142,8 @@ def methods_of(model: TinyModel) -> dict[str, Method | Streams]:
 
 def inputs_of(method: Method | Streams) -> tuple[Tensor, ...]:
     # Each cache is a tensor of its own: torch.export takes one tensor passed twice for one input.
-    caches = [torch.zeros(CAPACITY, KV_HEADS, DIM) for _ in range(2 * LAYERS)]
+    shapes = cache_shapes(CAPACITY, KV_HEADS, DIM)
+    caches = [torch.zeros(shapes[i % 2], dtype=torch.uint8) for i in range(2 * LAYERS)]
     ids, length = torch.zeros(method.rows, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     if isinstance(method, Streams):
         return (torch.zeros(1, HIDDEN), ids, length, *caches[2:])
@@ -451,7 +453,7 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
     }
     assert backend.spec == ModelSpec(capacity=CAPACITY, **facts)
     assert backend.description["constants"] == {"get_max_context_len": CAPACITY, "get_n_msa_layers": 1}
-    with pytest.raises(BackendError, match="capacity 25"):
+    with pytest.raises(BackendError, match="capacity 33"):
         ExecuTorchBackend(program[0], ModelSpec(capacity=CAPACITY + 1, **facts))
 
 

@@ -5,6 +5,7 @@ Run: pytest tests/unit/test_kernels_ops.py. It builds build/native if needed; on
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import platform
@@ -19,7 +20,8 @@ import torch
 
 import streamfuse.kernels.aot  # registers torch.ops.streamfuse
 from streamfuse.kernels import reference
-from streamfuse.kernels.packing import pack_q8_0
+from streamfuse.kernels.layout import cache_shapes
+from streamfuse.kernels.packing import RoundedKeys, RoundedValues, pack_q8_0
 
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
@@ -75,6 +77,12 @@ def random_attention(rows: int, heads: int, kv_heads: int, dim: int, capacity: i
     return [*(draw(shape) for shape in shapes), torch.tensor([length]), visible, dim**-0.5]
 
 
+def packed(arguments: list) -> list:
+    """The same with caches in int8, as an exported program takes them."""
+    caches = RoundedKeys.of(arguments[3]).packed(), RoundedValues.of(arguments[4]).packed()
+    return [*arguments[:3], *caches, *arguments[5:]]
+
+
 def obvious_attention(query, key, value, key_cache, value_cache, cache_length, visible, scale) -> torch.Tensor:
     """Row by row, head by head, in double precision."""
     rows, heads, dim = query.shape
@@ -91,14 +99,36 @@ def obvious_attention(query, key, value, key_cache, value_cache, cache_length, v
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 9, 3, 64, 32, 20), (7, 4, 2, 12, 9, 0), (16, 8, 1, 20, 40, 40), (5, 3, 3, 8, 6, 3)]
+    "shape", [(1, 9, 3, 64, 32, 20), (7, 4, 2, 16, 32, 0), (16, 8, 1, 32, 64, 64), (5, 3, 3, 48, 32, 3)]
 )
 def test_the_reference_equals_the_obvious_attention(shape: tuple[int, ...]) -> None:
+    """But for the rounding: numbers around 1 in 127 steps."""
     torch.manual_seed(sum(shape))
     arguments = random_attention(*shape)
-    torch.testing.assert_close(
-        torch.ops.streamfuse.tree_attention(*arguments).double(), obvious_attention(*arguments), atol=2e-6, rtol=0
+    found = torch.ops.streamfuse.tree_attention(*arguments)
+    torch.testing.assert_close(found.double(), obvious_attention(*arguments), atol=0.05, rtol=0)
+    assert torch.equal(torch.ops.streamfuse.tree_attention(*packed(arguments)), found)
+
+
+def test_a_packed_cache_holds_what_was_rounded() -> None:
+    torch.manual_seed(1)
+    rows = torch.randn(64, 3, 48)
+    rows[5] = 0.0
+    rows[7] *= 1e-7  # below float16's normal numbers
+    rows[9] *= 1e7  # a scale of keys that float16 cannot hold
+    keys, values = RoundedKeys.of(rows), RoundedValues.of(rows)
+    assert all(torch.equal(*pair) for pair in zip(vars_of(RoundedKeys.unpack(keys.packed())), vars_of(keys), strict=True))
+    assert all(
+        torch.equal(*pair) for pair in zip(vars_of(RoundedValues.unpack(values.packed())), vars_of(values), strict=True)
     )
+    assert keys.q.abs().max() == values.q.abs().max() == 127
+    assert (tuple(keys.packed().shape), tuple(values.packed().shape)) == cache_shapes(64, 3, 48)
+    with pytest.raises(ValueError, match="a multiple of 32, not 40"):
+        cache_shapes(40, 3, 48)
+
+
+def vars_of(rounded: RoundedKeys | RoundedValues) -> list[torch.Tensor]:
+    return [getattr(rounded, field.name) for field in dataclasses.fields(rounded)]
 
 
 def test_a_row_that_sees_nothing_gives_zeros() -> None:
@@ -118,8 +148,8 @@ def test_top_k_breaks_ties_by_the_smaller_column() -> None:
 
 
 def test_out_variants_equal_the_functional_forms() -> None:
-    arguments = random_attention(3, 4, 2, 8, 5, 2)
-    out = torch.empty(3, 32)
+    arguments = random_attention(3, 4, 2, 16, 32, 2)
+    out = torch.empty(3, 64)
     assert torch.ops.streamfuse.tree_attention.out(*arguments, out=out) is out
     assert (out == reference.tree_attention(*arguments)).all()
     arguments = torch.randn(2, 32), torch.ones(32), 1e-5, stream_head(9), torch.arange(9), 4
@@ -149,7 +179,7 @@ class TwoOperators(torch.nn.Module):
 
 
 def test_torch_export_keeps_the_operators_and_their_shapes() -> None:
-    arguments = (*random_attention(3, 4, 2, 8, 5, 2)[:-1], torch.arange(32))
+    arguments = (*packed(random_attention(3, 2, 2, 16, 32, 2))[:-1], torch.arange(32))
     program = torch.export.export(TwoOperators(), arguments)
     called = {str(node.target) for node in program.graph.nodes if "streamfuse" in str(node.target)}
     assert called == {"streamfuse.tree_attention.default", "streamfuse.stream_top_k.default"}
@@ -160,7 +190,7 @@ def test_torch_export_keeps_the_operators_and_their_shapes() -> None:
 def test_the_lowered_program_calls_the_out_variants() -> None:
     from executorch.exir import EdgeCompileConfig, to_edge
 
-    arguments = (*random_attention(3, 4, 2, 8, 5, 2)[:-1], torch.arange(32))
+    arguments = (*packed(random_attention(3, 2, 2, 16, 32, 2))[:-1], torch.arange(32))
     edge = to_edge(
         torch.export.export(TwoOperators(), arguments), compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )
@@ -174,13 +204,14 @@ def test_the_lowered_program_calls_the_out_variants() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({0: (3, 5, 8)}, "multiple of kv heads"),
+        ({0: (3, 5, 16)}, "multiple of kv heads"),
         ({6: (2, 2)}, "visible must be bool"),
-        ({3: (5, 2, 4)}, "caches do not fit"),
+        ({3: (2, 32, 33)}, r"packed as uint8 \[2, 32, 34\] and \[2, 32, 21\]"),
+        ({3: (2, 24, 34)}, "multiple of 32, not 24"),
     ],
 )
 def test_wrong_shapes_are_refused_at_export(change: dict[int, tuple[int, ...]], sentence: str) -> None:
-    arguments = random_attention(3, 4, 2, 8, 5, 2)
+    arguments = packed(random_attention(3, 4, 2, 16, 32, 2))
     for place, shape in change.items():
         arguments[place] = torch.zeros(shape, dtype=arguments[place].dtype)
     with pytest.raises(ValueError, match=sentence):

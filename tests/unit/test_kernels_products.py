@@ -20,10 +20,15 @@ from torch import Tensor, nn
 
 import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse
 from streamfuse.kernels import packing, reference
+from streamfuse.kernels.layout import cache_shapes
 
 OPS = torch.ops.streamfuse
-HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, CAPACITY = 96, 3, 1, 32, 160, 1000, 16
+HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, CAPACITY = 96, 3, 1, 32, 160, 1000, 64
 STREAM_VOCAB, TOP_K, ROWS, RANK, EPS = 200, 7, 6, 5, 1e-5
+CACHED = 37  # positions before the passes that are compared: a whole block of the cache and a part of one
+DEPTHS = [0, 1, 1, 2, 2, 3]
+TREE = np.array([[int(bit) for bit in row] for row in ("100000", "110000", "101000", "110100", "101010", "110101")], bool)
+TEXT = [7 * position % VOCAB for position in range(CACHED)]
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 INSTRUCTION_SETS = ["avx512", "avx_vnni", "avx2", "portable"] if X86 else ["neon_i8mm", "neon_dot", "neon"]
@@ -99,7 +104,7 @@ class Method(nn.Module):
 def inputs_of(rows: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(rows)
     ids = torch.randint(0, VOCAB, (rows,), generator=generator)
-    caches = (torch.zeros(CAPACITY, KV_HEADS, DIM), torch.zeros(CAPACITY, KV_HEADS, DIM))
+    caches = (torch.zeros(shape, dtype=torch.uint8) for shape in cache_shapes(CAPACITY, KV_HEADS, DIM))
     visible, length = torch.eye(rows, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
     return (ids, torch.arange(rows), visible, length, torch.tensor([True]), *caches)
 
@@ -129,10 +134,14 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 with ExecuTorchBackend(sys.argv[1], num_threads=int(sys.argv[4])) as backend:
     inputs = np.load(sys.argv[2])
     seen = {"isa": np.array(backend.description["instruction_set"])}
+    for position, token in enumerate(inputs["text"]):
+        backend.run("decode", np.array([token]), np.array([position]), np.ones((1, 1), bool))
+        backend.commit([0])
     for name, rows in (("decode", 1), ("verify_6", 6)):
-        out = backend.run(name, inputs[name], np.arange(rows), np.eye(rows, dtype=bool), want_logits=True)
+        tree = inputs["positions"][:rows], inputs["ancestors"][:rows, :rows]
+        out = backend.run(name, inputs[name], *tree, want_logits=True)
         seen |= {f"{name}_logits": out.logits.copy(), f"{name}_best": out.best.copy()}
-        best = backend.run(name, inputs[name], np.arange(rows), np.eye(rows, dtype=bool)).best
+        best = backend.run(name, inputs[name], *tree).best
         assert (best == seen[f"{name}_best"]).all()
     seen |= {"ids": out.stream_ids, "log_probs": out.stream_log_probs}
     np.savez(sys.argv[3], **seen)
@@ -148,7 +157,9 @@ def test_every_operator_has_the_bits_of_its_reference(program, tmp_path: Path, i
 
     library = os.environ.get("STREAMFUSE_ENGINE") or str(build(quiet=True, jobs=2))
     path, methods = program
-    np.savez(tmp_path / "in.npz", **{name: inputs_of(m.rows)[0].numpy() for name, m in methods.items()})
+    own = {name: inputs_of(method.rows)[0].numpy() for name, method in methods.items()}
+    positions = CACHED + np.array(DEPTHS)
+    np.savez(tmp_path / "in.npz", **own, text=np.array(TEXT), positions=positions, ancestors=TREE)
     command = [
         sys.executable,
         "-c",
@@ -164,12 +175,23 @@ def test_every_operator_has_the_bits_of_its_reference(program, tmp_path: Path, i
     seen = np.load(tmp_path / "out.npz")
     if seen["isa"] != instruction_set:
         pytest.skip(f"this CPU has no {instruction_set}")
-    for name in ("decode", "verify_6"):
-        logits, best, *_ = methods[name](*inputs_of(methods[name].rows))
+    caches = [torch.zeros(CAPACITY, KV_HEADS, DIM) for _ in range(2)]
+
+    def eager(name: str, ids: Tensor, length: int, depths: list[int], tree: Tensor) -> tuple[Tensor, ...]:
+        return methods[name](
+            ids, length + torch.tensor(depths), tree, torch.tensor([length]), torch.tensor([True]), *caches
+        )
+
+    for position, token in enumerate(TEXT):
+        *_, key, value = eager("decode", torch.tensor([token]), position, [0], torch.ones(1, 1, dtype=torch.bool))
+        caches[0][position], caches[1][position] = key[0], value[0]
+    for name, rows in (("decode", 1), ("verify_6", ROWS)):
+        tree = torch.from_numpy(TREE[:rows, :rows])
+        logits, best, *rest = eager(name, inputs_of(rows)[0], CACHED, DEPTHS[:rows], tree)
         difference = np.abs(seen[f"{name}_logits"] - logits.numpy()).max()
         assert (seen[f"{name}_logits"] == logits.numpy()).all(), f"{name}: largest difference {difference}"
         assert (seen[f"{name}_best"] == best.numpy()).all()
-    _, _, _, ids, log_probs, *_ = methods["verify_6"](*inputs_of(ROWS))
+    _, ids, log_probs, *_ = rest
     assert (seen["ids"] == ids.numpy()).all()
     assert np.abs(seen["log_probs"] - log_probs.numpy()).max() < 2e-6
 

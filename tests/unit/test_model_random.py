@@ -80,4 +80,5 @@ def test_the_shapes_have_their_sizes_without_weights(
     tied = config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
     assert round((base - tied) / 1e9, 3) == billions
     assert found.calls["decode"] == 4 * config.num_layers + 4
-    assert found.cache_bytes == 1024 * 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
+    in_int8 = config.head_dim * 34 // 32 + config.head_dim * 17 // 16 + 4
+    assert found.cache_bytes == 1024 * config.num_layers * config.num_kv_heads * in_int8

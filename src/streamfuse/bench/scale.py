@@ -21,6 +21,7 @@ from streamfuse.bundle.manifest import DECODE, MANIFEST_NAME, PREFILL, STREAMS
 from streamfuse.durable import write_text
 from streamfuse.export.plan import ExportPlan
 from streamfuse.export.preview import preview
+from streamfuse.kernels.layout import GROUP
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
 from streamfuse.model.transformer import Transformer
@@ -70,8 +71,8 @@ class ScaleSettings:
 
     @property
     def capacity(self) -> int:
-        """Of the caches: a whole prefill pass fits behind the longest context."""
-        return self.contexts[-1] + _PREFILL_ROWS
+        """Of the caches: a whole prefill pass fits behind the longest context, in whole blocks of the cache."""
+        return -(-(self.contexts[-1] + _PREFILL_ROWS) // GROUP) * GROUP
 
     def check(self, name: str, shape: Mapping[str, Any]) -> None:
         """ValueError where a context is longer than the shape's own."""

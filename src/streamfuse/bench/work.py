@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamfuse.bundle.manifest import DECODE, PREFILL, STREAMS, Manifest
+from streamfuse.kernels.layout import GROUP, cache_bytes
 
 EMBEDDING, ATTENTION, MLP, HEAD, TOP_K = "embedding", "attention", "mlp", "head", "top_k"
 PARTS = (EMBEDDING, ATTENTION, MLP, HEAD, TOP_K)
-_FLOAT_BYTES = 4
+_DTYPE_BYTES = {"float32": 4, "float16": 2}
 _GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight
 
 
@@ -54,7 +55,7 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
     share = rows.depth / model.num_layers
-    cache = 2 * _FLOAT_BYTES * rows.depth * model.num_kv_heads * model.head_dim * context
+    cache = rows.depth * context * _position_bytes(manifest)
     seen = 2 * model.num_heads * model.head_dim * context  # one row's scores and weighted values in one layer
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
@@ -88,6 +89,14 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
     per_weight = _bytes(manifest, HEAD) / (manifest.model.vocab_size * manifest.model.hidden_size)
     head = weights * _GRID_BYTES.get(manifest.quantization.streams.scheme, per_weight)
     return max(0.0, _bytes(manifest, "streams") - head), head
+
+
+def _position_bytes(manifest: Manifest) -> float:
+    """Of keys and values of one position in one layer."""
+    model, dtype = manifest.model, manifest.cache.dtype
+    if dtype == "int8":
+        return cache_bytes(GROUP, model.num_kv_heads, model.head_dim) / GROUP
+    return 2 * _DTYPE_BYTES[dtype] * model.num_kv_heads * model.head_dim
 
 
 def _bytes(manifest: Manifest, part: str) -> int:

@@ -17,7 +17,7 @@ from streamfuse.runtime.strict_json import load_strict
 from .errors import BundleError
 from .signature import SIGNATURE_NAME
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST_NAME = "manifest.json"
 
 # Custom operators that an engine of this version carries.
@@ -110,12 +110,12 @@ class Speculation(_Strict):
 class CacheFacts(_Strict):
     """The caches that the host owns."""
 
-    layout: Literal["position_head_dim", "head_position_dim", "channels_position"] = Field(
+    layout: Literal["position_head_dim", "head_position_dim", "channels_position", "packed"] = Field(
         description="[capacity, num_kv_heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
-        " or [1, num_kv_heads * head_dim, 1, capacity]"
+        " [1, num_kv_heads * head_dim, 1, capacity]; or blocks of 32 positions in int8 (docs/contracts.md, section 6)"
     )
     capacity: Positive = Field(description="committed positions, which is the context length in tokens")
-    dtype: Literal["float32", "float16"]
+    dtype: Literal["float32", "float16", "int8"]
 
 
 class Scheme(_Strict):
@@ -180,7 +180,7 @@ class FileFacts(_Strict):
 class Manifest(_Strict):
     """All that a runtime must know about a bundle."""
 
-    format_version: Literal[3]
+    format_version: Literal[4]
     exporter_version: Annotated[str, Field(min_length=1)]
     target: Literal["executorch", "coreml", "onnx"]
     backend: Annotated[str, Field(min_length=1)] = Field(description="delegate inside the target, for example xnnpack")

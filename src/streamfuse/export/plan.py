@@ -161,6 +161,11 @@ class ExportPlan:
     def __post_init__(self) -> None:
         self._choose()
         _check("--max-context-len", self.max_context_len, 32, 131072)
+        if self.kernels and self.max_context_len % GROUP:
+            raise PlanError(
+                f"--max-context-len must be a multiple of {GROUP} with --backend kernels, whose cache has blocks of so "
+                f"many positions, not {self.max_context_len}"
+            )
         _check("--prefill-len", self.prefill_len, 1, min(128, self.max_context_len))
         _check("--top-k", self.top_k, 1, 64)
         if not 0 <= self.ngram_table_mb * 1e6 <= MOST_BYTES:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
 
 from streamfuse.bundle.reader import DRAFT_FILE
+from streamfuse.kernels.layout import cache_bytes
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned
@@ -93,12 +95,13 @@ def preview(plan: ExportPlan) -> Preview:
     layers = _layers_run(plan, config.num_layers, streams.num_msa_layers)
     delegates = {name: _delegates(plan, name, count) for name, count in layers.items()}
     on_grid = source_facts(plan.model).get("kind") == "gguf"
-    cache = plan.max_context_len * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    sizes = plan.max_context_len, config.num_kv_heads, config.head_dim
+    floats = 2 * prod(sizes) * DTYPE_BITS["float32" if plan.target == "executorch" else plan.dtype] // 8
     return Preview(
         adapter=_adapter_line(plan),
         parts=parts,
         files=_files(plan, model, streams, sum(part.bytes for part in parts.values())),
-        cache_bytes=cache * DTYPE_BITS["float32" if plan.target == "executorch" else plan.dtype] // 8,
+        cache_bytes=config.num_layers * (cache_bytes(*sizes) if plan.kernels else floats),
         delegates=delegates,
         calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
         cost=export_cost(plan, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),

@@ -45,7 +45,7 @@ class TargetFacts:
         backend: what runs the graphs, as the manifest names it.
         kernels: whether the operators of kernels/ are used; then `required_operators` names them.
         methods: per method its facts for the manifest: rows, keep, stream_nodes, inputs, outputs.
-        cache_dtype: float32 or float16.
+        cache_dtype: float32, float16 or int8.
         cache_layout: as bundle.manifest.CacheFacts names it.
         quantization: per part scheme, bits, group_size, symmetric, parameters, bytes.
         report: what else the target has to say, under `target` in export_report.json.

@@ -1,7 +1,7 @@
-"""Group-wise 4-bit and 8-bit weights as the operators read them: tiles of 16 outputs by 32 inputs.
+"""Group-wise 4-bit and 8-bit weights as the operators read them: tiles of 16 outputs by 32 inputs; and caches likewise.
 
-Nothing is rounded here: a GGUF's Q4_1 and Q8_0 blocks go in and come out bit for bit. Layout: docs/contracts.md,
-section 7. The scheme of a packed tensor is told by its last dimension.
+No weight is rounded here: a GGUF's Q4_1 and Q8_0 blocks go in and come out bit for bit. Layout: docs/contracts.md,
+section 7. The scheme of a packed weight is told by its last dimension.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-GROUP = 32  # inputs that share a scale
-TILE = 16  # outputs that lie side by side
-Q4_1_BYTES = 4 * 64 + 2 * 2 * TILE  # nibbles, then d and m of the tile's rows in float16
-Q8_0_BYTES = 8 * 64 + 2 * TILE  # bytes, then d
+from streamfuse.kernels.layout import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE
+
 _Q8_OFFSET = 128  # Q8_0 values are stored unsigned, as the products of every instruction set take them
 
 
@@ -69,6 +67,73 @@ def unpack(weight: Tensor) -> Unpacked:
     halves = [half.view(tiles * TILE, groups, 16) for half in (low, high)]
     q = torch.cat(halves, dim=2).view(tiles * TILE, groups * GROUP)
     return Unpacked(q, _scales(weight[..., 256:288]), _scales(weight[..., 288:]))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedKeys:
+    """Keys in int8 per position, head and group of 32 dimensions: d * q. Dimensions are padded with zeros."""
+
+    q: Tensor  # float32 [T, Hkv, G, 32], whole numbers in -127..127
+    d: Tensor  # float32 [T, Hkv, G], values of float16
+
+    @classmethod
+    def of(cls, key: Tensor) -> RoundedKeys:
+        """Symmetric, d = largest magnitude / 127 in float16, half to even. key float32 [T, Hkv, D]."""
+        groups = F.pad(key, (0, -key.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP))
+        d = (groups.abs().amax(-1) / 127).clamp(max=torch.finfo(torch.float16).max).half().float()
+        most = (127 * d)[..., None]
+        inverse = torch.where(d == 0, d, 1 / d)[..., None]
+        return cls(torch.round(torch.maximum(-most, torch.minimum(most, groups)) * inverse), d)
+
+    def packed(self) -> Tensor:
+        """uint8 [Hkv, T, 34 G], as `tree_attention` takes a cache; T must be a multiple of 32."""
+        heads = [pack_q8_0(q.flatten(1).to(torch.int8), d.half()) for q, d in _by_head(self.q, self.d)]
+        return torch.stack(heads).view(len(heads), self.q.shape[0], -1)
+
+    @classmethod
+    def unpack(cls, cache: Tensor) -> RoundedKeys:
+        """The inverse of `packed`."""
+        heads, positions = cache.shape[:2]
+        tiles = [unpack(head.view(positions // TILE, -1, Q8_0_BYTES)) for head in cache]
+        q = torch.stack([tile.q.view(positions, -1, GROUP).float() for tile in tiles], 1)
+        return cls(q, torch.stack([tile.d for tile in tiles], 1))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedValues:
+    """Values in int8 per position and head: scale * q."""
+
+    q: Tensor  # float32 [T, Hkv, D], whole numbers in -127..127
+    scale: Tensor  # float32 [T, Hkv]
+
+    @classmethod
+    def of(cls, value: Tensor) -> RoundedValues:
+        """Symmetric, scale = largest magnitude / 127, half to even. value float32 [T, Hkv, D]."""
+        scale = value.abs().amax(-1) / 127
+        scale = torch.where(scale < torch.finfo(torch.float32).tiny, torch.zeros_like(scale), scale)
+        inverse = torch.where(scale == 0, scale, 1 / scale)[..., None]
+        return cls(torch.round(value * inverse), scale)
+
+    def packed(self) -> Tensor:
+        """uint8 [Hkv, T, 17 D / 16 + 4], as `tree_attention` takes a cache; T must be a multiple of 32, D of 16."""
+        heads = []
+        for q, scale in _by_head(self.q, self.scale):
+            tiles = pack_q8_0(q.T.to(torch.int8).contiguous(), torch.ones(q.shape[1], q.shape[0] // GROUP).half())
+            heads.append(torch.cat([tiles.flatten(), scale.contiguous().view(torch.uint8)]))
+        return torch.stack(heads).view(len(heads), self.q.shape[0], -1)
+
+    @classmethod
+    def unpack(cls, cache: Tensor) -> RoundedValues:
+        """The inverse of `packed`."""
+        heads, positions, each = cache.shape
+        flat = cache.reshape(heads, -1)
+        tiles, scales = flat[:, : positions * (each - 4)], flat[:, positions * (each - 4) :]
+        q = [unpack(head.reshape(-1, positions // GROUP, Q8_0_BYTES)).q.T.float() for head in tiles]
+        return cls(torch.stack(q, 1), scales.contiguous().view(torch.float32).T.contiguous())
+
+
+def _by_head(*parts: Tensor) -> zip[tuple[Tensor, ...]]:
+    return zip(*(part.unbind(1) for part in parts), strict=True)
 
 
 def interleave_gate_up(gate: Tensor, up: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The operators in PyTorch: their specification, and what eager mode runs. See docs/contracts.md, sections 6 and 7.
 
-The products, norms and activations here have the operators' own bits (but for a double rounding of `_fma` about once in
-2^29), because every sum is written in the order in which the C++ takes it. Attention and log-probabilities are equal to
-a few units in the last place only.
+Attention, products, norms and activations here have the operators' own bits (but for a double rounding of `_fma` about
+once in 2^29), because every sum is written in the order in which the C++ takes it. Log-probabilities are equal to a few
+units in the last place only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from streamfuse.kernels.packing import GROUP, TILE, unpack
+from streamfuse.kernels.layout import GROUP, TILE
+from streamfuse.kernels.packing import RoundedKeys, RoundedValues, unpack
 
 _LANES = 16
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations counts as zeros
@@ -31,21 +32,61 @@ def tree_attention(
 ) -> Tensor:
     """Row i attends to cache rows [0, cache_length), then to rows j with visible[i, j]; zeros where it sees nothing.
 
-    query [R, Hq, D], key/value [R, Hkv, D], caches [C, Hkv, D], cache_length int64 [1], visible bool [R, R]
-    -> [R, Hq * D].
+    query [R, Hq, D], key/value [R, Hkv, D], cache_length int64 [1], visible bool [R, R] -> [R, Hq * D]. Caches are
+    packed (uint8, layout.cache_shapes) or, as eager backends keep them, float32 [C, Hkv, D] that are rounded when they
+    are read. The bits are the operator's own.
     """
     rows, heads, dim = query.shape
     kv_heads, length = key.shape[1], int(cache_length)
-    if not 0 <= length <= key_cache.shape[0]:
-        raise ValueError(f"cache_length {length} lies outside the cache of {key_cache.shape[0]} positions")
-    keys = torch.cat([key_cache[:length], key])
-    values = torch.cat([value_cache[:length], value])
+    group, packed = heads // kv_heads, key_cache.dtype == torch.uint8
+    capacity = key_cache.shape[1 if packed else 0]
+    if not 0 <= length <= capacity:
+        raise ValueError(f"cache_length {length} lies outside the cache of {capacity} positions")
+    if packed:
+        old_keys, old_values = RoundedKeys.unpack(key_cache), RoundedValues.unpack(value_cache)
+    else:
+        old_keys, old_values = RoundedKeys.of(key_cache[:length]), RoundedValues.of(value_cache[:length])
+    keys, values = RoundedKeys.of(key), RoundedValues.of(value)
+    key_q, key_d = torch.cat([old_keys.q[:length], keys.q]), torch.cat([old_keys.d[:length], keys.d])
+    value_q = torch.cat([old_values.q[:length, :, :dim], values.q])
+    value_scale = torch.cat([old_values.scale[:length], values.scale])
+
+    # Scores of all positions, [Hkv, R * group, T]: groups of 32 dimensions in order.
+    grouped = query.view(rows, kv_heads, group, dim).transpose(0, 1)
+    padded = F.pad(grouped, (0, -dim % GROUP)).reshape(kv_heads * rows * group, -1)
+    r = Rounded.of(padded)
+    q, q_scale = r.q.view(kv_heads, rows * group, -1, GROUP), r.scale.view(kv_heads, rows * group, -1)
+    scores = query.new_zeros(kv_heads, rows * group, key_q.shape[0])
+    for g in range(q.shape[2]):
+        dots = torch.bmm(q[:, :, g], key_q[:, :, g].permute(1, 2, 0))  # exact
+        scores = _fma(dots, key_d[:, :, g].T[:, None, :] * q_scale[:, :, g, None], scores)
+    scores = scores.view(kv_heads, rows, group, -1) * query.new_tensor(scale)
+
+    # The canonical sequence of each row: [R, N] positions, N whole groups, and which of them are there.
     seen = torch.cat([visible.new_ones(rows, length), visible], dim=1)
-    grouped = query.reshape(rows, kv_heads, heads // kv_heads, dim)
-    scores = torch.einsum("rhgd,thd->rhgt", grouped, keys) * scale
-    weights = torch.softmax(scores.masked_fill(~seen[:, None, None, :], float("-inf")), dim=-1)
-    weights = torch.where(seen.any(dim=1)[:, None, None, None], weights, torch.zeros_like(weights))
-    return torch.einsum("rhgt,thd->rhgd", weights, values).reshape(rows, heads * dim)
+    count = int(seen.sum(1).max())
+    order = torch.sort(seen.to(torch.int8), dim=1, descending=True, stable=True).indices[:, :count]
+    order = F.pad(order, (0, -count % GROUP))
+    there = torch.arange(order.shape[1])[None] < seen.sum(1, keepdim=True)
+    found = scores.gather(3, order[None, :, None].expand(kv_heads, rows, group, -1))
+    hidden = ~there[None, :, None]
+    found = found.masked_fill(hidden, float("-inf"))
+    best = found.amax(-1, keepdim=True) if count else found.new_zeros(kv_heads, rows, group, 1)
+    shifted = torch.where(hidden, found, found + -best)
+    weights = torch.where(hidden, torch.zeros_like(found), exp_of_nonpositive(shifted))
+    total = _lane_dot(weights, torch.ones_like(weights)) if count else weights.sum(-1)
+    total = torch.where(there[None, :, None].any(-1), total, torch.ones_like(total))
+
+    # Weights times the values' scales, rounded, groups of 32 positions in order.
+    mixed = torch.zeros(kv_heads, rows, group, dim)
+    scaled = weights * value_scale[order].permute(2, 0, 1)[:, :, None]
+    scaled = scaled.masked_fill(hidden, 0.0)
+    w = Rounded.of(scaled.reshape(kv_heads * rows * group, -1))
+    w_q, w_scale = w.q.view(kv_heads, rows, group, -1, GROUP), w.scale.view(kv_heads, rows, group, -1)
+    for n in range(order.shape[1] // GROUP):
+        here = value_q[order[:, n * GROUP : (n + 1) * GROUP]].permute(2, 0, 1, 3)  # [Hkv, R, 32, D]
+        mixed = _fma(torch.matmul(w_q[:, :, :, n], here), w_scale[:, :, :, n, None], mixed)
+    return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads * dim)
 
 
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:

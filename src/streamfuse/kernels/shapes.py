@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from streamfuse.kernels.packing import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE
+from streamfuse.kernels.layout import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE, cache_shapes
 
 
 def tree_attention(
@@ -25,7 +25,11 @@ def tree_attention(
     )
     rows, heads, dim = query.shape
     check(key.shape == value.shape and key.shape[0] == rows and key.shape[2] == dim, "key and value do not fit query")
-    check(key_cache.shape == value_cache.shape and key_cache.shape[1:] == key.shape[1:], "caches do not fit key")
+    keys, values = cache_shapes(key_cache.shape[1], key.shape[1], dim)
+    check(
+        _is(key_cache, torch.uint8, *keys) and _is(value_cache, torch.uint8, *values),
+        f"caches do not fit key: they must be packed as uint8 {list(keys)} and {list(values)}",
+    )
     check(heads % key.shape[1] == 0, "query heads must be a multiple of kv heads")
     check(_is(visible, torch.bool, rows, rows), "visible must be bool [rows, rows]")
     check(_is(cache_length, torch.int64, 1), "cache_length must be int64 [1]")

@@ -56,7 +56,7 @@ final class BundleTests: XCTestCase {
     try await refuses("manifest.json") { try Data("{}".utf8).write(to: manifest) }
     let text = String(decoding: said, as: UTF8.self)
     try await refuses("format_version") {
-      try Data(text.replacing("\"format_version\": 3", with: "\"format_version\": 99").utf8).write(to: manifest)
+      try Data(text.replacing("\"format_version\": 4", with: "\"format_version\": 99").utf8).write(to: manifest)
     }
     try await refuses("onnx") {
       try Data(text.replacing("\"target\": \"executorch\"", with: "\"target\": \"onnx\"").utf8).write(to: manifest)

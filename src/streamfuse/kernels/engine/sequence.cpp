@@ -57,8 +57,8 @@ Sequence::Sequence(std::shared_ptr<const Program> program)
   for (const auto& [name, signature] : program_->signatures()) most_rows = std::max(most_rows, signature.rows);
   kept_.reserve(static_cast<size_t>(most_rows));
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
-  for (int64_t i = 0; i < 2 * shapes.layers; ++i)
-    caches_.emplace_back(static_cast<size_t>(shapes.capacity * shapes.cache_row()) * sizeof(float));
+  for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
+    caches_.emplace_back(static_cast<size_t>(shapes.capacity * shapes.position_bytes(i)));
   load_methods();
 }
 
@@ -186,16 +186,28 @@ void Sequence::commit(const int32_t* rows, int n) {
     throw Failure(SF_CONTEXT_FULL, "the cache holds " + std::to_string(length_) + " of " +
                                        std::to_string(shapes.capacity) + " positions and cannot take " +
                                        std::to_string(n) + " more");
-  const size_t floats = static_cast<size_t>(shapes.cache_row());
+  if (shapes.int8_cache) {
+    for (size_t c = 0; c < caches_.size(); ++c)
+      (c % 2 == 0 ? ask_key : ask_value)(shapes.kv(), length_, caches_[c].as<uint8_t>());
+  }
   for (size_t c = 0; c < caches_.size(); ++c) {
     bool by_place;
-    const float* source = new_rows(c, by_place);
-    float* target = caches_[c].as<float>() + static_cast<size_t>(length_) * floats;
+    const float* const source = new_rows(c, by_place);
     for (int i = 0; i < n; ++i)
-      std::memcpy(target + i * floats, source + static_cast<size_t>(by_place ? places[i] : rows[i]) * floats,
-                  floats * sizeof(float));
+      write_row(c, length_ + i, source + (by_place ? places[i] : rows[i]) * shapes.cache_row());
   }
   length_ += n;
+}
+
+void Sequence::write_row(size_t cache, int64_t position, const float* row) {
+  const Shapes& shapes = program_->shapes();
+  if (!shapes.int8_cache)
+    std::memcpy(caches_[cache].as<float>() + position * shapes.cache_row(), row,
+                static_cast<size_t>(shapes.position_bytes(cache)));
+  else if (cache % 2 == 0)
+    store_key(shapes.kv(), row, position, caches_[cache].as<uint8_t>());
+  else
+    store_value(shapes.kv(), row, position, caches_[cache].as<uint8_t>());
 }
 
 void Sequence::truncate(int64_t length) {
@@ -206,26 +218,49 @@ void Sequence::truncate(int64_t length) {
   if (length < ran_at_length_) can_commit_ = false;
 }
 
+// Calls back with the parts of a cache, each its own bytes in a row, that hold its first `length` positions.
+template <typename Take>
+void Sequence::for_each_part(size_t cache, int64_t length, const Take& take) const {
+  const Shapes& shapes = program_->shapes();
+  uint8_t* const first = caches_[cache].as<uint8_t>();
+  const auto part = [&](int64_t at, int64_t bytes) { take(first + at, static_cast<size_t>(bytes)); };
+  if (!shapes.int8_cache) return part(0, length * shapes.position_bytes(cache));
+  const KvShape kv = shapes.kv();
+  const int64_t blocks = (length + kCacheBlock - 1) / kCacheBlock, positions = blocks * kCacheBlock;
+  for (int64_t head = 0; head < kv.kv_heads; ++head) {
+    if (cache % 2 == 0) {
+      part(kv.keys_of(head), positions * kv.key_bytes());
+      continue;
+    }
+    for (int64_t tile = 0; tile < kv.value_tiles(); ++tile)
+      part(kv.values_of(head) + tile * kv.blocks() * kQ8TileBytes, blocks * kQ8TileBytes);
+    part(kv.scales_of(head), positions * static_cast<int64_t>(sizeof(float)));
+  }
+}
+
 uint64_t Sequence::bytes_of(int64_t length) const {
   const Shapes& shapes = program_->shapes();
   if (length < 0 || length > shapes.capacity)
     bad_argument("the cache holds " + std::to_string(shapes.capacity) + " positions, not " + std::to_string(length));
-  return caches_.size() * static_cast<uint64_t>(length * shapes.cache_row()) * sizeof(float);
+  uint64_t bytes = 0;
+  for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, [&](uint8_t*, size_t part) { bytes += part; });
+  return bytes;
 }
 
 void Sequence::save(int64_t length, void* data, uint64_t bytes) const {
   if (length > length_ || data == nullptr || bytes != bytes_of(length))
     bad_argument("these cache rows cannot be saved");
-  const size_t each = static_cast<size_t>(bytes) / caches_.size();
-  for (size_t c = 0; c < caches_.size(); ++c) std::memcpy(static_cast<char*>(data) + c * each, caches_[c].data(), each);
+  auto* to = static_cast<uint8_t*>(data);
+  for (size_t c = 0; c < caches_.size(); ++c)
+    for_each_part(c, length, [&](uint8_t* part, size_t size) { std::memcpy(to, part, size), to += size; });
 }
 
 void Sequence::load(int64_t length, const void* data, uint64_t bytes) {
   if (length_ != 0 || data == nullptr || bytes != bytes_of(length))
     bad_argument("these cache rows do not fit this engine");
-  const size_t each = static_cast<size_t>(bytes) / caches_.size();
+  const auto* from = static_cast<const uint8_t*>(data);
   for (size_t c = 0; c < caches_.size(); ++c)
-    std::memcpy(caches_[c].data(), static_cast<const char*>(data) + c * each, each);
+    for_each_part(c, length, [&](uint8_t* part, size_t size) { std::memcpy(part, from, size), from += size; });
   length_ = length;
   can_commit_ = false;
 }

@@ -27,7 +27,8 @@ class Sequence {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
-  // The first `length` cache positions as bytes: layer after layer, keys, then values, as the caches hold them.
+  // The first `length` cache positions as bytes, in whole blocks where they lie in blocks: layer after layer, keys, then
+  // values, as the caches hold them.
   uint64_t bytes_of(int64_t length) const;
   void save(int64_t length, void* data, uint64_t bytes) const;
   void load(int64_t length, const void* data, uint64_t bytes);
@@ -38,6 +39,9 @@ class Sequence {
   void load_methods();
   void read_survivors(const GraphMethod& method, int n);
   const float* new_rows(size_t cache, bool& by_place) const;
+  void write_row(size_t cache, int64_t position, const float* row);
+  template <typename Take>
+  void for_each_part(size_t cache, int64_t length, const Take& take) const;
 
   std::shared_ptr<const Program> program_;
   Block arena_;          // activations, shared by the passes: one runs at a time

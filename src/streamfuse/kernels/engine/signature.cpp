@@ -93,9 +93,15 @@ void take_hidden(Signature& s, Outputs& outputs, Shapes& shapes) {
 void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorFacts>>& wanted, const Shapes& shapes) {
   for (size_t i = 0; i < wanted.size(); ++i)
     require(s.name, wanted[i].first, s.inputs[i], wanted[i].second.dtype, wanted[i].second.shape);
-  for (size_t i = s.first_cache; i < s.inputs.size(); ++i)
-    require(s.name, "cache input " + std::to_string(i), s.inputs[i], ScalarType::Float,
-            {shapes.capacity, shapes.kv_heads, shapes.head_dim});
+  for (size_t i = s.first_cache; i < s.inputs.size(); ++i) {
+    const std::string what = "cache input " + std::to_string(i);
+    const bool keys = (i - s.first_cache) % 2 == 0;
+    const int64_t bytes = keys ? shapes.kv().key_bytes() : shapes.kv().value_bytes();
+    if (shapes.int8_cache)
+      require(s.name, what, s.inputs[i], ScalarType::Byte, {shapes.kv_heads, shapes.capacity, bytes});
+    else
+      require(s.name, what, s.inputs[i], ScalarType::Float, {shapes.capacity, shapes.kv_heads, shapes.head_dim});
+  }
 }
 
 void read_pass(Signature& s, Shapes& shapes) {
@@ -158,12 +164,26 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   if (inputs < kPassInputs + 2 || (inputs - kPassInputs) % 2 != 0)
     bad_program(
         name, "it takes " + std::to_string(inputs) + " inputs, not " + std::to_string(kPassInputs) + " + 2 per layer");
-  const std::vector<int64_t> cache = facts_of(name, "key_cache_0", meta.input_tensor_meta(kPassInputs)).shape;
-  if (cache.size() != 3) bad_program(name, "key_cache_0 must be [capacity, kv heads, head dim]");
+  const TensorFacts keys = facts_of(name, "key_cache_0", meta.input_tensor_meta(kPassInputs)),
+                    values = facts_of(name, "value_cache_0", meta.input_tensor_meta(kPassInputs + 1));
+  if (keys.shape.size() != 3 || values.shape.size() != 3)
+    bad_program(name, "key_cache_0 and value_cache_0 must have three dimensions");
   agree(name, "the number of layers", shapes.layers, static_cast<int64_t>(inputs - kPassInputs) / 2);
-  agree(name, "the capacity", shapes.capacity, cache[0]);
-  agree(name, "the number of kv heads", shapes.kv_heads, cache[1]);
-  agree(name, "the head dimension", shapes.head_dim, cache[2]);
+  shapes.int8_cache = keys.dtype == ScalarType::Byte;
+  if (!shapes.int8_cache) {  // [capacity, kv heads, head dim]
+    agree(name, "the capacity", shapes.capacity, keys.shape[0]);
+    agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[1]);
+    agree(name, "the head dimension", shapes.head_dim, keys.shape[2]);
+    return;
+  }
+  // [kv heads, capacity, bytes of a position]: whole tiles of 16 dimensions, 17 bytes each, and a scale.
+  const int64_t tiles = (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock);
+  agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[0]);
+  agree(name, "the capacity", shapes.capacity, keys.shape[1]);
+  agree(name, "the head dimension", shapes.head_dim, tiles * kTileRows);
+  if (shapes.capacity % kCacheBlock != 0)
+    bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
+                          std::to_string(kCacheBlock));
 }
 
 Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes& shapes) {

@@ -9,6 +9,8 @@
 
 #include <executorch/runtime/executor/method_meta.h>
 
+#include "ops/kv_cache.h"
+
 namespace streamfuse {
 
 constexpr const char* kStreams = "streams";  // the method of the deferred schedule
@@ -17,7 +19,15 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 struct Shapes {
   int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
           hidden_size = 0;
-  int64_t cache_row() const { return kv_heads * head_dim; }  // floats per position, layer and kind
+  bool int8_cache = false;  // laid out as kv_cache.h says; else float32 [capacity, kv heads, head dim]
+
+  int64_t cache_row() const { return kv_heads * head_dim; }  // values per position, layer and kind
+  KvShape kv() const { return {capacity, kv_heads, head_dim}; }
+  // Of one position of one cache: keys where it is even, values where it is odd.
+  int64_t position_bytes(size_t cache) const {
+    if (!int8_cache) return cache_row() * static_cast<int64_t>(sizeof(float));
+    return kv_heads * (cache % 2 == 0 ? kv().key_bytes() : kv().value_bytes());
+  }
 };
 
 struct TensorFacts {

@@ -1,7 +1,7 @@
-// Attention of a few rows over the keys and values of one kv head. Included by lane_kernels.cpp.
+// Attention of a few rows over the keys and values of one kv head, and how these are rounded (kv_cache.h). Included by
+// lane_kernels.cpp.
 //
-// Blocking changes speed and never a result: each score has its own accumulator, each output adds its positions in
-// order.
+// Blocking changes speed and never a result: sums of integers are exact, and each row's groups are added in order.
 #pragma once
 
 #include "lane_kernels.h"
@@ -9,116 +9,85 @@
 
 namespace streamfuse {
 namespace STREAMFUSE_ISA {
+
+extern const ProductKernels kProducts;  // product_kernels.cpp
+
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kQueryBlock = 4, kKeyBlock = 4, kValueBlock = 4;
-#elif defined(__AVX2__)
-constexpr int kQueryBlock = 3, kKeyBlock = 2, kValueBlock = 2;
-#else
-constexpr int kQueryBlock = 4, kKeyBlock = 1, kValueBlock = 1;
-#endif
-constexpr int64_t kValueChunk =
-    64;  // positions that all rows of a block take while their values are in the first cache
-constexpr int64_t kKeysAhead =
-    32;  // of the scores, asked from memory: a head's rows lie apart, no processor guesses them
+constexpr float kLeastValueScale = 1.17549435e-38f;  // below it a value counts as zeros, and 1 / scale stays finite
+constexpr uint32_t kUnsigned = 0x80808080u;          // Q8_0 bytes are stored with 128 added
+constexpr uint16_t kHalfOne = 0x3c00;
 
-// Rows of keys or values: `n_cached` cached rows, `stride` floats apart, then the listed new rows.
-struct Sequence {
-  const float* cached;
-  const float* fresh;
-  const int32_t* fresh_rows;
-  int64_t n_cached;
-  int64_t length;
-  int64_t stride;
-
-  SF_INLINE_MEMBER const float* at(int64_t t) const {
-    return t < n_cached ? cached + t * stride : fresh + fresh_rows[t - n_cached] * stride;
+// The float16 nearest to x >= 0, half to even; 65504 for all that is larger.
+SF_INLINE uint16_t half_of(float x) {
+  uint32_t bits;
+  if (x < 6.103515625e-5f) {  // 2^-14: below it float16 counts in steps of 2^-24
+    const float shifted = x * 16777216.0f + 12582912.0f;
+    memcpy(&bits, &shifted, 4);
+    return (uint16_t)bits;
   }
-};
-
-SF_INLINE void prefetch_row(const float* row, int64_t dim) {
-  for (int64_t d = 0; d < dim; d += kLanes) __builtin_prefetch(row + d, 0, 2);
+  memcpy(&bits, &x, 4);
+  if (bits >= 0x477fe000u) return 0x7bff;
+  return (uint16_t)((bits - 0x38000000u + 0xfffu + (bits >> 13 & 1)) >> 13);
 }
 
-// scores[q * line + t] = scale * dot(query q, key t)
-template <int Queries, int Keys>
-SF_INLINE void score_block(const float* query, int64_t padded, int64_t dim, const float* const* keys, float scale,
-                           float* scores, int64_t line) {
-  Lanes acc[Keys][kQueryBlock];
-  for (int t = 0; t < Keys; ++t)
-    for (int q = 0; q < kQueryBlock; ++q) acc[t][q] = splat(0.0f);
-  const int64_t whole = dim / kLanes * kLanes;
-  for (int64_t d = 0; d < whole; d += kLanes) {
-    Lanes own[Queries];
-    for (int q = 0; q < Queries; ++q) own[q] = load(query + q * padded + d);
-    for (int t = 0; t < Keys; ++t) {
-      const Lanes k = load(keys[t] + d);
-      for (int q = 0; q < Queries; ++q) acc[t][q] = fma(own[q], k, acc[t][q]);
+SF_INLINE Lanes load_up_to(const float* p, int64_t count) {
+  return count >= kLanes ? load(p) : load_first(p, count > 0 ? (int)count : 0);
+}
+
+// One head's key as position t of its tiles [.., groups, 544].
+void store_key_head(const float* key, int64_t dim, int64_t t, uint8_t* head) {
+  const int64_t groups = (dim + kGroupSize - 1) / kGroupSize;
+  uint8_t* tile = head + t / kTileRows * groups * kQ8TileBytes;
+  const int64_t lane = t % kTileRows;
+  for (int64_t g = 0; g < groups; ++g, tile += kQ8TileBytes) {
+    Lanes low = load_up_to(key + g * kGroupSize, dim - g * kGroupSize);
+    Lanes high = load_up_to(key + g * kGroupSize + kLanes, dim - g * kGroupSize - kLanes);
+    const uint16_t half = half_of(largest(max(magnitude(low), magnitude(high))) / 127.0f);
+    const float scale = half_at((const uint8_t*)&half);
+    const Lanes most = splat(127.0f * scale), least = splat(-127.0f * scale);  // a scale that was rounded down
+    low = max(least, min(most, low)), high = max(least, min(most, high));
+    const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    int8_t q[kGroupSize];
+    round_lanes(low, inverse, q);
+    round_lanes(high, inverse, q + kLanes);
+    for (int i = 0; i < kGroupSize / 4; ++i) {
+      uint32_t quad;
+      memcpy(&quad, q + 4 * i, 4);
+      quad ^= kUnsigned;
+      memcpy(tile + 64 * i + 4 * lane, &quad, 4);
     }
-  }
-  if (whole < dim) {
-    for (int t = 0; t < Keys; ++t) {
-      const Lanes k = load_first(keys[t] + whole, (int)(dim - whole));
-      for (int q = 0; q < Queries; ++q) acc[t][q] = fma(load(query + q * padded + whole), k, acc[t][q]);
-    }
-  }
-#if defined(__AVX512F__)
-  if (Keys == 4) {
-    float sums[kQueryBlock * 4];
-    __m512 all[kQueryBlock * 4];
-    for (int i = 0; i < kQueryBlock * 4; ++i) all[i] = acc[i / kQueryBlock][i % kQueryBlock].part[0];
-    const auto plus = [](__m512 x, __m512 y) { return _mm512_add_ps(x, y); };
-    _mm512_storeu_ps(sums, _mm512_mul_ps(fold_16(all, plus), _mm512_set1_ps(scale)));
-    for (int q = 0; q < Queries; ++q) memcpy(scores + q * line, sums + 4 * q, 4 * sizeof(float));
-    return;
-  }
-#elif defined(__AVX2__)
-  if (Keys == 2) {
-    float sums[8];
-    __m256 all[8] = {};
-    for (int q = 0; q < Queries; ++q)
-      for (int t = 0; t < 2; ++t) all[2 * q + t] = _mm256_add_ps(acc[t][q].part[0], acc[t][q].part[1]);
-    _mm256_storeu_ps(sums, _mm256_mul_ps(fold_8(all), _mm256_set1_ps(scale)));
-    for (int q = 0; q < Queries; ++q) scores[q * line] = sums[q], scores[q * line + 1] = sums[4 + q];
-    return;
-  }
-#endif
-  for (int q = 0; q < Queries; ++q)
-    for (int t = 0; t < Keys; ++t) scores[q * line + t] = sum(acc[t][q]) * scale;
-}
-
-template <int Keys>
-SF_INLINE void score_keys(const float* query, int64_t queries, int64_t padded, int64_t dim, const float* const* keys,
-                          float scale, float* scores, int64_t line) {
-  constexpr int n = kQueryBlock;
-  for (; queries >= n; queries -= n, query += n * padded, scores += n * line)
-    score_block<n, Keys>(query, padded, dim, keys, scale, scores, line);
-  if (n > 3 && queries == 3) score_block<3, Keys>(query, padded, dim, keys, scale, scores, line);
-  if (queries == 2) score_block<2, Keys>(query, padded, dim, keys, scale, scores, line);
-  if (queries == 1) score_block<1, Keys>(query, padded, dim, keys, scale, scores, line);
-}
-
-// Keys [begin, end) of the sequence; what follows them, and their values, is asked from memory where it is cached.
-void score(const float* query, int64_t queries, int64_t padded, int64_t dim, const Sequence& keys, int64_t begin,
-           int64_t end, const float* cached_values, float scale, float* scores, int64_t line) {
-  int64_t t = begin;
-  for (; t < end; t += kKeyBlock) {
-    const float* rows[kKeyBlock];
-    const int64_t n = end - t < kKeyBlock ? end - t : kKeyBlock;
-    for (int64_t i = 0; i < n; ++i) {
-      rows[i] = keys.at(t + i);
-      if (t + i + kKeysAhead < keys.n_cached) prefetch_row(keys.cached + (t + i + kKeysAhead) * keys.stride, dim);
-      if (t + i < keys.n_cached) prefetch_row(cached_values + (t + i) * keys.stride, dim);
-    }
-    if (n == kKeyBlock)
-      score_keys<kKeyBlock>(query, queries, padded, dim, rows, scale, scores + t, line);
-    else
-      for (int64_t i = 0; i < n; ++i) score_keys<1>(query, queries, padded, dim, rows + i, scale, scores + t + i, line);
+    memcpy(tile + 512 + 2 * lane, &half, 2);
   }
 }
 
-// Turns a line of scores into weights in place and returns their total. The line is padded to whole lanes.
+// One head's value as position t of its tiles [tiles, blocks, 544], and its scale.
+void store_value_head(const float* value, int64_t dim, int64_t t, int64_t blocks, uint8_t* head, float* scales) {
+  Lanes top = splat(0.0f);
+  for (int64_t d = 0; d < dim; d += kLanes) top = max(top, magnitude(load_up_to(value + d, dim - d)));
+  float scale = largest(top) / 127.0f;
+  if (scale < kLeastValueScale) scale = 0.0f;
+  const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+  scales[t] = scale;
+  const int64_t place = t % kCacheBlock;
+  const int shift = 8 * (int)(place % 4);
+  uint8_t* group = head + t / kCacheBlock * kQ8TileBytes;
+  for (int64_t d = 0; d < dim; d += kLanes, group += blocks * kQ8TileBytes) {
+    int8_t q[kLanes];
+    uint32_t quads[kLanes];  // of each dimension: those of four positions
+    round_lanes(load_up_to(value + d, dim - d), inverse, q);
+    memcpy(quads, group + 64 * (place / 4), sizeof quads);
+    for (int i = 0; i < kLanes; ++i)
+      quads[i] = (quads[i] & ~(0xffu << shift)) | (uint32_t)(uint8_t)(q[i] ^ 0x80) << shift;
+    memcpy(group + 64 * (place / 4), quads, sizeof quads);
+    if (place > 0) continue;
+    uint16_t ones[kLanes];
+    for (int i = 0; i < kLanes; ++i) ones[i] = kHalfOne;
+    memcpy(group + 512, ones, sizeof ones);
+  }
+}
+
+// Turns a line of scores into weights in place and returns their total. The line is padded to whole groups.
 float weigh(float* scores, int64_t length) {
   const int64_t whole = length / kLanes * kLanes, padded = (length + kLanes - 1) / kLanes * kLanes;
   Lanes top = splat(scores[0]);
@@ -133,101 +102,157 @@ float weigh(float* scores, int64_t length) {
     store(scores + t, weight);
     total = add(total, weight);
   }
+  if (padded % kGroupSize != 0) store(scores + padded, splat(0.0f));
   return sum(total);
 }
 
-// sums[h] += weight * value over positions [begin, end), `Blocks` lanes of the head dimension from d on.
-template <int Heads, int Blocks>
-SF_INLINE void mix_block(const Sequence& values, int64_t begin, int64_t end, const float* weights, int64_t line,
-                         int64_t d, int last, float* sums, int64_t padded) {
-  Lanes acc[Heads][Blocks];
-  for (int h = 0; h < Heads; ++h)
-    for (int b = 0; b < Blocks; ++b) acc[h][b] = load(sums + h * padded + d + b * kLanes);
-  for (int64_t t = begin; t < end; ++t) {
-    const float* row = values.at(t) + d;
-    Lanes v[Blocks];
-    for (int b = 0; b < Blocks; ++b)
-      v[b] = b + 1 == Blocks && last < kLanes ? load_first(row + b * kLanes, last) : load(row + b * kLanes);
-    for (int h = 0; h < Heads; ++h) {
-      const Lanes weight = splat(weights[h * line + t]);
-      for (int b = 0; b < Blocks; ++b) acc[h][b] = fma(weight, v[b], acc[h][b]);
+SF_INLINE void scale_by(float* weights, const float* scales, int64_t count) {
+  for (int64_t t = 0; t < count; t += kLanes) store(weights + t, mul(load(weights + t), load(scales + t)));
+}
+
+// Asks the memory for the values of 16 positions that begin with t.
+SF_INLINE void ask_values(const uint8_t* head, int64_t tiles, int64_t blocks, int64_t t) {
+  constexpr int64_t half = kQ8TileBytes / 2;
+  const uint8_t* group = head + t / kCacheBlock * kQ8TileBytes + t % kCacheBlock / kTileRows * half;
+  for (int64_t tile = 0; tile < tiles; ++tile, group += blocks * kQ8TileBytes)
+    for (int64_t line = 0; line < half; line += 64) __builtin_prefetch(group + line, 0, 2);
+}
+
+// What a task computes with, in its scratch.
+struct AttentionWork {
+  const TreeAttention& a;
+  const AttentionTask& task;
+  AttentionRoom room;
+  const uint8_t *keys, *values;  // of this kv head
+  const float* scales;           // of its values
+  int64_t group, queries, blocks;
+  int64_t whole;  // cached blocks that are full; the tail begins behind them
+
+  SF_INLINE_MEMBER int64_t seen(int64_t row) const { return task.starts[row + 1] - task.starts[row]; }
+  SF_INLINE_MEMBER const int32_t* visible(int64_t row) const { return task.visible_rows + task.starts[row]; }
+  SF_INLINE_MEMBER int64_t head(int64_t query) const {
+    return ((task.first_row + query / group) * a.query_heads + task.kv_head * group + query % group) * a.cache.head_dim;
+  }
+  SF_INLINE_MEMBER const float* fresh(const float* rows, int64_t row) const {
+    return rows + (row * a.cache.kv_heads + task.kv_head) * a.cache.head_dim;
+  }
+};
+
+void score(const AttentionWork& w) {
+  const int64_t dim = w.a.cache.head_dim, groups = w.a.cache.key_groups(), length = w.a.cache_length;
+  const AttentionRoom& room = w.room;
+  const Lanes scale = splat(w.a.scale);
+  // The products ask for what lies so far ahead, and nobody has asked for what comes first.
+  const int64_t bytes = (length + kTileRows - 1) / kTileRows * groups * kQ8TileBytes;
+  for (int64_t byte = 0; byte < kAhead && byte < bytes; byte += 64) __builtin_prefetch(w.keys + byte);
+  for (int64_t q = 0; q < w.queries; ++q) {
+    float* const padded = room.padded;
+    memset(padded, 0, (size_t)(groups * kGroupSize) * sizeof(float));
+    memcpy(padded, w.a.query + w.head(q), (size_t)dim * sizeof(float));
+    kProducts.round(padded, room.query, q);
+  }
+  const Packed cached = {w.keys, 0, groups, true};
+  for (int64_t t = 0; t < length; t += kTileRows) {
+    ask_values(w.values, w.a.cache.value_tiles(), w.blocks, t);
+    kProducts.product(cached, t / kTileRows, room.query, 0, w.queries, room.tile, false);
+    for (int64_t q = 0; q < w.queries; ++q)
+      store(room.scores + q * room.line + t, mul(load(room.tile + q * kLanes), scale));
+  }
+
+  int64_t last = -1;  // of the new rows, the last one that anybody here sees
+  for (int64_t r = 0; r < w.task.rows; ++r)
+    if (w.seen(r) > 0) last = w.visible(r)[w.seen(r) - 1] > last ? w.visible(r)[w.seen(r) - 1] : last;
+  for (int64_t j = 0; j <= last; ++j) store_key_head(w.fresh(w.a.key, j), dim, j, room.fresh_keys);
+  const Packed fresh = {room.fresh_keys, 0, groups, true};
+  for (int64_t tile = 0; tile * kTileRows <= last; ++tile) {
+    kProducts.product(fresh, tile, room.query, 0, w.queries, room.tile, false);
+    for (int64_t q = 0; q < w.queries; ++q) {
+      const int32_t* const rows = w.visible(q / w.group);
+      float* const line = room.scores + q * room.line + length;
+      for (int64_t n = 0; n < w.seen(q / w.group); ++n)
+        if (rows[n] / kTileRows == tile) line[n] = room.tile[q * kLanes + rows[n] % kTileRows] * w.a.scale;
     }
   }
-  for (int h = 0; h < Heads; ++h)
-    for (int b = 0; b < Blocks; ++b) store(sums + h * padded + d + b * kLanes, acc[h][b]);
 }
 
-template <int Heads>
-SF_INLINE void mix_heads(const Sequence& values, int64_t begin, int64_t end, const float* weights, int64_t line,
-                         float* sums, int64_t padded, int64_t dim) {
-  int64_t d = 0;
-  for (; d + kValueBlock * kLanes <= dim; d += kValueBlock * kLanes)
-    mix_block<Heads, kValueBlock>(values, begin, end, weights, line, d, kLanes, sums, padded);
-  for (; d < dim; d += kLanes) {
-    const int64_t left = dim - d;
-    mix_block<Heads, 1>(values, begin, end, weights, line, d, left < kLanes ? (int)left : kLanes, sums, padded);
+// Sums of the cached blocks that are whole, of all rows together.
+void mix_cached(const AttentionWork& w) {
+  const AttentionRoom& room = w.room;
+  const int64_t tiles = w.a.cache.value_tiles();
+  Rounded weights = room.weights;
+  weights.groups = w.whole;
+  for (int64_t q = 0; q < w.queries; ++q) {
+    scale_by(room.scores + q * room.line, w.scales, w.whole * kCacheBlock);
+    kProducts.round(room.scores + q * room.line, weights, q);
   }
+  const Packed cached = {w.values, tiles, w.blocks, true};
+  for (int64_t tile = 0; tile < tiles; ++tile)
+    kProducts.product(cached, tile, weights, 0, w.queries, room.sums + tile * w.queries * kLanes, false);
 }
 
-void mix(const Sequence& values, int64_t begin, int64_t end, int64_t heads, const float* weights, int64_t line,
-         float* sums, int64_t padded, int64_t dim) {
-  constexpr int n = kQueryBlock;
-  for (; heads >= n; heads -= n, weights += n * line, sums += n * padded)
-    mix_heads<n>(values, begin, end, weights, line, sums, padded, dim);
-  if (n > 3 && heads == 3) mix_heads<3>(values, begin, end, weights, line, sums, padded, dim);
-  if (heads == 2) mix_heads<2>(values, begin, end, weights, line, sums, padded, dim);
-  if (heads == 1) mix_heads<1>(values, begin, end, weights, line, sums, padded, dim);
-}
-
-void attend(const TreeAttention& a, const AttentionTask& task, float* scratch) {
-  const int64_t dim = a.head_dim, group = a.query_heads / a.kv_heads, stride = a.kv_heads * dim;
-  const int64_t padded = (dim + kLanes - 1) / kLanes * kLanes, line = attention_line(a.cache_length + a.rows);
-  const int64_t queries = task.rows * group, offset = task.kv_head * dim;
-  float* const sums = scratch;  // first the queries, and when there are weights, what they add up to
-  float* const scores = scratch + queries * padded;
-  const auto head = [&](int64_t row, int64_t h) {
-    return ((task.first_row + row) * a.query_heads + task.kv_head * group + h) * dim;
-  };
-  const auto sequence = [&](const float* cache, const float* fresh, int64_t row) {
-    const int64_t start = task.starts[row], seen = task.starts[row + 1] - start;
-    return Sequence{cache + offset, fresh + offset,        task.visible_rows + start,
-                    a.cache_length, a.cache_length + seen, stride};
-  };
-
-  memset(sums, 0, (size_t)(queries * padded) * sizeof(float));
-  for (int64_t q = 0; q < queries; ++q)
-    memcpy(sums + q * padded, a.query + head(q / group, q % group), (size_t)dim * sizeof(float));
-  score(sums, queries, padded, dim, sequence(a.key_cache, a.key, 0), 0, a.cache_length, a.value_cache + offset, a.scale,
-        scores, line);
-  for (int64_t r = 0; r < task.rows; ++r) {
-    const Sequence keys = sequence(a.key_cache, a.key, r);
-    score(sums + r * group * padded, group, padded, dim, keys, a.cache_length, keys.length, nullptr, a.scale,
-          scores + r * group * line, line);
+// The rest of each row's sequence: what its cached part has beyond whole blocks, and its new rows.
+void mix_tails(const AttentionWork& w) {
+  const AttentionRoom& room = w.room;
+  const int64_t dim = w.a.cache.head_dim, tiles = w.a.cache.value_tiles(), begin = w.whole * kCacheBlock;
+  const int64_t left = w.a.cache_length - begin, blocks = room.tail_blocks;
+  memset(room.tail_scales, 0, (size_t)(blocks * kCacheBlock) * sizeof(float));
+  if (left > 0) {
+    memcpy(room.tail_scales, w.scales + begin, (size_t)left * sizeof(float));
+    for (int64_t tile = 0; tile < tiles; ++tile)
+      memcpy(room.tail + tile * blocks * kQ8TileBytes, w.values + (tile * w.blocks + w.whole) * kQ8TileBytes,
+             kQ8TileBytes);
   }
-
-  memset(sums, 0, (size_t)(queries * padded) * sizeof(float));
-  float* const totals = scores + queries * line;
-  for (int64_t q = 0; q < queries; ++q) {
-    const int64_t length = sequence(a.key_cache, a.key, q / group).length;
-    totals[q] = length == 0 ? 1.0f : weigh(scores + q * line, length);
-  }
-  for (int64_t begin = 0;; begin += kValueChunk) {
-    bool more = false;
-    for (int64_t r = 0; r < task.rows; ++r) {
-      const Sequence values = sequence(a.value_cache, a.value, r);
-      const int64_t end = begin + kValueChunk < values.length ? begin + kValueChunk : values.length;
-      if (begin < end)
-        mix(values, begin, end, group, scores + r * group * line, line, sums + r * group * padded, padded, dim);
-      more = more || end < values.length;
+  const int32_t* before = nullptr;
+  int64_t known = 0;  // new rows that the tail holds, those of the row before
+  for (int64_t r = 0; r < w.task.rows; ++r) {
+    const int32_t* const rows = w.visible(r);
+    const int64_t seen = w.seen(r), length = left + seen;
+    int64_t n = 0;
+    while (n < known && n < seen && rows[n] == before[n]) ++n;
+    for (; n < seen; ++n) store_value_head(w.fresh(w.a.value, rows[n]), dim, left + n, blocks, room.tail, room.tail_scales);
+    before = rows, known = seen;
+    Rounded weights = room.tail_weights;
+    weights.groups = (length + kCacheBlock - 1) / kCacheBlock;
+    const int64_t padded = weights.groups * kCacheBlock;
+    for (int64_t g = 0; g < w.group; ++g) {
+      float* const line = room.scores + (r * w.group + g) * room.line + begin;
+      scale_by(line, room.tail_scales, padded);
+      for (int64_t t = length; t < padded; ++t) line[t] = 0.0f;  // where other rows' values lie
+      kProducts.round(line, weights, g);
     }
-    if (!more) break;
+    const Packed tail = {room.tail, tiles, blocks, true};
+    for (int64_t tile = 0; tile < tiles; ++tile)
+      kProducts.product(tail, tile, weights, 0, w.group, room.sums + (tile * w.queries + r * w.group) * kLanes, true);
   }
-  for (int64_t q = 0; q < queries; ++q) {
-    float* const out = a.out + head(q / group, q % group);
-    for (int64_t d = 0; d < dim; d += kLanes) {
-      const Lanes mean = div(load(sums + q * padded + d), splat(totals[q]));
-      if (dim - d < kLanes)
-        store_first(out + d, mean, (int)(dim - d));
+}
+
+void attend(const TreeAttention& a, const AttentionTask& task, uint8_t* scratch) {
+  const int64_t group = a.query_heads / a.cache.kv_heads;
+  const AttentionWork w = {a,
+                           task,
+                           AttentionRoom::at(a, task.rows, scratch),
+                           a.key_cache + a.cache.keys_of(task.kv_head),
+                           a.value_cache + a.cache.values_of(task.kv_head),
+                           (const float*)(a.value_cache + a.cache.scales_of(task.kv_head)),
+                           group,
+                           task.rows * group,
+                           a.cache.blocks(),
+                           a.cache_length / kCacheBlock};
+  const AttentionRoom& room = w.room;
+  score(w);
+  for (int64_t q = 0; q < w.queries; ++q) {
+    const int64_t length = a.cache_length + w.seen(q / group);
+    room.totals[q] = length == 0 ? 1.0f : weigh(room.scores + q * room.line, length);
+  }
+  mix_cached(w);
+  mix_tails(w);
+  for (int64_t q = 0; q < w.queries; ++q) {
+    float* const out = a.out + w.head(q);
+    for (int64_t d = 0; d < a.cache.head_dim; d += kLanes) {
+      const float* const sums = room.sums + (d / kLanes * w.queries + q) * kLanes;
+      const Lanes mean = div(load(sums), splat(room.totals[q]));
+      if (a.cache.head_dim - d < kLanes)
+        store_first(out + d, mean, (int)(a.cache.head_dim - d));
       else
         store(out + d, mean);
     }

@@ -183,6 +183,11 @@ SF_INLINE Lanes max(Lanes a, Lanes b) {
   return a;
 }
 
+SF_INLINE Lanes min(Lanes a, Lanes b) {
+  SF_EACH_PART a.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
+  return a;
+}
+
 SF_INLINE Lanes magnitude(Lanes a) {
   SF_EACH_PART a.part[i] = (Native)((NativeInt)a.part[i] & 0x7fffffff);
   return a;

@@ -111,7 +111,7 @@ void prepare(const ProductInput& input, const Prepared& ready) {
 void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t part,
                   float* acc) {
   const ProductKernels& kernels = *lane_kernels().products;
-  kernels.product(weight, tile, ready.rounded, 0, input.rows, acc);
+  kernels.product(weight, tile, ready.rounded, 0, input.rows, acc, false);
   if (ready.inner == nullptr) return;
   const LowRank& adapter = input.adapter;
   const int64_t adapted = input.adapted_rows();

@@ -13,7 +13,7 @@ namespace streamfuse {
 namespace STREAMFUSE_ISA {
 namespace {
 
-constexpr int kRowBlock = 8;
+constexpr int kRowBlock = 8, kNibbleRowBlock = 4;
 constexpr bool kPairs = false;
 
 SF_INLINE __m256i bytes_at(const uint8_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
@@ -81,15 +81,17 @@ SF_INLINE void add_products(const Weight (*w)[kParts], const int8_t* q, __m256i 
     }
 }
 
-template <int Rows, int Half>
-SF_INLINE void add_nibbles(const uint8_t* w, const int8_t* q, __m256i (*sums)[kParts]) {
-  Nibbles half[4][kParts];
-  for (int i = 0; i < 4; ++i)
+// A quarter of a four-bit group: inputs 4 i .. 4 i + 3 in the low nibbles, 16 behind them in the high ones.
+template <int Rows>
+SF_INLINE void add_nibbles(const uint8_t* w, const int8_t* q, int i, __m256i (*sums)[kParts]) {
+  for (int high = 0; high < 2; ++high) {
+    Nibbles quarter[1][kParts];
     for (int p = 0; p < kParts; ++p) {
       const __m256i bytes = bytes_at(w + 64 * i + 32 * p);
-      half[i][p].load(_mm256_and_si256(Half == 0 ? bytes : _mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15)));
+      quarter[0][p].load(_mm256_and_si256(high ? _mm256_srli_epi16(bytes, 4) : bytes, _mm256_set1_epi8(15)));
     }
-  add_products<Rows, 4>(half, q + 16 * Half, sums);
+    add_products<Rows, 1>(quarter, q + 16 * high + 4 * i, sums);
+  }
 }
 
 template <int Rows, int Quarter>
@@ -101,11 +103,12 @@ SF_INLINE void add_bytes(const uint8_t* w, const int8_t* q, __m256i (*sums)[kPar
 }
 
 template <bool Q8, int Rows>
-void product_block(const uint8_t* w, const Rounded& x, int64_t row0, float* out) {
+void product_block(const uint8_t* w, const Rounded& x, int64_t row0, float* out, bool onto) {
   constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes, kScales = Q8 ? 512 : 256;
   Native acc[Rows][kParts];
   for (int r = 0; r < Rows; ++r)
-    for (int p = 0; p < kParts; ++p) acc[r][p] = native_splat(0.0f);
+    for (int p = 0; p < kParts; ++p)
+      acc[r][p] = onto ? ((const NativeUnaligned*)(out + r * kLanes))[p] : native_splat(0.0f);
   const int8_t* q = x.q + row0 * kGroupSize;
   const float *scale = x.scale + row0, *share = x.share + row0;
   const int32_t* start = x.start + row0;
@@ -120,8 +123,8 @@ void product_block(const uint8_t* w, const Rounded& x, int64_t row0, float* out)
       add_bytes<Rows, 2>(w, q, sums);
       add_bytes<Rows, 3>(w, q, sums);
     } else {
-      add_nibbles<Rows, 0>(w, q, sums);
-      add_nibbles<Rows, 1>(w, q, sums);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) add_nibbles<Rows>(w, q, i, sums);
     }
     Native d[kParts], m[kParts];
     for (int p = 0; p < kParts; ++p) {

@@ -16,6 +16,7 @@ constexpr int kRowBlock = 8;
 #else
 constexpr int kRowBlock = 4;
 #endif
+constexpr int kNibbleRowBlock = kRowBlock;
 constexpr int kPartLanes = kLanes / kParts;
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -76,11 +77,12 @@ SF_INLINE void add_group(const Dots& dots, Native d, Native m, const int8_t* q, 
 }
 
 template <bool Q8, int Rows>
-void product_block(const uint8_t* tile, const Rounded& x, int64_t row0, float* out) {
+void product_block(const uint8_t* tile, const Rounded& x, int64_t row0, float* out, bool onto) {
   constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes, kScales = Q8 ? 512 : 256;
   for (int part = 0; part < kParts; ++part) {
     Native acc[Rows];
-    for (int r = 0; r < Rows; ++r) acc[r] = native_splat(0.0f);
+    for (int r = 0; r < Rows; ++r)
+      acc[r] = onto ? *(const NativeUnaligned*)(out + r * kLanes + part * kPartLanes) : native_splat(0.0f);
     const uint8_t* w = tile;
     const int8_t* q = x.q + row0 * kGroupSize;
     const float *scale = x.scale + row0, *share = x.share + row0;

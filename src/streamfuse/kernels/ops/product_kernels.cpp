@@ -14,15 +14,16 @@ namespace STREAMFUSE_ISA {
 namespace {
 
 template <bool Q8>
-void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t rows, float* out) {
+void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t rows, float* out, bool onto) {
+  constexpr int64_t kRows = Q8 ? kRowBlock : kNibbleRowBlock;
   // Blocks of nearly one size: 16 rows as 8 + 8, not 12 + 4.
-  for (int64_t left = rows, blocks = (rows + kRowBlock - 1) / kRowBlock; blocks > 0; --blocks) {
+  for (int64_t left = rows, blocks = (rows + kRows - 1) / kRows; blocks > 0; --blocks) {
     int64_t n = (left + blocks - 1) / blocks;
     if (kPairs && n % 2 != 0 && n < left) ++n;  // only the last row of all may lack a partner
     switch (n) {
-#define SF_ROWS(N)                                                 \
-  case N:                                                          \
-    product_block<Q8, N <= kRowBlock ? N : 1>(tile, x, row0, out); \
+#define SF_ROWS(N)                                                       \
+  case N:                                                                \
+    product_block<Q8, N <= kRows ? N : 1>(tile, x, row0, out, onto); \
     break;
       SF_ROWS(1)
       SF_ROWS(2)
@@ -33,12 +34,12 @@ void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t r
   }
 }
 
-void product(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out) {
+void product(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out, bool onto) {
   const uint8_t* data = weight.data + tile * weight.groups * weight.group_bytes();
   if (weight.is_q8)
-    product_rows<true>(data, x, row0, rows, out);
+    product_rows<true>(data, x, row0, rows, out, onto);
   else
-    product_rows<false>(data, x, row0, rows, out);
+    product_rows<false>(data, x, row0, rows, out, onto);
 }
 
 }  // namespace

@@ -38,14 +38,16 @@ struct Operator {
 
 void run_tree_attention(const Arguments& a) {
   const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
-  const int64_t kv_heads = a.size(1, "key", 3, 1), capacity = a.size(3, "key_cache", 3, 0);
+  const int64_t kv_heads = a.size(1, "key", 3, 1), capacity = a.size(3, "key_cache", 3, 1);
   if (kv_heads < 1 || heads % kv_heads != 0) throw Refused{"query heads must be a multiple of kv heads"};
+  if (capacity % kCacheBlock != 0) throw Refused{"the cache must have a multiple of 32 positions"};
   TreeAttention args;
+  args.cache = {capacity, kv_heads, dim};
   args.query = a.read<float>(0, "query", {rows, heads, dim});
   args.key = a.read<float>(1, "key", {rows, kv_heads, dim});
   args.value = a.read<float>(2, "value", {rows, kv_heads, dim});
-  args.key_cache = a.read<float>(3, "key_cache", {capacity, kv_heads, dim});
-  args.value_cache = a.read<float>(4, "value_cache", {capacity, kv_heads, dim});
+  args.key_cache = a.read<uint8_t>(3, "key_cache", {kv_heads, capacity, args.cache.key_bytes()});
+  args.value_cache = a.read<uint8_t>(4, "value_cache", {kv_heads, capacity, args.cache.value_bytes()});
   args.cache_length = a.read<int64_t>(5, "cache_length", {1})[0];
   args.visible = a.read<bool>(6, "visible", {rows, rows});
   args.scale = a.number(7, "scale");
@@ -53,8 +55,6 @@ void run_tree_attention(const Arguments& a) {
   args.rows = RealRows::of(rows);
   args.visible_stride = rows;
   args.query_heads = heads;
-  args.kv_heads = kv_heads;
-  args.head_dim = dim;
   if (args.cache_length < 0 || args.cache_length > capacity) throw Refused{"cache_length lies outside the cache"};
   tree_attention(args);
 }

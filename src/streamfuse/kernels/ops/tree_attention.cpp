@@ -14,7 +14,8 @@ namespace {
 
 // Multiply-adds below which sharing out costs more than it saves (about a microsecond of work).
 constexpr int64_t kSerialAttention = 30000;
-constexpr int64_t kMostRows = 4;
+constexpr int64_t kMostRows = 16;        // rows of a task ...
+constexpr int64_t kMostScores = 1 << 16;  // ... as long as their scores fit the second cache
 
 // The visible rows of every row, back to back: row i has list[starts[i]] .. list[starts[i + 1]].
 struct VisibleRows {
@@ -35,31 +36,92 @@ struct VisibleRows {
 
 }  // namespace
 
+AttentionRoom AttentionRoom::at(const TreeAttention& a, int64_t task_rows, uint8_t* memory) {
+  size_t taken = 0;
+  const auto take = [&]<typename T>(int64_t count, T*& place) {
+    place = reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(memory) + taken);
+    taken += Scratch::size_of<T>(count);
+  };
+  const auto take_rounded = [&](int64_t rows, int64_t groups, Rounded& place) {
+    place.rows = rows, place.groups = groups;
+    take(rows * groups * kGroupSize, place.q);
+    take(rows * groups, place.scale), take(rows * groups, place.share), take(rows * groups, place.start);
+  };
+  const int64_t group = a.query_heads / a.cache.kv_heads, queries = task_rows * group;
+  const int64_t groups = a.cache.key_groups(), tiles = a.cache.value_tiles();
+  const auto blocks_of = [](int64_t positions) { return (positions + kCacheBlock - 1) / kCacheBlock; };
+  AttentionRoom room;
+  room.line = blocks_of(a.cache_length + a.rows) * kCacheBlock;
+  room.tail_blocks = blocks_of(a.cache_length % kCacheBlock + a.rows);
+  take(groups * kGroupSize, room.padded);
+  take_rounded(queries, groups, room.query);
+  take(queries * kTileRows, room.tile);
+  take(queries * room.line, room.scores);
+  take(queries, room.totals);
+  take((a.rows + kTileRows - 1) / kTileRows * groups * kQ8TileBytes, room.fresh_keys);
+  take_rounded(queries, a.cache_length / kCacheBlock, room.weights);
+  take_rounded(group, room.tail_blocks, room.tail_weights);
+  take(tiles * room.tail_blocks * kQ8TileBytes, room.tail);
+  take(room.tail_blocks * kCacheBlock, room.tail_scales);
+  take(tiles * queries * kTileRows, room.sums);
+  room.bytes = taken;
+  return room;
+}
+
+void store_key(const KvShape& shape, const float* row, int64_t position, uint8_t* cache) {
+  for (int64_t head = 0; head < shape.kv_heads; ++head)
+    lane_kernels().store_key(row + head * shape.head_dim, shape.head_dim, position,
+                             cache + shape.keys_of(head));
+}
+
+void store_value(const KvShape& shape, const float* row, int64_t position, uint8_t* cache) {
+  for (int64_t head = 0; head < shape.kv_heads; ++head)
+    lane_kernels().store_value(row + head * shape.head_dim, shape.head_dim, position, shape.blocks(),
+                               cache + shape.values_of(head), reinterpret_cast<float*>(cache + shape.scales_of(head)));
+}
+
+void ask_key(const KvShape& shape, int64_t position, const uint8_t* cache) {
+  const int64_t bytes = shape.key_groups() * kQ8TileBytes;
+  for (int64_t head = 0; head < shape.kv_heads; ++head) {
+    const uint8_t* const tile = cache + shape.keys_of(head) + position / kTileRows * bytes;
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(tile + line, 1);
+  }
+}
+
+void ask_value(const KvShape& shape, int64_t position, const uint8_t* cache) {
+  for (int64_t head = 0; head < shape.kv_heads; ++head) {
+    const uint8_t* group = cache + shape.values_of(head) + position / kCacheBlock * kQ8TileBytes;
+    for (int64_t tile = 0; tile < shape.value_tiles(); ++tile, group += shape.blocks() * kQ8TileBytes)
+      __builtin_prefetch(group + position % kCacheBlock / 4 * 64, 1);
+    __builtin_prefetch(cache + shape.scales_of(head) + position * static_cast<int64_t>(sizeof(float)), 1);
+  }
+}
+
 void tree_attention(const TreeAttention& args) {
   thread_local VisibleRows seen_by_this_thread;
   VisibleRows& seen = seen_by_this_thread;
   seen.fill(args.visible, args.rows, args.visible_stride);
   const LaneKernels& kernels = lane_kernels();
-  const int64_t queries = args.query_heads / args.kv_heads, threads = team_limit();
+  const int64_t kv_heads = args.cache.kv_heads, threads = team_limit();
   int64_t block = kMostRows;  // rows that read keys and values together
-  while (block > 1 && args.kv_heads * ((args.rows + block - 1) / block) < 2 * threads) block /= 2;
-  const int64_t blocks = (args.rows + block - 1) / block, tasks = blocks * args.kv_heads;
-  const int64_t scratch_floats = attention_scratch(block * queries, args.head_dim, args.cache_length + args.rows);
-
-  const int64_t stride = static_cast<int64_t>(Scratch::size_of<float>(scratch_floats) / sizeof(float));
-  Scratch scratch(threads * Scratch::size_of<float>(scratch_floats));
-  float* const lines = scratch.take<float>(threads * stride);
+  const int64_t scores = args.query_heads / kv_heads * (args.cache_length + args.rows);  // of one row
+  while (block > 1 && (block * scores > kMostScores || kv_heads * ((args.rows + block - 1) / block) < 2 * threads))
+    block /= 2;
+  const int64_t blocks = (args.rows + block - 1) / block, tasks = blocks * kv_heads;
+  const int64_t stride = static_cast<int64_t>(AttentionRoom::at(args, std::min(block, args.rows), nullptr).bytes);
+  Scratch scratch(static_cast<size_t>(threads * stride));
+  uint8_t* const rooms = scratch.take<uint8_t>(threads * stride);
 
   const auto run_tasks = [=, &kernels, list = seen.list.data(), starts = seen.starts.data()](int64_t begin, int64_t end,
                                                                                              int thread) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task % blocks * block, rows = std::min(block, args.rows - first);
-      kernels.attend(args, {first, rows, task / blocks, list, starts + first}, lines + thread * stride);
+      kernels.attend(args, {first, rows, task / blocks, list, starts + first}, rooms + thread * stride);
     }
   };
 
   const int64_t positions = args.cache_length * args.rows + static_cast<int64_t>(seen.list.size());
-  if (2 * positions * args.query_heads * args.head_dim < kSerialAttention)
+  if (2 * positions * args.query_heads * args.cache.head_dim < kSerialAttention)
     run_tasks(0, tasks, 0);
   else
     share_out(tasks, even_chunk(tasks), run_tasks);
