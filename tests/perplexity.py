@@ -1,4 +1,4 @@
-"""Perplexity of texts through a bundle's own graphs: what its weights', activations' and cache's rounding costs together.
+"""Perplexity of texts through a bundle's own graphs: what the rounding of weights, activations and cache costs.
 
     python tests/perplexity.py build/demo --data dialogsum/train.jsonl --key dialogue --tokens 8000
 

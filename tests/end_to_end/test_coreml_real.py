@@ -48,9 +48,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def test_weights_are_the_ggufs_and_are_stored_once(bundle: Bundle) -> None:
     size = (bundle.graph / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
     parts = sum(scheme.bytes or 0 for scheme in vars(bundle.manifest.quantization).values())
-    own = load_file(adapters.find(adapters.DEFAULT))
-    graph = (value.size for name, value in own.items() if not name.startswith(("ngrams.", "parent.", "stream_vocab")))
-    assert parts < size - 2 * sum(graph) < 1.02 * parts  # beside them what streams add, in float16
+    assert parts < size < 1.08 * parts  # beside them the adapters of the streams, in float16
     assert size < 115e6
     assert {row.floor for row in bundle.manifest.parity.values()} == {"float16"}
 

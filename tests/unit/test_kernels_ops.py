@@ -117,10 +117,9 @@ def test_a_packed_cache_holds_what_was_rounded() -> None:
     rows[7] *= 1e-7  # below float16's normal numbers
     rows[9] *= 1e7  # a scale of keys that float16 cannot hold
     keys, values = RoundedKeys.of(rows), RoundedValues.of(rows)
-    assert all(torch.equal(*pair) for pair in zip(vars_of(RoundedKeys.unpack(keys.packed())), vars_of(keys), strict=True))
-    assert all(
-        torch.equal(*pair) for pair in zip(vars_of(RoundedValues.unpack(values.packed())), vars_of(values), strict=True)
-    )
+    for kind, rounded in ((RoundedKeys, keys), (RoundedValues, values)):
+        again = kind.unpack(rounded.packed())
+        assert all(torch.equal(*pair) for pair in zip(vars_of(again), vars_of(rounded), strict=True))
     assert keys.q.abs().max() == values.q.abs().max() == 127
     assert (tuple(keys.packed().shape), tuple(values.packed().shape)) == cache_shapes(64, 3, 48)
     with pytest.raises(ValueError, match="a multiple of 32, not 40"):

@@ -260,5 +260,7 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
         "hidden": torch.zeros(1, c.hidden_size),
         NEXT_TOKEN: torch.zeros(1, dtype=torch.int64),
     }
-    cache = (weights.shapes.capacity, c.num_kv_heads, c.head_dim)
-    return tuple(known[name] if name in known else torch.zeros(cache) for name in input_names(weights, method))
+    inputs = [known[name] for name in input_names(weights, method) if name in known]
+    for _ in input_names(weights, method)[len(inputs) :: 2]:  # of each layer its own: one tensor twice is one input
+        inputs += weights.form.caches(weights.shapes.capacity, c.num_kv_heads, c.head_dim)
+    return tuple(inputs)

@@ -106,6 +106,10 @@ class Form:
         """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
         return Attention(capacity, scale)
 
+    def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        """Empty caches of a layer, keys and values, as the exported attention takes them."""
+        return torch.zeros(capacity, kv_heads, head_dim), torch.zeros(capacity, kv_heads, head_dim)
+
 
 class Layer(nn.Module):
     """Half of a layer, or a head: `compute` is what one delegate can take, `forward` what stays around it.

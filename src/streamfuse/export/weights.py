@@ -131,7 +131,7 @@ class Weights(nn.Module):
     def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
         super().__init__()
         base, config = model.base, model.streams_config
-        form = form or Form()
+        self.form = form = form or Form()
         self.config, self.streams_config, self.shapes = base.config, config, shapes
         self.embedding = form.embedding(base.embed_tokens.weight)
         adapters = _adapters(model)

@@ -93,7 +93,7 @@ class RoundedKeys:
     @classmethod
     def unpack(cls, cache: Tensor) -> RoundedKeys:
         """The inverse of `packed`."""
-        heads, positions = cache.shape[:2]
+        positions = cache.shape[1]
         tiles = [unpack(head.view(positions // TILE, -1, Q8_0_BYTES)) for head in cache]
         q = torch.stack([tile.q.view(positions, -1, GROUP).float() for tile in tiles], 1)
         return cls(q, torch.stack([tile.d for tile in tiles], 1))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from executorch.exir import EdgeProgramManager
-from torch import Tensor, nn
+from torch import nn
 
-from streamfuse.kernels.layout import cache_shapes
 from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused
 
@@ -35,28 +34,13 @@ class KernelsTarget(PteTarget):
         _forget(self.model)
         return methods
 
-    def examples(self) -> dict[str, tuple[Tensor, ...]]:
-        """The caches in int8, as the operators take them; in PyTorch, where nothing is exported, they are float32."""
-        config, capacity = self.model.base.config, self.plan.max_context_len
-        packed = cache_shapes(capacity, config.num_kv_heads, config.head_dim)
-        float32 = (capacity, config.num_kv_heads, config.head_dim)
-
-        def in_int8(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            first = next((i for i, value in enumerate(inputs) if value.shape == float32), len(inputs))
-            caches = (torch.zeros(packed[i % 2], dtype=torch.uint8) for i in range(len(inputs) - first))
-            return (*inputs[:first], *caches)
-
-        return {name: in_int8(inputs) for name, inputs in super().examples().items()}
-
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         return edge_program(self.methods, self.examples(), constants, self.progress)
 
     def facts(self) -> TargetFacts:
         found = super().facts()
         grid = {part: report.to_dict() for part, report in self.form.report.items()}
-        return replace(
-            found, cache_dtype="int8", cache_layout="packed", report={**found.report, "grid": grid}
-        )
+        return replace(found, cache_dtype="int8", cache_layout="packed", report={**found.report, "grid": grid})
 
 
 def _forget(model: StreamFused) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse.*
+from streamfuse.kernels.layout import cache_shapes
 from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0, tile_adapters
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
@@ -62,6 +63,10 @@ class Form(layers.Form):
 
     def attention(self, capacity: int, scale: float) -> nn.Module:
         return Attention(scale)
+
+    def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        keys, values = cache_shapes(capacity, kv_heads, head_dim)
+        return torch.zeros(keys, dtype=torch.uint8), torch.zeros(values, dtype=torch.uint8)
 
     def _table(self, weight: Tensor, part: Part, grid: str) -> Tensor:
         """A table of the whole vocabulary; a tied head's is the embedding's own where their grids are the same."""

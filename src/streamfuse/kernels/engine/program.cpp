@@ -195,8 +195,8 @@ std::string Program::describe() const {
                  entry("num_streams", shapes_.num_streams), entry("top_k", shapes_.top_k),
                  "\"constants\": {" + joined(constants) + "}", entry("threads", threads_),
                  quoted("instruction_set") + ": " + quoted(lane_kernels().name),
-                 entry("cache_bytes", shapes_.layers * shapes_.capacity *
-                                          (shapes_.position_bytes(0) + shapes_.position_bytes(1)))}) +
+                 entry("cache_bytes",
+                       shapes_.layers * shapes_.capacity * (shapes_.position_bytes(0) + shapes_.position_bytes(1)))}) +
          "}";
 }
 

@@ -27,8 +27,8 @@ class Sequence {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
-  // The first `length` cache positions as bytes, in whole blocks where they lie in blocks: layer after layer, keys, then
-  // values, as the caches hold them.
+  // The first `length` cache positions as bytes, in whole blocks where they lie in blocks: layer after layer, keys,
+  // then values, as the caches hold them.
   uint64_t bytes_of(int64_t length) const;
   void save(int64_t length, void* data, uint64_t bytes) const;
   void load(int64_t length, const void* data, uint64_t bytes);

@@ -141,10 +141,9 @@ void read_pass(Signature& s, Shapes& shapes) {
 void read_streams(Signature& s, Shapes& shapes) {
   s.rows = s.keep = 1;
   const int64_t hidden = s.inputs[0].shape.size() == 2 ? s.inputs[0].shape[1] : 0;
-  std::vector<std::pair<const char*, TensorFacts>> wanted = {
-      {"hidden", {ScalarType::Float, {1, hidden}, 0, false}},
-      {"position_ids", {ScalarType::Long, {1}, 0, false}},
-      {"cache_length", {ScalarType::Long, {1}, 0, false}}};
+  std::vector<std::pair<const char*, TensorFacts>> wanted = {{"hidden", {ScalarType::Float, {1, hidden}, 0, false}},
+                                                             {"position_ids", {ScalarType::Long, {1}, 0, false}},
+                                                             {"cache_length", {ScalarType::Long, {1}, 0, false}}};
   if (s.takes_next_token) wanted.push_back({"next_token", {ScalarType::Long, {1}, 0, false}});
   check_inputs(s, wanted, shapes);
   agree(s.name, "the hidden size", shapes.hidden_size, s.inputs[0].shape[1]);

@@ -40,10 +40,10 @@ struct TensorFacts {
 struct Signature {
   std::string name;
   int64_t rows = 0, keep = 0;
-  int64_t carrying = 0;       // how many of the kept nodes have streams
-  size_t first_cache = 0;     // the first input that is a cache ...
+  int64_t carrying = 0;           // how many of the kept nodes have streams
+  size_t first_cache = 0;         // the first input that is a cache ...
   bool takes_next_token = false;  // `streams`: the token after its node is an input, before the caches
-  size_t skipped_caches = 0;  // ... and how many caches of lower layers the method does not take
+  size_t skipped_caches = 0;      // ... and how many caches of lower layers the method does not take
   std::vector<TensorFacts> inputs, outputs;
   // Places among the outputs.
   std::optional<size_t> logits, best, kept, stream_ids, stream_log_probs, hidden;

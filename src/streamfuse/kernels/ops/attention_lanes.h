@@ -209,7 +209,8 @@ void mix_tails(const AttentionWork& w) {
     const int64_t seen = w.seen(r), length = left + seen;
     int64_t n = 0;
     while (n < known && n < seen && rows[n] == before[n]) ++n;
-    for (; n < seen; ++n) store_value_head(w.fresh(w.a.value, rows[n]), dim, left + n, blocks, room.tail, room.tail_scales);
+    for (; n < seen; ++n)
+      store_value_head(w.fresh(w.a.value, rows[n]), dim, left + n, blocks, room.tail, room.tail_scales);
     before = rows, known = seen;
     Rounded weights = room.tail_weights;
     weights.groups = (length + kCacheBlock - 1) / kCacheBlock;

@@ -2,12 +2,14 @@
 // attention is two products of rounded rows: scores = K round(query), output = V^T round(weights).
 //
 // Per kv head, with the positions of the cache in blocks of 32:
-//   keys    [capacity / 16][groups of 32 dimensions][544]: a tile's outputs are 16 positions, its inputs dimensions. Each
+//   keys    [capacity / 16][groups of 32 dimensions][544]: a tile's outputs are 16 positions, its inputs dimensions.
+//   Each
 //           position and group has its own scale, float16.
 //   values  [tiles of 16 dimensions][capacity / 32][544]: a tile's outputs are dimensions, its inputs 32 positions; its
 //           scales are 1. Each position has one scale, float32 [capacity], behind the tiles, which its weight is
 //           multiplied with before it is rounded.
-// What a dimension is padded with is zero. One position takes 34 bytes per group of keys and 17 per tile of values and 4.
+// What a dimension is padded with is zero. One position takes 34 bytes per group of keys and 17 per tile of values
+// and 4.
 #pragma once
 
 #include "packed.h"
@@ -32,9 +34,7 @@ struct KvShape {
   // Where a head's keys, values and the values' scales begin.
   SF_FORCED int64_t keys_of(int64_t head) const { return head * capacity * key_bytes(); }
   SF_FORCED int64_t values_of(int64_t head) const { return head * capacity * value_bytes(); }
-  SF_FORCED int64_t scales_of(int64_t head) const {
-    return values_of(head) + value_tiles() * blocks() * kQ8TileBytes;
-  }
+  SF_FORCED int64_t scales_of(int64_t head) const { return values_of(head) + value_tiles() * blocks() * kQ8TileBytes; }
 #undef SF_FORCED
 };
 

@@ -71,8 +71,8 @@ void top_k_row(const TopK& a, int64_t row) {
 }  // namespace
 
 extern const LaneKernels kTable;
-const LaneKernels kTable = {SF_STRINGIFY(STREAMFUSE_ISA), attend,     top_k_row,     store_key_head, store_value_head,
-                            &kProducts,                   fuses_products};
+const LaneKernels kTable = {
+    SF_STRINGIFY(STREAMFUSE_ISA), attend, top_k_row, store_key_head, store_value_head, &kProducts, fuses_products};
 
 }  // namespace STREAMFUSE_ISA
 }  // namespace streamfuse

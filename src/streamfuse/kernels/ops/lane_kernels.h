@@ -19,20 +19,20 @@ struct AttentionTask {
 
 // The scratch of one task: pointers into one block of memory, each at a multiple of 64 bytes.
 struct AttentionRoom {
-  int64_t line;           // floats of a line of scores: whole groups of positions
-  int64_t tail_blocks;    // blocks of positions behind the whole blocks that are cached
-  float* padded;          // one query, padded to whole groups
-  Rounded query;          // [queries]
-  float* tile;            // [queries, 16], what a product gives
-  float* scores;          // [queries, line]: scores, then weights
-  float* totals;          // [queries]
-  uint8_t* fresh_keys;    // the new rows' keys as tiles
-  Rounded weights;        // [queries], over the whole cached blocks
-  Rounded tail_weights;   // of one row
-  uint8_t* tail;          // values behind the whole cached blocks as tiles [tiles, tail_blocks]
-  float* tail_scales;     // [tail_blocks * 32]
-  float* sums;            // [tiles, queries, 16]
-  size_t bytes;           // of all
+  int64_t line;          // floats of a line of scores: whole groups of positions
+  int64_t tail_blocks;   // blocks of positions behind the whole blocks that are cached
+  float* padded;         // one query, padded to whole groups
+  Rounded query;         // [queries]
+  float* tile;           // [queries, 16], what a product gives
+  float* scores;         // [queries, line]: scores, then weights
+  float* totals;         // [queries]
+  uint8_t* fresh_keys;   // the new rows' keys as tiles
+  Rounded weights;       // [queries], over the whole cached blocks
+  Rounded tail_weights;  // of one row
+  uint8_t* tail;         // values behind the whole cached blocks as tiles [tiles, tail_blocks]
+  float* tail_scales;    // [tail_blocks * 32]
+  float* sums;           // [tiles, queries, 16]
+  size_t bytes;          // of all
 
   // For tasks of so many rows; `memory` may be null to ask for `bytes`.
   static AttentionRoom at(const TreeAttention& a, int64_t task_rows, uint8_t* memory);

@@ -21,8 +21,8 @@ void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t r
     int64_t n = (left + blocks - 1) / blocks;
     if (kPairs && n % 2 != 0 && n < left) ++n;  // only the last row of all may lack a partner
     switch (n) {
-#define SF_ROWS(N)                                                       \
-  case N:                                                                \
+#define SF_ROWS(N)                                                   \
+  case N:                                                            \
     product_block<Q8, N <= kRows ? N : 1>(tile, x, row0, out, onto); \
     break;
       SF_ROWS(1)

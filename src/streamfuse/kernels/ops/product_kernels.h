@@ -12,8 +12,8 @@ struct Best {
 };
 
 struct ProductKernels {
-  // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1 over the first x.groups groups: out [rows, 16]. With
-  // `onto` the sums go on from what stands there.
+  // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1 over the first x.groups groups: out [rows, 16].
+  // With `onto` the sums go on from what stands there.
   void (*product)(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out,
                   bool onto);
   // out = (x / sqrt(mean(x^2) + eps)) * weight over each of `rows` rows of `size` values; may work in place.

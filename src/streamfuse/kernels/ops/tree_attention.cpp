@@ -14,7 +14,7 @@ namespace {
 
 // Multiply-adds below which sharing out costs more than it saves (about a microsecond of work).
 constexpr int64_t kSerialAttention = 30000;
-constexpr int64_t kMostRows = 16;        // rows of a task ...
+constexpr int64_t kMostRows = 16;         // rows of a task ...
 constexpr int64_t kMostScores = 1 << 16;  // ... as long as their scores fit the second cache
 
 // The visible rows of every row, back to back: row i has list[starts[i]] .. list[starts[i + 1]].
@@ -70,8 +70,7 @@ AttentionRoom AttentionRoom::at(const TreeAttention& a, int64_t task_rows, uint8
 
 void store_key(const KvShape& shape, const float* row, int64_t position, uint8_t* cache) {
   for (int64_t head = 0; head < shape.kv_heads; ++head)
-    lane_kernels().store_key(row + head * shape.head_dim, shape.head_dim, position,
-                             cache + shape.keys_of(head));
+    lane_kernels().store_key(row + head * shape.head_dim, shape.head_dim, position, cache + shape.keys_of(head));
 }
 
 void store_value(const KvShape& shape, const float* row, int64_t position, uint8_t* cache) {

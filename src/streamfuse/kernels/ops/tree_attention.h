@@ -1,8 +1,8 @@
 // tree_attention: each row attends to the valid part of the cache and to its ancestors among the new rows.
 //
 // Contract (docs/contracts.md, section 6). All tensors dense, row-major, float32 but for the caches:
-//   query [rows, query_heads, head_dim], key and value [rows, kv_heads, head_dim], caches as in kv_cache.h, visible bool
-//   [rows, rows], out [rows, query_heads * head_dim].
+//   query [rows, query_heads, head_dim], key and value [rows, kv_heads, head_dim], caches as in kv_cache.h, visible
+//   bool [rows, rows], out [rows, query_heads * head_dim].
 // The canonical sequence of row i is: cache positions 0 .. cache_length-1, then the rows j with visible[i, j] in row
 // order, whose keys and values are rounded as a cache holds them.
 //
