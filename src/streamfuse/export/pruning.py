@@ -12,7 +12,7 @@ from streamfuse.model.transformer import RMSNorm
 _PADDING = 1e4
 _LEAST_PROBABILITY = 1e-20
 _DEPTH_COST = 1e-3  # makes a path score fall strictly, so that equal edges never put a child before its parent
-_ROW_COST = 0.2  # off an edge's logit per row before the child's: a tree's rows come best first, says who drafted it
+_ROW_COST = 0.35  # off an edge's logit per row before the child's: a tree's rows come best first, says who drafted it
 
 
 class Survivors(nn.Module):
