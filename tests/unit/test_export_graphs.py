@@ -75,7 +75,7 @@ def test_survivors_are_the_best_paths_and_their_order_is_by_who_is_last(keep: in
     assert kept is not None
     assert order is not None
     z = candidates @ model.pruner.early_exit(norm(x)).T
-    edges = torch.sigmoid(model.pruner.edge_logit(z) - 0.2 * torch.arange(rows)[:, None]).detach().numpy()
+    edges = torch.sigmoid(model.pruner.edge_logit(z) - 0.35 * torch.arange(rows)[:, None]).detach().numpy()
     rows_expected, order_expected = expected_survivors(keep, edges)
     assert kept.tolist() == rows_expected
     assert order.tolist() == order_expected
