@@ -30,9 +30,7 @@ void gated_mlp(const GatedMlp& args) {
     for (int64_t group = begin; group < end; ++group) {
       for (int64_t t = 0; t < 4; ++t)
         product_tile(args.gate_up, args.input, ready, 4 * group + t, t % 2, acc + t * tile_floats);
-      for (int64_t row = 0; row < rows; ++row)
-        kernels.gate(acc, rows, row, gated, group,
-                     row < first ? nullptr : gated_floats + (row - first) * inner_size + group * kGroupSize);
+      kernels.gate(acc, rows, gated, group, gated_floats, first, inner_size);
     }
   };
   share_out_prepared(args.input, scratch, gated.groups, ask, groups);

@@ -199,11 +199,13 @@ SF_INLINE Lanes positive_or(Lanes x, Lanes a, Lanes b) {
   return x;
 }
 
+constexpr float kRoundingMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the integer in the low bits
+
 // q = round(a * inverse), half to even, as int8; returns them as integers, to be added up. |a * inverse| stays below
 // 128.
 SF_INLINE NativeInt round_lanes(Lanes a, float inverse, int8_t* q) {
   typedef int8_t Bytes __attribute__((vector_size(kNativeBytes / 4)));
-  const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the low bits
+  const Native magic = native_splat(kRoundingMagic);
   NativeInt total = {};
   SF_EACH_PART {
     const NativeInt whole = (NativeInt)(a.part[i] * native_splat(inverse) + magic) - (NativeInt)magic;
@@ -212,23 +214,6 @@ SF_INLINE NativeInt round_lanes(Lanes a, float inverse, int8_t* q) {
     total += whole;
   }
   return total;
-}
-
-SF_INLINE int32_t sum_of_integers(NativeInt a) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_epi32((__m512i)a);
-#elif defined(__aarch64__)
-  return vaddvq_s32(a);
-#elif defined(__AVX2__)
-  const __m256i all = (__m256i)a;
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
-  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
-#else
-  int32_t sum = 0;
-  for (int l = 0; l < kNativeBytes / 4; ++l) sum += a[l];
-  return sum;
-#endif
 }
 
 // Is any lane of a greater than the same lane of b?
@@ -285,48 +270,27 @@ SF_INLINE float sum(Lanes a) {
 #else
 SF_FOLD(sum, SF_PLUS)
 #endif
-#if defined(__AVX512F__)
-// Folds each of 16 accumulators to one value, in the order of `sum`, by turns of the whole block: lane 4 k + j is that
-// of a[k + 4 j].
-template <typename Op>
-SF_INLINE __m512 fold_16(const __m512* a, Op op) {
-  __m512 by8[8], by4[4], by2[2];
-  for (int i = 0; i < 8; ++i) {
-    const __m512 x = a[2 * i], y = a[2 * i + 1];
-    by8[i] = op(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
-  }
-  for (int i = 0; i < 4; ++i) {
-    const __m512 x = by8[2 * i], y = by8[2 * i + 1];
-    by4[i] = op(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
-  }
-  for (int i = 0; i < 2; ++i) {
-    const __m512d x = _mm512_castps_pd(by4[2 * i]), y = _mm512_castps_pd(by4[2 * i + 1]);
-    by2[i] = op(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-  }
-  return op(_mm512_shuffle_ps(by2[0], by2[1], 0x88), _mm512_shuffle_ps(by2[0], by2[1], 0xdd));
-}
+#if defined(__AVX2__)
+typedef float Eight __attribute__((vector_size(32)));
+typedef int32_t EightInts __attribute__((vector_size(32)));
 
-// What fold_16 gives, lane i that of a[i].
-SF_INLINE __m512 in_order(__m512 folded) {
-  const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_permutexvar_ps(places, folded);
-}
-#endif
-#if defined(__AVX2__) && !defined(__AVX512F__)
-// Folds each of 8 accumulators, whose halves are added up already, to one value, in the order of `sum`: lane i is that
-// of a[2 i], lane 4 + i that of a[2 i + 1].
-SF_INLINE __m256 fold_8(const __m256* a) {
+// Folds each of 8 registers to one value by turns of the whole block: lane i is that of a[i].
+template <typename Op>
+SF_INLINE Eight fold_eight(const Eight* a, Op op) {
   __m256 by4[4], by2[2];
   for (int i = 0; i < 4; ++i) {
     const __m256 x = a[2 * i], y = a[2 * i + 1];
-    by4[i] = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+    by4[i] = op(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
   }
   for (int i = 0; i < 2; ++i) {
     const __m256d x = _mm256_castps_pd(by4[2 * i]), y = _mm256_castps_pd(by4[2 * i + 1]);
-    by2[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    by2[i] = op(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
   }
-  return _mm256_add_ps(_mm256_shuffle_ps(by2[0], by2[1], 0x88), _mm256_shuffle_ps(by2[0], by2[1], 0xdd));
+  const __m256i places = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  return _mm256_permutevar8x32_ps(
+      op(_mm256_shuffle_ps(by2[0], by2[1], 0x88), _mm256_shuffle_ps(by2[0], by2[1], 0xdd)), places);
 }
+
 #endif
 // A maximum does not depend on the order.
 #if defined(__AVX512F__)

@@ -27,9 +27,10 @@ struct ProductKernels {
   void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
-  // silu(gate) * up of one group of 32, from tiles gate, up, gate, up [4, rows, 16] at `row`; `gated` gets the floats
-  // where it is not null, `to` their rounding.
-  void (*gate)(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated);
+  // silu(gate) * up of one group of 32, rounded, from tiles gate, up, gate, up [4, rows, 16]. The floats of the rows
+  // from `first` on go to `gated` [rows - first, stride] where it is not null.
+  void (*gate)(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
+               int64_t stride);
   // Takes the best of `count` <= 16 values with ids from first_id on, and of equal ones the smallest id, in whatever
   // order the calls come. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);

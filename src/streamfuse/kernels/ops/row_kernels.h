@@ -11,10 +11,43 @@ namespace {
 
 constexpr float kSmallestScale = 1.17549435e-38f;  // below it a group counts as zeros, and 1 / scale stays finite
 
-// Two halves of a group of 32.
-SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row, int64_t group) {
-  const int64_t at = group * to.rows + row;
-  float scale = largest(max(magnitude(low), magnitude(high))) / 127.0f;
+// q = round(x * inverse), half to even, of a group; returns the integers' sums, to be added up.
+#if defined(__AVX2__)
+SF_INLINE EightInts round_by(const float* x, float inverse, int8_t* q) {
+  const Eight magic = Eight{} + kRoundingMagic;
+  __m256i whole[4];
+  for (int i = 0; i < 4; ++i)
+    whole[i] = (__m256i)((EightInts)((Eight)_mm256_loadu_ps(x + 8 * i) * inverse + magic) - (EightInts)magic);
+  // Packing keeps the halves of a register apart, four values at a time.
+  const __m256i low = _mm256_packs_epi32(whole[0], whole[1]), high = _mm256_packs_epi32(whole[2], whole[3]);
+  const __m256i places = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256((__m256i*)q, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), places));
+  return ((EightInts)whole[0] + (EightInts)whole[1]) + ((EightInts)whole[2] + (EightInts)whole[3]);
+}
+SF_INLINE int32_t added_up(EightInts a) {
+  const __m256i all = (__m256i)a;
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+#else
+SF_INLINE NativeInt round_by(const float* x, float inverse, int8_t* q) {
+  return round_lanes(load(x), inverse, q) + round_lanes(load(x + kLanes), inverse, q + kLanes);
+}
+SF_INLINE int32_t added_up(NativeInt a) {
+#if defined(__aarch64__)
+  return vaddvq_s32(a);
+#else
+  int32_t sum = 0;
+  for (int l = 0; l < kNativeBytes / 4; ++l) sum += a[l];
+  return sum;
+#endif
+}
+#endif
+
+// Rounds one group to place `at` of `to`, which is group * rows + row.
+SF_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
+  float scale = largest(max(magnitude(load(x)), magnitude(load(x + kLanes)))) / 127.0f;
   if (!(scale >= kSmallestScale)) scale = scale == scale ? 0.0f : scale;
   const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -22,58 +55,57 @@ SF_INLINE void round_group(Lanes low, Lanes high, const Rounded& to, int64_t row
 #else
   int8_t* const q = to.q + at * kGroupSize;
 #endif
-  const int32_t sum = sum_of_integers(round_lanes(low, inverse, q) + round_lanes(high, inverse, q + kLanes));
+  const int32_t sum = added_up(round_by(x, inverse, q));
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-  place_group(q, to.q + group * to.rows * kGroupSize, row, to.rows);
+  place_group(q, to.q + at / to.rows * to.rows * kGroupSize, at % to.rows, to.rows);
 #endif
   to.scale[at] = scale;
   to.share[at] = scale * (float)sum;
   to.start[at] = (int32_t)(-128u * (uint32_t)sum);  // what is not a number has any sum
 }
 
-#if defined(__AVX512F__)
-// Sixteen groups at a time: what is computed once per group stands side by side.
-SF_INLINE void round_16_groups(const float* x, const Rounded& to, int64_t row, int64_t group) {
-  const auto greater = [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); };
-  const auto plus = [](__m512 a, __m512 b) {
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
-  };
-  __m512 of_group[16];
-  for (int g = 0; g < 16; ++g) {
-    const Lanes low = load(x + g * kGroupSize), high = load(x + g * kGroupSize + kLanes);
-    of_group[g] = _mm512_max_ps(magnitude(low).part[0], magnitude(high).part[0]);
+#if defined(__AVX2__)
+// At most eight groups, places `step` apart: what is computed once per group fills a register, of eight lanes also
+// where there are sixteen.
+SF_INLINE void round_eight(const float* x, int count, const Rounded& to, int64_t at, int64_t step) {
+  const auto greater = [](Eight a, Eight b) { return a > b ? a : b; };
+  const auto plus = [](Eight a, Eight b) { return (Eight)((EightInts)a + (EightInts)b); };
+  const auto size = [](const float* p) { return (Eight)((EightInts)_mm256_loadu_ps(p) & 0x7fffffff); };
+  const Eight zero = {};
+  Eight of_group[8] = {};
+  for (int i = 0; i < count; ++i) {
+    const float* const group = x + i * kGroupSize;
+    of_group[i] = greater(greater(size(group), size(group + 8)), greater(size(group + 16), size(group + 24)));
   }
-  const __m512 zero = _mm512_setzero_ps();
-  __m512 scale = _mm512_div_ps(in_order(fold_16(of_group, greater)), _mm512_set1_ps(127.0f));
-  scale = _mm512_mask_mov_ps(scale, _mm512_cmp_ps_mask(scale, _mm512_set1_ps(kSmallestScale), _CMP_LT_OQ), zero);
-  const __mmask16 is_zero = _mm512_cmp_ps_mask(scale, zero, _CMP_EQ_OQ);
-  float scales[16], inverses[16], shares[16];
-  int32_t starts[16];
-  _mm512_storeu_ps(inverses, _mm512_mask_mov_ps(_mm512_div_ps(_mm512_set1_ps(1.0f), scale), is_zero, zero));
-  for (int g = 0; g < 16; ++g) {
-    int8_t* const q = to.q + ((group + g) * to.rows + row) * kGroupSize;
-    const NativeInt low = round_lanes(load(x + g * kGroupSize), inverses[g], q);
-    const NativeInt high = round_lanes(load(x + g * kGroupSize + kLanes), inverses[g], q + kLanes);
-    of_group[g] = _mm512_castsi512_ps((__m512i)(low + high));
-  }
-  const __m512i sum = _mm512_castps_si512(in_order(fold_16(of_group, plus)));
-  _mm512_storeu_ps(scales, scale);
-  _mm512_storeu_ps(shares, _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum)));
-  _mm512_storeu_si512(starts, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-128)));
-  for (int g = 0; g < 16; ++g) {
-    const int64_t at = (group + g) * to.rows + row;
-    to.scale[at] = scales[g], to.share[at] = shares[g], to.start[at] = starts[g];
+  Eight scale = fold_eight(of_group, greater) / 127.0f;
+  scale = scale < kSmallestScale ? zero : scale;
+  const Eight inverse = scale == 0.0f ? zero : 1.0f / scale;
+  float scales[8], inverses[8], shares[8];
+  int32_t starts[8];
+  memcpy(inverses, &inverse, sizeof inverse);
+  for (int i = 0; i < count; ++i)
+    of_group[i] = (Eight)round_by(x + i * kGroupSize, inverses[i], to.q + (at + i * step) * kGroupSize);
+  const EightInts sum = (EightInts)fold_eight(of_group, plus), start = sum * -128;
+  const Eight share = scale * __builtin_convertvector(sum, Eight);
+  memcpy(scales, &scale, sizeof scale), memcpy(shares, &share, sizeof share), memcpy(starts, &start, sizeof start);
+  for (int i = 0; i < count; ++i) {
+    const int64_t place = at + i * step;
+    to.scale[place] = scales[i], to.share[place] = shares[i], to.start[place] = starts[i];
   }
 }
 #endif
 
-void round(const float* x, const Rounded& to, int64_t row) {
-  int64_t g = 0;
-#if defined(__AVX512F__)
-  for (; g + 16 <= to.groups; g += 16) round_16_groups(x + g * kGroupSize, to, row, g);
+// `count` groups from x on, places `step` apart.
+SF_INLINE void round_groups(const float* x, int64_t count, const Rounded& to, int64_t at, int64_t step) {
+  int64_t i = 0;
+#if defined(__AVX2__)
+  for (; i + 8 <= count; i += 8) round_eight(x + i * kGroupSize, 8, to, at + i * step, step);
+  if (count - i > 2) round_eight(x + i * kGroupSize, (int)(count - i), to, at + i * step, step), i = count;
 #endif
-  for (; g < to.groups; ++g) round_group(load(x + g * kGroupSize), load(x + g * kGroupSize + kLanes), to, row, g);
+  for (; i < count; ++i) round_group(x + i * kGroupSize, to, at + i * step);
 }
+
+void round(const float* x, const Rounded& to, int64_t row) { round_groups(x, to.groups, to, row, to.rows); }
 
 template <typename T>
 SF_INLINE Lanes load_at_most(const T* p, int64_t count) {
@@ -174,14 +206,22 @@ SF_INLINE Lanes silu(Lanes x) {
   return div(positive_or(x, x, mul(x, e)), add(splat(1.0f), e));
 }
 
-void gate(const float* tiles, int64_t rows, int64_t row, const Rounded& to, int64_t group, float* gated) {
-  const auto half = [&](int64_t tile) {
-    const float* gate = tiles + (tile * rows + row) * kLanes;
-    return mul(silu(load(gate)), load(gate + rows * kLanes));
-  };
-  const Lanes low = half(0), high = half(2);
-  if (gated != nullptr) store(gated, low), store(gated + kLanes, high);
-  round_group(low, high, to, row, group);
+void gate(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
+          int64_t stride) {
+  constexpr int64_t kTogether = 16;  // rows that lie in the first cache until they are rounded
+  alignas(64) float values[kTogether * kGroupSize];
+  for (int64_t begin = 0; begin < rows; begin += kTogether) {
+    const int64_t count = rows - begin < kTogether ? rows - begin : kTogether;
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t half = 0; half < 2; ++half) {
+        const float* const gate = tiles + (2 * half * rows + begin + i) * kLanes;
+        store(values + i * kGroupSize + half * kLanes, mul(silu(load(gate)), load(gate + rows * kLanes)));
+      }
+    for (int64_t i = first > begin ? first - begin : 0; gated != nullptr && i < count; ++i)
+      memcpy(gated + (begin + i - first) * stride + group * kGroupSize, values + i * kGroupSize,
+             kGroupSize * sizeof(float));
+    round_groups(values, count, to, group * to.rows + begin, 1);
+  }
 }
 
 void keep_best(const float* values, int64_t count, int64_t first_id, Best* best) {
