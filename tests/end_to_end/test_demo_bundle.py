@@ -10,10 +10,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from streamfuse.bundle import open_bundle
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = ROOT / "build" / "demo"
@@ -55,6 +60,21 @@ def test_the_demo_is_equal_and_accepts_drafts() -> None:
     assert facts["plain"]["mean_accepted_tokens"] == 1.0
     assert facts["speculative"]["mean_accepted_tokens"] > MEAN_ACCEPTED_FLOOR
     assert len(facts["text"]) > 100
+
+
+@pytest.mark.parametrize(("method", "few"), [("verify_8", 5), ("verify_16", 9)])
+def test_padding_rows_cost_no_time(method: str, few: int) -> None:
+    """A plan cuts its trees by what a row costs. `verify_16` has a pruner, which ranks all rows."""
+    bundle = open_bundle(BUNDLE)
+    rows = bundle.manifest.methods[method].rows
+    best = {few: float("inf"), rows: float("inf")}
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+        for _ in range(15):
+            for count in best:
+                start = time.perf_counter()
+                backend.run(method, np.arange(count) + 100, np.arange(count), np.tri(count, dtype=np.bool_))
+                best[count] = min(best[count], time.perf_counter() - start)
+    assert best[few] < 0.95 * best[rows]
 
 
 PROMPTS = ["List the planets in order.", "Translate to French: the cat sleeps.", "2 + 2 ="]

@@ -486,7 +486,7 @@ def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
     assert calls[1] < calls[0] / 2, "a few passes check what was remembered"
     good = file.read_text()
     spoilt = "\n".join([*good.splitlines()[:4], "2 2", *good.splitlines()[5:-2], "40 90", good.splitlines()[-1]])
-    for text in ("", "streamfuse costs 1\n", good.replace("\nd\n", "\ne\n"), good.replace("\na\n", "\nb\n"), spoilt):
+    for text in ("", "streamfuse costs 2\n", good.replace("\nd\n", "\ne\n"), good.replace("\na\n", "\nb\n"), spoilt):
         file.write_text(text)
         backend = TimedBackend(spec(deferred=True))
         cost_session(backend, file).prepare()

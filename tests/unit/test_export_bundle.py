@@ -426,6 +426,34 @@ def test_a_pass_of_fewer_nodes_says_the_same_bits(deferred: Bundle, nodes: int) 
         np.testing.assert_array_equal(decode_rows(backend, TEXT[8 + nodes : 13], 8 + nodes), whole[nodes - 1 :])
 
 
+def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(
+    checkpoint: tuple[Path, Path], tmp_path: Path
+) -> None:
+    pruned = {"widths": (4,), "default_width": 4, "prune_keep": 2}
+    plan = plan_for(checkpoint, tmp_path / "bundle", schedule=Schedule.DEFERRED, **pruned)
+    export_bundle(plan)
+    bundle = open_bundle(plan.output_dir)
+
+    def star(backend: ExecuTorchBackend, tokens: list[int]) -> Any:
+        """A root with children, which the pruner chooses from."""
+        count = len(tokens)
+        ancestors = np.eye(count, dtype=np.bool_)
+        ancestors[:, 0] = True
+        out = backend.run("verify_4", np.array(tokens), backend.length + ancestors.sum(1) - 1, ancestors, True)
+        return out.kept.tolist(), np.array(out.logits)
+
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+        prefill(backend, TEXT[:9])
+        found = []
+        for before in ([TEXT[9]], TEXT[1:5], TEXT[4:8]):  # what earlier passes leave in the other rows
+            star(backend, before)
+            found.append(star(backend, TEXT[9:12]))
+        assert len(found[0][0]) == 2
+        for kept, logits in found[1:]:
+            assert kept == found[0][0]
+            np.testing.assert_array_equal(logits, found[0][1])
+
+
 def test_a_plain_pass_that_carries_streams_has_the_bits_of_both(deferred: Bundle) -> None:
     assert [(m.rows, m.keep, m.stream_nodes) for m in deferred.manifest.verify_methods.values()] == [
         (1, 1, 1),

@@ -22,7 +22,7 @@ constexpr double kSame = 1.25;    // a ratio of costs that differs by less has n
 constexpr double kFollow = 0.05;  // how much of a difference one pass teaches about its method, and about the device
 constexpr double kClip = 1.5;     // a pass that took longer than this many times the expected was interrupted
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
-constexpr const char* kFormat = "streamfuse costs 1";
+constexpr const char* kFormat = "streamfuse costs 2";
 
 std::string without_breaks(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -32,9 +32,10 @@ std::string without_breaks(std::string text) {
 }  // namespace
 
 Costs::Costs(const Spec& spec) : spec_(spec) {
-  pairs_.push_back({0, 0, 1});
-  for (const Method& method : spec.verify) pairs_.push_back({0, 0, std::max<int64_t>(1, method.rows - 1)});
-  if (spec.deferred) pairs_.push_back({0, 0, 1});
+  pairs_.push_back({0, 0, 1, 1});
+  for (const Method& method : spec.verify)
+    pairs_.push_back({0, 0, std::min(method.rows, pairs_.back().most + 1), method.rows});
+  if (spec.deferred) pairs_.push_back({0, 0, 1, 1});
 }
 
 size_t Costs::place(int64_t method) const {
@@ -47,14 +48,13 @@ int64_t Costs::method_at(size_t place) const {
 
 double Costs::of(int64_t method, int64_t nodes) const {
   const Pair& pair = pairs_[place(method)];
-  const double more =
-      nodes > 1 ? (pair.last - pair.first) * static_cast<double>(nodes - 1) / static_cast<double>(pair.span) : 0.0;
-  return speed_ * (pair.first + more);
+  const double more = static_cast<double>(std::max<int64_t>(0, nodes - pair.least));
+  return speed_ * (pair.first + (pair.last - pair.first) * more / pair.span());
 }
 
 double Costs::per_node(int64_t method) const {
   const Pair& pair = pairs_[place(method)];
-  return speed_ * std::max(0.0, (pair.last - pair.first) / static_cast<double>(pair.span));
+  return speed_ * std::max(0.0, (pair.last - pair.first) / pair.span());
 }
 
 void Costs::set(const double* first, const double* last, int64_t count, bool frozen) {
@@ -84,10 +84,10 @@ void Costs::measure(const Run& run) {
   std::vector<std::vector<double>> first(pairs_.size()), last(pairs_.size());
   for (int round = 0; round <= kRounds; ++round) {  // the first one warms up
     for (size_t i = 0; i < pairs_.size(); ++i) {
-      const int64_t method = method_at(i), rows = method >= 0 ? spec_.verify[static_cast<size_t>(method)].rows : 1;
-      if (rows > spec_.capacity) continue;
-      const double one = run(method, 1), all = rows > 1 ? run(method, rows) : one;
-      if (round > 0) first[i].push_back(one), last[i].push_back(all);
+      const int64_t least = pairs_[i].least, most = pairs_[i].most;
+      if (most > spec_.capacity) continue;
+      const double few = run(method_at(i), least), all = most > least ? run(method_at(i), most) : few;
+      if (round > 0) first[i].push_back(few), last[i].push_back(all);
     }
   }
   const auto good = [](std::vector<double>& ms) {
@@ -104,7 +104,7 @@ void Costs::measure(const Run& run) {
 bool Costs::agrees(const Run& run) const {
   std::vector<double> best(pairs_.size(), HUGE_VAL);
   const size_t methods = pairs_.size();
-  const auto rows_of = [&](size_t i) { return method_at(i) < 0 ? 1 : spec_.verify[i - 1].rows; };
+  const auto rows_of = [&](size_t i) { return pairs_[i].most; };
   for (int check = 0; check < kChecks; ++check)
     for (size_t i = 0; i < methods; ++i)
       if (rows_of(i) <= spec_.capacity) best[i] = std::min(best[i], run(method_at(i), rows_of(i)));

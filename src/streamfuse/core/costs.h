@@ -1,6 +1,7 @@
 // What a pass costs on this device: measured once, kept in a file, followed while running.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ class Costs {
   // Milliseconds of a pass of `method` with this many real rows; a static graph costs the same for all.
   double of(int64_t method, int64_t nodes = 1) const;
   double per_node(int64_t method) const;  // what one more real row adds, at least 0
-  // Milliseconds with one real row and with all of them: decode, the verify methods, streams where deferred.
+  // Milliseconds with the fewest real rows that no narrower method takes, and with all of them: decode, the verify
+  // methods, streams where deferred.
   // Throws Failure(SF_BAD_ARGUMENT) for a time that is not positive.
   void set(const double* first, const double* last, int64_t count, bool frozen);
   int64_t count() const { return static_cast<int64_t>(pairs_.size()); }
@@ -38,9 +40,13 @@ class Costs {
   void store(const std::string& path, const std::string& identity, const std::string& device) const;
 
  private:
+  // A line through what a method costs with the fewest rows it is used for and with all. It is no line from one row on:
+  // the first few are hidden behind the reading of the weights.
   struct Pair {
     double first, last;
-    int64_t span;  // rows less one
+    int64_t least, most;  // rows
+
+    double span() const { return static_cast<double>(std::max<int64_t>(1, most - least)); }
   };
   size_t place(int64_t method) const;
   int64_t method_at(size_t place) const;

@@ -51,7 +51,8 @@ SF_EXPORT void sf_plan_by(sf_session*,
                           void* context);
 
 /* Costs in milliseconds per method, decode first, then the spec's verify methods in their order, then streams where the
- * bundle is deferred: [count] with one real row, [count] with all. Frozen ones are not corrected by what passes take.
+ * bundle is deferred: [count] with the fewest real rows that no narrower method takes, [count] with all. Frozen ones
+ * are not corrected by what passes take.
  */
 SF_EXPORT int sf_set_costs(sf_session*, const double* first, const double* last, int32_t count, int32_t frozen);
 

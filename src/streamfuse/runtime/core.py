@@ -321,7 +321,10 @@ class CoreSession:
         return found
 
     def set_costs(self, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> None:
-        """Milliseconds per method, of a pass with one real row and with all; for tests and simulations."""
+        """Milliseconds per method, of a pass with the fewest real rows that no narrower one takes and with all.
+
+        For tests and simulations.
+        """
         names = ["decode", *self.methods, *(["streams"] if "streams" in ms else [])]
         pairs = np.array([np.broadcast_to(ms[name], 2) for name in names], np.float64).T.copy()
         self._call(self.library.sf_set_costs, *(row.ctypes.data for row in pairs), len(names), frozen)

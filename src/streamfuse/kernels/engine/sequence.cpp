@@ -82,9 +82,8 @@ void Sequence::run(const std::string& method, int n, const int64_t* ids, const i
   const TeamPass pass(program_->threads());
   fill_inputs(target, n, ids, positions, ancestors, length_, want_logits);
   {
-    // A pruner would rank the padding too, and streams stand beside kept rows: such methods compute all rows.
-    const bool skips = !signature.kept && signature.carrying == 0;
-    const RealRowsScope scope(skips ? signature.rows : 0, n);
+    // Streams stand beside kept rows, padding among them, so such methods compute all rows.
+    const RealRowsScope scope(signature.carrying == 0 ? signature.rows : 0, n);
     target.execute();
   }
   read_survivors(target, n);

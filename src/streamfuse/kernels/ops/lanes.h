@@ -287,8 +287,8 @@ SF_INLINE Eight fold_eight(const Eight* a, Op op) {
     by2[i] = op(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
   }
   const __m256i places = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  return _mm256_permutevar8x32_ps(
-      op(_mm256_shuffle_ps(by2[0], by2[1], 0x88), _mm256_shuffle_ps(by2[0], by2[1], 0xdd)), places);
+  return _mm256_permutevar8x32_ps(op(_mm256_shuffle_ps(by2[0], by2[1], 0x88), _mm256_shuffle_ps(by2[0], by2[1], 0xdd)),
+                                  places);
 }
 
 #endif

@@ -1,8 +1,9 @@
 // A static graph has as many rows as its widest tree; most trees are smaller. The engine says how many of the rows are
 // real, and the operators compute those alone. What lies in the other rows of an output is of no meaning, and no real
-// row ever sees it.
+// row ever sees it; where a pruner ranks all rows it is zeros, for a number that is none would spread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace streamfuse {
@@ -20,6 +21,11 @@ struct RealRows {
   static int64_t of(int64_t rows) {
     const RealRows& now = current();
     return rows == now.width ? now.count : rows;
+  }
+
+  // Zeros in the other rows of a tensor [rows, size].
+  static void clear_others(float* tensor, int64_t rows, int64_t size) {
+    std::fill(tensor + of(rows) * size, tensor + rows * size, 0.0f);
   }
 };
 

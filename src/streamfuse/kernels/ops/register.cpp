@@ -65,7 +65,9 @@ void run_embedding_q8(const Arguments& a) {
   const int64_t* ids = a.read<int64_t>(1, "ids", {rows});
   for (int64_t row = 0; row < rows; ++row)
     if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw Refused{"an id lies outside the embedding"};
-  embedding_q8(weight, ids, RealRows::of(rows), a.write<float>(2, "out", {rows, groups * kGroupSize}));
+  float* const out = a.write<float>(2, "out", {rows, groups * kGroupSize});
+  embedding_q8(weight, ids, RealRows::of(rows), out);
+  RealRows::clear_others(out, rows, groups * kGroupSize);
 }
 
 template <bool kBiased>
@@ -79,8 +81,9 @@ void run_linear(const Arguments& a) {
   args.input.adapter = a.adapter(6, 8, 1, args.outputs, inputs);
   args.bias = kBiased ? a.read<float>(9, "bias", {args.outputs}) : nullptr;
   args.out = a.write<float>(9 + kBiased, "out", {rows, args.outputs});
-  args.input.rows = RealRows::of(args.input.rows);
+  args.input.rows = RealRows::of(rows);
   linear(args);
+  RealRows::clear_others(args.out, rows, args.outputs);
 }
 
 template <bool kBiased>
@@ -118,8 +121,9 @@ void run_gated_mlp(const Arguments& a) {
   args.input.adapter = a.adapter(6, 10, 2, 2 * intermediate, hidden);
   args.down_adapter = a.adapter(8, 10, 1, hidden, intermediate);
   args.out = a.write<float>(11, "out", {rows, hidden});
-  args.input.rows = RealRows::of(args.input.rows);
+  args.input.rows = RealRows::of(rows);
   gated_mlp(args);
+  RealRows::clear_others(args.out, rows, hidden);
 }
 
 void run_head(const Arguments& a) {
