@@ -53,6 +53,18 @@ def flush(path: Path) -> None:
         os.close(number)
 
 
+def uncache(path: Path) -> None:
+    """Have a flushed file read from the disk when it is next used. What was written is cached in small pages; what is
+    read for a map that asks for large ones may come in those (kernels/engine/loader.h)."""
+    if hasattr(os, "posix_fadvise"):
+        number = os.open(path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # advice, which some file systems do not take
+                os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(number)
+
+
 def flush_tree(folder: Path) -> None:
     """`flush` for all that lies below a folder, and the folder."""
     for path in sorted(folder.rglob("*"), reverse=True):

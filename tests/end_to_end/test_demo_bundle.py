@@ -6,8 +6,10 @@ Run: python -m pytest tests/end_to_end
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 
 from streamfuse.bundle import open_bundle
+from streamfuse.durable import flush, uncache
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +78,36 @@ def test_padding_rows_cost_no_time(method: str, few: int) -> None:
                 backend.run(method, np.arange(count) + 100, np.arange(count), np.tri(count, dtype=np.bool_))
                 best[count] = min(best[count], time.perf_counter() - start)
     assert best[few] < 0.95 * best[rows]
+
+
+def large_pages(path: Path) -> int:
+    """Bytes of a file that this process has mapped in pages of 2 MB."""
+    found, here = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            here = line.endswith(str(path))
+        elif here and line.startswith("FilePmdMapped:"):
+            found += 1024 * int(line.split()[1])
+    return found
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="large pages are asked for on Linux")
+def test_weights_that_were_not_cached_lie_in_large_pages(tmp_path: Path) -> None:
+    graph = open_bundle(BUNDLE).graph
+    cold = [Path(shutil.copy(graph, tmp_path / name)).resolve() for name in ("control.pte", "model.pte")]
+    for path in cold:
+        flush(path)
+        uncache(path)
+    with cold[0].open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as control:
+        control.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, len(control), mmap.PAGESIZE):
+            control[at]
+        if large_pages(cold[0]) < len(control) / 2:
+            pytest.skip("this system caches files in small pages")
+    with ExecuTorchBackend(cold[1], open_bundle(BUNDLE).spec()) as backend:
+        time.sleep(0.5)  # until the file has been read ahead
+        backend.run("decode", np.array([1]), np.array([0]), np.ones((1, 1), np.bool_))
+        assert large_pages(cold[1]) > graph.stat().st_size / 4  # the rest was read by whoever was first
 
 
 PROMPTS = ["List the planets in order.", "Translate to French: the cat sleeps.", "2 + 2 ="]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from streamfuse.durable import FULL, exchange, flush, flush_tree, reason, replace_file
+from streamfuse.durable import FULL, exchange, flush, flush_tree, reason, replace_file, uncache
 
 from .errors import BundleError
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, manifest_json, parse_manifest
@@ -151,6 +151,9 @@ class BundleWriter:
 
     def _publish(self, folder: Path) -> None:
         flush_tree(folder)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                uncache(path)
         with _locked(self.path.parent):
             self._refuse_if_taken()  # once more: someone may have written it meanwhile
             if not os.path.lexists(self.path):

@@ -1,8 +1,5 @@
 #include "program.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -56,39 +53,13 @@ std::string joined(const std::vector<std::string>& parts) {
   return all;
 }
 
-// Has the system read the whole file while the program is being opened; else the first pass would, page by page. In
-// pieces, because Linux takes no more than about a megabyte from a call, and from a thread, because it makes the caller
-// wait while its queue is full.
-void read_ahead(const std::string& path) try {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return;
-  constexpr off_t kPiece = off_t{256} << 10;
-  std::thread([file] {
-    const off_t size = lseek(file, 0, SEEK_END);
-    for (off_t at = 0; at < size; at += kPiece) {
-#if defined(__APPLE__)
-      radvisory piece = {at, static_cast<int>(kPiece)};
-      (void)fcntl(file, F_RDADVISE, &piece);
-#else
-      (void)posix_fadvise(file, at, kPiece, POSIX_FADV_WILLNEED);
-#endif
-    }
-    close(file);
-  }).detach();
-} catch (const std::system_error&) {
-  // The first pass reads for itself.
-}
-
 }  // namespace
 
 Program::Program(const std::string& path, int num_threads) : threads_(reserve_team(num_threads)) {
   if (lane_kernels().fuses_products()) throw Failure(SF_BROKEN, kFusesProducts);
   register_operators();
   PlatformScope scope;
-  using executorch::extension::MmapDataLoader;
-  Result<MmapDataLoader> loader = MmapDataLoader::from(path.c_str(), MmapDataLoader::MlockConfig::NoMlock);
-  if (!loader.ok()) throw Failure(SF_BAD_PROGRAM, "cannot read " + path + ": " + scope.errors());
-  loader_ = std::make_unique<MmapDataLoader>(std::move(loader.get()));
+  loader_ = std::make_unique<Loader>(path);
   read_ahead(path);
   verify(path);
   using ExecuTorchProgram = executorch::runtime::Program;

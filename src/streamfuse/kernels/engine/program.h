@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include <executorch/extension/data_loader/mmap_data_loader.h>
 #include <executorch/runtime/executor/program.h>
 
+#include "loader.h"
 #include "platform.h"
 #include "signature.h"
 
@@ -38,7 +38,7 @@ class Program {
 
   int threads_;
   std::unique_ptr<PoolLease> pool_;  // only where a delegate wants ExecuTorch's own threads
-  std::unique_ptr<executorch::extension::MmapDataLoader> loader_;
+  std::unique_ptr<Loader> loader_;
   std::unique_ptr<executorch::runtime::Program> program_;
   Shapes shapes_;
   int64_t num_msa_layers_ = -1;
