@@ -14,43 +14,59 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from streamfuse.api import Model
 from streamfuse.cli.engine import loaded
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.train.readers import encode_prompt, read_samples, spread
 
 # Of any unit: only ratios count. After `streamfuse bench latency` on such machines, rounded; the last one is made up.
-# The Zen 5's are of streams in 12 layers, the others of 8.
+# The Zen 5's and the later Zen 4's are of streams in 12 layers, the others of 8. A pair is of the fewest rows that no
+# narrower method takes and of all rows; one number is of an engine that computes all rows whatever they hold.
+Cost = float | tuple[float, float]
 _METHODS = ("decode", "verify_1", "verify_4", "verify_8", "verify_16", "streams")
-COSTS = {
+COSTS: dict[str, tuple[Cost, ...]] = {
     "Zen 5, AVX-512": (2.29, 3.1, 2.4, 2.96, 4.9, 1.25),
     "Zen 5 held to AVX2": (2.48, 4.14, 3.27, 5.79, 8.96, 2.02),
     "Zen 4, AVX-512": (4.08, 4.79, 4.3, 5.95, 9.0, 1.3),
     "AVX2": (1.0, 1.2, 1.35, 1.95, 3.4, 0.4),
     "Xeon, AVX-512": (2.75, 3.43, 3.72, 5.29, 8.5, 1.06),
     "wide passes nearly free": (1.0, 1.08, 1.05, 1.1, 1.2, 0.27),
+    "Zen 4, AVX-512, by rows": (1.0, 1.47, (0.98, 1.055), (1.14, 1.40), (1.72, 2.2), 0.68),
+    "Zen 4 held to AVX2, by rows": (1.0, 1.5, (1.0, 1.235), (1.58, 2.16), (2.61, 3.21), 0.8),
 }
 
 
 def speed(
-    session: Session, prompts: Sequence[Sequence[int]], config: GenerationConfig, costs: Mapping[str, float]
+    session: Session, prompts: Sequence[Sequence[int]], config: GenerationConfig, costs: Mapping[str, Cost]
 ) -> tuple[float, Counter[str]]:
     """Tokens per cost over those of plain decoding, and the accepted drafts by source."""
-    known = {"decode", "streams", *session.backend.spec.widths}
-    costs = {name: cost for name, cost in costs.items() if name in known}
+    widths = {"decode": 1, **{name: rows for name, (rows, _) in session.backend.spec.widths.items()}}
+    costs = {name: cost for name, cost in costs.items() if name in {"streams", *widths}}
     session.core.set_costs(costs, frozen=True)
+    least = {
+        name: min(rows, before + 1) for (name, rows), before in zip(widths.items(), (0, *widths.values()), strict=False)
+    }
+
+    def cost_of(name: str, rows: int) -> float:
+        few, all_rows = np.broadcast_to(costs[name], 2)
+        return float(few + (all_rows - few) * max(0, rows - least[name]) / max(1, widths[name] - least[name]))
+
     spent, tokens, sources = 0.0, 0, Counter[str]()
     for prompt in prompts:
         session.reset()
-        generation = session.generate(prompt, config)
+        passes: list[Pass] = []
+        generation = session.generate(prompt, config, passes.append)
         generation.finish()
         found = generation.statistics
-        passes = {**found["widths"], "streams": found["streams_passes"]}
-        spent += sum(count * costs[name] for name, count in passes.items() if count)
+        spent += sum(cost_of(one.method, max(1, len(one.tokens))) for one in passes)
+        spent += found["streams_passes"] * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
         tokens += found["generated_tokens"]
         sources.update(found["accepted_by_source"])
-    return tokens * costs["decode"] / spent, sources
+    return tokens * cost_of("decode", 1) / spent, sources
 
 
 def main() -> None:
