@@ -8,7 +8,8 @@
 namespace streamfuse {
 
 // Maps parts of a file. A pass reads all weights, and the look-up of addresses in pages of 4 kB takes a tenth of its
-// time and more. A file system that caches files in pages of 2 MB does so for what is not cached yet when such a map asks.
+// time and more. A file system that caches files in pages of 2 MB does so for what is not cached yet when such a map
+// asks.
 class Loader final : public executorch::runtime::DataLoader {
  public:
   explicit Loader(const std::string& path);  // throws Failure
