@@ -154,6 +154,20 @@ def test_training_needs_counts(name: str) -> None:
         TrainConfig(Path("m"), ("d",), Path("o"), Path("a"), **{name: -1})
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"anchors": 0.0}, "^anchors must be above 0 and at most 1"),
+        ({"anchors": float("nan")}, "^anchors must be above 0 and at most 1"),
+        ({"anchors": 0.5, "soft_targets": 0.1}, "^anchors below 1 go with lossless mode without soft targets"),
+        ({"anchors": 0.5, "mode": "shared", "init_adapter": Path("a")}, "^anchors below 1 go with lossless mode"),
+    ],
+)
+def test_anchors_of_a_run_are_a_part_that_its_loss_allows(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TrainConfig(Path("m"), ("d",), Path("o"), Path("a"), **settings)
+
+
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
 def test_distilling_needs_numbers(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must"):

@@ -145,3 +145,21 @@ def test_a_batch_carries_streams_from_the_last_prompt_token_on(tmp_path: Path) -
     assert batch["left"].tolist() == [3, 2, 1, 1]
     assert batch["segments"] == [(5, 3), (4, 1)]
     assert torch.equal(batch["frozen"], torch.cat([dataset.states[0], dataset.states[1]]))
+
+
+def test_anchors_are_drawn_anew_and_stand_on_completion_tokens(tmp_path: Path) -> None:
+    model, examples = tiny.fused(tiny.base()), [Example(list(range(1, 25)), 4), Example([6, 7, 8, 9], 3)]
+    dataset = StreamDataset(examples, FrozenStates(model, examples, tmp_path / "frozen"))
+    rows, all_of_them = [dataset[0], dataset[1]], collate([dataset[0], dataset[1]])
+    torch.manual_seed(0)
+    drawn = [collate(rows, anchors=0.3) for _ in range(20)]
+    left_of = dict(zip(all_of_them["at"].tolist(), all_of_them["left"].tolist(), strict=True))
+    for batch in drawn:
+        at = batch["at"].tolist()
+        assert batch["segments"] == [(24, 6), (4, 1)]
+        assert at == sorted(set(at))
+        assert len(at) == 7
+        assert batch["left"].tolist() == [left_of[place] for place in at]
+        assert torch.equal(batch["frozen"], all_of_them["frozen"])
+        assert torch.equal(batch["ids"], all_of_them["ids"])
+    assert {place for batch in drawn for place in batch["at"].tolist()} == set(left_of)

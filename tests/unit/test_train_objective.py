@@ -91,6 +91,21 @@ def test_a_packed_batch_has_the_loss_of_its_texts(tmp_path: Path) -> None:
     assert torch.equal(both["streams"], single[0]["streams"] + single[1]["streams"])
 
 
+def test_anchors_lose_what_they_lose_among_all_tokens(tmp_path: Path) -> None:
+    model = tiny.fused(tiny.base(), parent_rank=4)
+    dataset = StreamDataset(EXAMPLES, FrozenStates(model, EXAMPLES, tmp_path / "frozen"))
+    objective, rows = NGramObjective(model, stream_decay=0.5), [dataset[0]]
+    torch.manual_seed(1)
+    some = collate(rows, anchors=0.5)
+    single = [collate(rows) for _ in some["at"]]
+    for batch, place, left in zip(single, some["at"], some["left"], strict=True):
+        batch["at"], batch["left"], batch["segments"] = place[None], left[None], [(len(batch["ids"]), 1)]
+    one_by_one = [objective(**batch) for batch in single]
+    out = objective(**some)
+    torch.testing.assert_close(out["loss"], torch.stack([one["loss"] for one in one_by_one]).mean())
+    assert torch.equal(out["streams"], torch.stack([one["streams"] for one in one_by_one]).sum(0))
+
+
 def test_a_few_steps_lower_the_loss_and_leave_the_base_as_it_was(tmp_path: Path) -> None:
     base = tiny.base()
     before = {name: value.clone() for name, value in base.state_dict().items()}

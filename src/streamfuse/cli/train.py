@@ -92,6 +92,9 @@ def train(
     soft_targets: Annotated[
         float, typer.Option(help="Part of a stream's target that is the base's own distribution, 0 to 1.")
     ] = 0.0,
+    anchors: Annotated[
+        float, typer.Option(help="Part of an answer's tokens whose streams a step trains, drawn anew, at most 1.")
+    ] = 1.0,
     max_tokens: Annotated[int, typer.Option(help="Examples are cut there, prompt included.")] = 320,
     limit: Annotated[int, typer.Option(min=0, help="Rows to take of each source, spread over it; 0: all.")] = 0,
     valid: Annotated[
@@ -217,7 +220,7 @@ def train(
     settings = {
         "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
         "alpha_main": alpha_main, "alpha_streams": alpha_streams, "stream_decay": stream_decay,
-        "soft_targets": soft_targets,
+        "soft_targets": soft_targets, "anchors": anchors,
         "epochs": epochs, "max_steps": max_steps, "batch_size": batch_size, "learning_rate": learning_rate,
         "embedding_learning_rate": embedding_learning_rate,
         "max_tokens": max_tokens, "limit": limit, "valid": valid, "held_out": held_out, "log_every": log_every,

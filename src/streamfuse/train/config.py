@@ -47,6 +47,8 @@ class TrainConfig:
         stream_decay: each stream's weight over that of the one before, above 0 and at most 1; 1 is the paper's.
         soft_targets: part of a stream's target that is the base's own distribution of the token, from 0 to 1; the rest
             is the token that the text has.
+        anchors: part of an answer's tokens whose streams a step trains, drawn anew each time, above 0 and at most 1;
+            the whole text is read in any case. In lossless mode without soft targets.
         epochs: passes over the data; max_steps, where positive, is used instead.
         max_tokens: examples are cut there.
         valid: held-out data in the same form; None takes every n-th example of `data`.
@@ -89,6 +91,7 @@ class TrainConfig:
     dtype: str = "auto"
     stream_decay: float = 1.0
     soft_targets: float = 0.0
+    anchors: float = 1.0
     widen: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,6 +117,10 @@ class TrainConfig:
             raise ValueError(f"stream_decay must be above 0 and at most 1, it is {self.stream_decay}")
         if not 0 <= self.soft_targets <= 1:
             raise ValueError(f"soft_targets must be from 0 to 1, it is {self.soft_targets}")
+        if not 0 < self.anchors <= 1:
+            raise ValueError(f"anchors must be above 0 and at most 1, it is {self.anchors}")
+        if self.anchors < 1 and (self.mode != "lossless" or self.soft_targets):
+            raise ValueError("anchors below 1 go with lossless mode without soft targets, which need every token's row")
         for name in ("batch_size", "max_tokens", "held_out", "log_every", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

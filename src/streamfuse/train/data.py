@@ -181,17 +181,29 @@ class StreamDataset(Dataset[dict[str, Any]]):
         return {"ids": torch.tensor(example.input_ids), "frozen": self.states[i], "start": example.start}
 
 
-def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def collate(rows: list[dict[str, Any]], anchors: float = 1.0) -> dict[str, Any]:
     """Pack a batch of `StreamDataset` rows: one text after another, no padding.
 
-    Returns ids int64 [T], frozen float32 [T, h], at int64 [P] (places of the tokens that carry streams), left int64 [P]
-    (how many tokens come after each in its text) and segments (per text its tokens, and those that carry streams).
+    Returns ids int64 [T], frozen float32 [T, h], at int64 [P] (places of the tokens that carry streams, the anchors),
+    left int64 [P] (how many tokens come after each in its text) and segments (per text its tokens, and its anchors).
     Streams stand on the last prompt token and on completion tokens only (segment attention, paper appendix C).
+
+    Args:
+        anchors: part of those tokens that carry streams, at least one of a text, drawn anew for each batch; 1 is all.
     """
-    segments = [(len(row["ids"]), len(row["ids"]) - row["start"]) for row in rows]
-    ends = np.cumsum([tokens for tokens, _ in segments])
-    left = [torch.arange(carrying, 0, -1) for _, carrying in segments]
-    at = [int(end) - 1 - some for end, some in zip(ends, left, strict=True)]
+    at: list[Tensor] = []
+    left: list[Tensor] = []
+    segments: list[tuple[int, int]] = []
+    end = 0
+    for row in rows:
+        tokens, most = len(row["ids"]), len(row["ids"]) - row["start"]
+        some = torch.arange(most)
+        if anchors < 1:
+            some = torch.randperm(most)[: max(1, round(anchors * most))].sort().values
+        end += tokens
+        at.append(end - 1 - most + some)
+        left.append(most - some)
+        segments.append((tokens, len(some)))
     return {
         "ids": torch.cat([row["ids"] for row in rows]),
         "frozen": torch.cat([row["frozen"] for row in rows]),

@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,6 +50,7 @@ _FIXED = (
     "alpha_main",
     "alpha_streams",
     "stream_decay",
+    "anchors",
     "soft_targets",
     "dtype",
     "batch_size",
@@ -129,7 +131,7 @@ def run(
         args=arguments,
         train_dataset=StreamDataset(examples, states),
         eval_dataset=held_out,
-        data_collator=collate,
+        data_collator=partial(collate, anchors=config.anchors),
         callbacks=[
             MetricsFile(config.out_dir / "metrics.jsonl"),
             AdapterFile(model, config.adapter, facts),
