@@ -34,14 +34,15 @@ class Device:
     noise: float = 0.0
     streams: float | None = None  # the deferred schedule: verify passes carry none
     carrying: float | None = None  # a plain pass with its streams, `verify_1`; None: there is no such method
+    keep: tuple[int, int, int] = (4, 8, 16)  # of 4, 8, 16 nodes those that a pruner leaves: the first ones
 
     @property
     def spec(self) -> ModelSpec:
         none = {} if self.streams is None else dict.fromkeys(SPEC.widths, 0)
         one = {} if self.carrying is None else {"verify_1": (1, 1)}
+        kept = {name: (rows, keep) for (name, (rows, _)), keep in zip(SPEC.widths.items(), self.keep, strict=True)}
         return ModelSpec(
-            4096, VOCAB, STREAMS, TOP_K, 512, {**one, **SPEC.widths}, stream_nodes=none,
-            deferred=self.streams is not None,
+            4096, VOCAB, STREAMS, TOP_K, 512, {**one, **kept}, stream_nodes=none, deferred=self.streams is not None,
         )  # fmt: skip
 
     @property
@@ -140,17 +141,16 @@ class MadeUpBackend:
         if method == PREFILL:
             return PassOutput.of_prefill()
         nodes = range(len(input_ids))
+        kept = np.arange(min(len(input_ids), self.spec.widths.get(method, (1, 1))[1]))
         right = input_ids == self.text[position_ids]
         right[0] = True
         on_text = [bool(right[np.flatnonzero(ancestors[node])].all()) for node in nodes]
         best = np.where(on_text, self.text[position_ids + 1], 0)
         self._last = [(int(position_ids[node]), on_text[node]) for node in nodes]
         if not self.spec.streams_of(method):
-            return PassOutput(None, best, np.arange(len(input_ids)))
-        streams = [self._streams(*self._last[node]) for node in nodes]
-        return PassOutput(
-            None, best, np.arange(len(input_ids)), np.stack([s[0] for s in streams]), np.stack([s[1] for s in streams])
-        )
+            return PassOutput(None, best[kept], kept)
+        streams = [self._streams(*self._last[node]) for node in kept]
+        return PassOutput(None, best[kept], kept, np.stack([s[0] for s in streams]), np.stack([s[1] for s in streams]))
 
     def streams(self, index: int, next_token: int) -> PassOutput:
         self._spend("streams")

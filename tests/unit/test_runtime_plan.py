@@ -12,7 +12,7 @@ import pytest
 
 import plan_simulation
 from fakes import ArithmeticBackend, greedy_after, spec
-from plan_simulation import DEVICES, REGIMES, session_on, simulate, tables_knowing
+from plan_simulation import DEVICES, REGIMES, Device, session_on, simulate, tables_knowing
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.core import CoreModel, CoreSession
@@ -112,6 +112,19 @@ def test_the_adaptive_plan_changes_no_token_whatever_passes_cost(
 def test_the_same_costs_give_the_same_passes() -> None:
     first, second = (simulate(DEVICES["this CPU"], REGIMES["fair"], None, 200) for _ in range(2))
     assert first == second
+
+
+def test_a_pruned_pass_is_worth_what_it_can_keep() -> None:
+    """A sure draft is a chain of 15: of a pass that keeps 8 of 16 rows no path can have more than 7 of them."""
+    whole, pruned = (Device(4.0, (4.2, 4.3, 4.6), keep=(4, 8, keep)) for keep in (16, 8))
+    tables = tables_knowing(1.0)
+    all_kept, half_kept = (
+        simulate(device, REGIMES["adversarial"], None, 200, tables=tables) for device in (whole, pruned)
+    )
+    assert all_kept.text == half_kept.text
+    assert all_kept.widths["verify_16"] > 0
+    assert "verify_16" not in half_kept.widths or half_kept.widths["verify_16"] == 0
+    assert half_kept.widths["verify_8"] > 0
 
 
 @pytest.mark.parametrize("tokens", [64, 128, 400])

@@ -18,8 +18,9 @@ constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
 constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
 constexpr double kSure = 0.5;                                         // share of the expected hits that counts too
-constexpr int64_t kTries = 4;                                         // steps with streams in one trial
-constexpr int64_t kBackOff = 24, kMostBackOff = 768;                  // tokens between trials
+constexpr double kPruner = 0.5;  // of what keeping a draft's best rows loses, the share that a pruner saves
+constexpr int64_t kTries = 4;    // steps with streams in one trial
+constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
 constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
 
@@ -97,8 +98,7 @@ void Plan::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) 
   const int64_t widest = model_.spec.widest();
   out.of_streams = streams_ready_;
   out.streams.set_root(tokens.back());
-  if (streams_ready_)
-    from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), widest, depth, out.streams);
+  if (streams_ready_) from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), widest, depth, out.streams);
   from_table_.grow(tokens, widest, depth, out.table);
   out.tree.nodes = out.streams.nodes;
   joiner_.join(out.table, widest, out.tree);
@@ -116,15 +116,22 @@ Plan::Choice Plan::best(const Draft& draft) {
   }
   Choice found;
   for (size_t m = 0; m < model_.spec.verify.size(); ++m) {
-    const int64_t method = static_cast<int64_t>(m);
+    const int64_t method = static_cast<int64_t>(m), keep = model_.spec.verify[m].keep;
     const double least = now * costs_.per_node(method);
+    // What this row may bring where the method keeps `keep` of its rows: one that is kept takes a likelier one's place.
+    // A pruner knows streams' nodes better than their order says; of free drafts it knows no more than that.
+    const auto worth = [&](int64_t row) {
+      const double hits = std::min(1.0, hits_[static_cast<size_t>(row)]);
+      const Tree::Node& node = draft.tree[row];
+      return row < keep ? hits : node.source == SF_STREAMS && node.depth < keep ? kPruner * hits : 0.0;
+    };
     int64_t nodes = std::min(draft.tree.size(), model_.spec.verify[m].rows);
-    while (nodes > 1 && std::min(1.0, hits_[static_cast<size_t>(nodes) - 1]) < least) --nodes;
+    while (nodes > 1 && worth(nodes - 1) < least) --nodes;
     double hits = 0.0;
-    for (int64_t row = 1; row < nodes; ++row) hits += std::min(1.0, hits_[static_cast<size_t>(row)]);
+    for (int64_t row = 1; row < nodes; ++row) hits += worth(row);
     const double gain = left - now * (costs_.of(method, nodes) - plain_ms()) + hits;
     if (nodes > 1 && gain > found.gain) found = {method, nodes, gain, hits};
-    if (nodes == draft.tree.size()) break;  // the whole tree: wider methods have nothing to add
+    if (nodes == draft.tree.size() && nodes <= keep) break;  // the whole tree: wider methods have nothing to add
   }
   return found;
 }
