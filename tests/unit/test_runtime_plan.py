@@ -13,7 +13,7 @@ import pytest
 import plan_simulation
 from fakes import ArithmeticBackend, greedy_after, spec
 from plan_simulation import DEVICES, REGIMES, Device, session_on, simulate, tables_knowing
-from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec
+from streamfuse.runtime.backend import DECODE, STREAMS, BoolArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.core import CoreModel, CoreSession
 from streamfuse.runtime.reference.watch import Pass, observe, plan_by
@@ -218,6 +218,43 @@ def test_repeated_text_is_drafted_from_itself_where_streams_are_wrong() -> None:
     generation.finish()
     assert generation.token_ids == backend.text[2:402].tolist()
     assert backend.now_ms < 0.6 * 400 * DEVICES["this CPU"].decode
+
+
+def test_passes_with_few_rows_teach_little_about_all_rows() -> None:
+    """Every third token is drafted, so passes of two rows and plain ones take turns; two rows take longer than told."""
+
+    class SlowWithFewRows(plan_simulation.MadeUpBackend):
+        rows = 1
+
+        def run(
+            self, method: str, input_ids: IntArray, position_ids: IntArray, ancestors: BoolArray, logits: bool = False
+        ) -> PassOutput:
+            self.rows = len(input_ids)
+            return super().run(method, input_ids, position_ids, ancestors, logits)
+
+        def _spend(self, method: str) -> None:
+            super()._spend(method)
+            self.now_ms += 0.4 * told if method == "verify_4" and self.rows < 4 else 0.0
+
+    device, tables = DEVICES["deferred CPU"], tables_knowing(1.0)
+    told = device.verify[0]
+    text = plan_simulation.MadeUpBackend(device, REGIMES["adversarial"]).text
+    third = {int(text[i] * (plan_simulation.VOCAB + 1) + text[i - 1] + 1) for i in range(3, 4000, 3)}
+    known = np.array([int(key) in third for key in tables["ngram_keys"]])
+    tables = {name: values[known] for name, values in tables.items() if name != "ngram_starts"}
+    tables["ngram_starts"] = np.arange(len(tables["ngram_ids"]) + 1, dtype=np.int32)
+    backend = SlowWithFewRows(device, REGIMES["adversarial"])
+    with CoreSession(CoreModel(device.spec, tables), backend, clock=backend.clock) as session:
+        session.set_costs(device.costs)
+        for _ in range(2):
+            session.reset()
+            session.start([1, 2], GenerationConfig(600))
+            while session.next() is not None:
+                pass
+        facts = session.statistics
+    assert min(facts["widths"]["verify_4"], facts["widths"][DECODE]) > 150
+    learnt = facts["cost_ms"]["verify_4"] / facts["cost_ms"][DECODE] / (told / device.decode)  # of all rows
+    assert 1.0 < learnt < 1.2
 
 
 @pytest.mark.parametrize("device", list(DEVICES))

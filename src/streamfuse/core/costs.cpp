@@ -73,9 +73,12 @@ void Costs::set(const double* first, const double* last, int64_t count, bool fro
 
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
   if (frozen_ || !(ms > 0)) return;
-  const double ratio = std::pow(std::clamp(ms / of(method, nodes), 1 / kClip, kClip), kFollow);
   Pair& pair = pairs_[place(method)];
-  pair.first *= ratio, pair.last *= ratio, speed_ *= ratio;
+  const double share = std::clamp(static_cast<double>(nodes - pair.least) / pair.span(), 0.0, 1.0);  // on the line
+  const double learnt = kFollow * std::log(std::clamp(ms / of(method, nodes), 1 / kClip, kClip));
+  // The end that is far from these rows learns half: what few rows cost and what all cost do not move together.
+  pair.first *= std::exp(learnt * (1.0 - 0.5 * share)), pair.last *= std::exp(learnt * (0.5 + 0.5 * share));
+  speed_ *= std::exp(learnt);
 }
 
 // Rounds take turns, so that a change of speed meets all methods alike. The second best of each counts: other work on

@@ -26,7 +26,8 @@ class Costs {
   // Throws Failure(SF_BAD_ARGUMENT) for a time that is not positive.
   void set(const double* first, const double* last, int64_t count, bool frozen);
   int64_t count() const { return static_cast<int64_t>(pairs_.size()); }
-  // A pass took `ms`. Half of a difference is the device's (heat, load, a longer cache) and moves all methods.
+  // A pass took `ms`. Half of a difference is the device's (heat, load, a longer cache) and moves all methods. The other
+  // half is the method's, and moves the end of its line that is far from these rows half as much as the near one.
   void observe(int64_t method, int64_t nodes, double ms);
 
   // Runs every method a few times. `run` does one pass of a method with so many rows and gives its milliseconds.

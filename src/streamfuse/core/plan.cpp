@@ -17,9 +17,10 @@ constexpr double kForgetSteps = 0.96;  // of what was seen of a source, per step
 constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
 constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
-constexpr double kSure = 0.5;                                         // share of the expected hits that counts too
-constexpr double kPruner = 0.5;  // of what keeping a draft's best rows loses, the share that a pruner saves
-constexpr int64_t kTries = 4;    // steps with streams in one trial
+constexpr double kLeastCost = 0.03;  // plain passes that verifying costs beside a plain one, whatever was measured
+constexpr double kSure = 0.5;        // share of the expected hits that counts too
+constexpr double kPruner = 0.5;      // of what keeping a draft's best rows loses, the share that a pruner saves
+constexpr int64_t kTries = 4;        // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
 constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
@@ -129,7 +130,8 @@ Plan::Choice Plan::best(const Draft& draft) {
     while (nodes > 1 && worth(nodes - 1) < least) --nodes;
     double hits = 0.0;
     for (int64_t row = 1; row < nodes; ++row) hits += worth(row);
-    const double gain = left - now * (costs_.of(method, nodes) - plain_ms()) + hits;
+    const double beside = std::max(costs_.of(method, nodes) - plain_ms(), kLeastCost * plain_ms());
+    const double gain = left - now * beside + hits;
     if (nodes > 1 && gain > found.gain) found = {method, nodes, gain, hits};
     if (nodes == draft.tree.size() && nodes <= keep) break;  // the whole tree: wider methods have nothing to add
   }
