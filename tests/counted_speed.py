@@ -4,6 +4,11 @@ Clocks of a shared machine move by more than most changes of a drafting table ar
 costs makes other choices. Here the costs are given, so that the passes of two bundles can be compared to the last one.
 
     python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30
+
+What an n-gram table of each size is worth, in the place of the bundle's:
+
+    python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30 \\
+        --ngram-table mine.safetensors --ngram-table-mb 0 1 4 8 24 --costs "Zen 4, AVX-512, by rows"
 """
 
 from __future__ import annotations
@@ -13,14 +18,19 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from streamfuse import engines
 from streamfuse.api import Model
-from streamfuse.cli.engine import loaded
+from streamfuse.model.checkpoint import read_adapter
+from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
+from streamfuse.runtime.tensors import map_tensors
 from streamfuse.train.readers import encode_prompt, read_samples, spread
 
 # Of any unit: only ratios count. After `streamfuse bench latency` on such machines, rounded; the last one is made up.
@@ -40,10 +50,13 @@ COSTS: dict[str, tuple[Cost, ...]] = {
 }
 
 
+Tables = dict[str, npt.NDArray[Any]]  # of draft.safetensors
+
+
 def speed(
     session: Session, prompts: Sequence[Sequence[int]], config: GenerationConfig, costs: Mapping[str, Cost]
-) -> tuple[float, Counter[str]]:
-    """Tokens per cost over those of plain decoding, and the accepted drafts by source."""
+) -> dict[str, Any]:
+    """Tokens per cost over those of plain decoding, tokens per decode or verify pass, the accepted drafts by source."""
     widths = {"decode": 1, **{name: rows for name, (rows, _) in session.backend.spec.widths.items()}}
     costs = {name: cost for name, cost in costs.items() if name in {"streams", *widths}}
     session.core.set_costs(costs, frozen=True)
@@ -55,7 +68,7 @@ def speed(
         few, all_rows = np.broadcast_to(costs[name], 2)
         return float(few + (all_rows - few) * max(0, rows - least[name]) / max(1, widths[name] - least[name]))
 
-    spent, tokens, sources = 0.0, 0, Counter[str]()
+    spent, tokens, count, sources = 0.0, 0, 0, Counter[str]()
     for prompt in prompts:
         session.reset()
         passes: list[Pass] = []
@@ -64,9 +77,21 @@ def speed(
         found = generation.statistics
         spent += sum(cost_of(one.method, max(1, len(one.tokens))) for one in passes)
         spent += found["streams_passes"] * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
-        tokens += found["generated_tokens"]
+        tokens, count = tokens + found["generated_tokens"], count + len(passes)
         sources.update(found["accepted_by_source"])
-    return tokens * cost_of("decode", 1) / spent, sources
+    over_plain = tokens * cost_of("decode", 1) / spent
+    return {"over_plain": round(over_plain, 3), "tokens_per_pass": round(tokens / count, 3), "accepted": sources}
+
+
+def with_ngrams(tables: Mapping[str, npt.NDArray[Any]], adapter: Path, megabytes: float, vocab_size: int) -> Tables:
+    """These drafting tables with the best of an adapter's n-gram table in the place of their own."""
+    ngrams = {name[7:]: one for name, one in read_adapter(adapter)[1].items() if name.startswith("ngrams.")}
+    if not ngrams:
+        raise SystemExit(f"--ngram-table {adapter}: has no n-gram table; `streamfuse ngrams` counts one")
+    taken = pruned(ngrams, vocab_size, round(megabytes * 1e6))
+    print(json.dumps({"ngram_table_mb": megabytes, "bytes": bytes_of(taken), "contexts": len(taken.get("keys", ()))}))
+    others = {name: one for name, one in tables.items() if not name.startswith("ngram_")}
+    return {**others, **{f"ngram_{name}": taken[name].numpy() for name in ARRAYS if name in taken}}
 
 
 def main() -> None:
@@ -76,18 +101,29 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=30)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--costs", choices=COSTS, action="append", help="one of the devices; several times for several")
+    parser.add_argument("--ngram-table", type=Path, metavar="ADAPTER", help="whose n-gram table drafts")
+    parser.add_argument("--ngram-table-mb", type=float, nargs="+", default=[24.0], help="megabytes of it to take")
     given = parser.parse_args()
     sampling = SamplingConfig(temperature=given.temperature, seed=1)
     config = GenerationConfig(max_new_tokens=given.max_new_tokens, sampling=sampling)
     samples = spread(read_samples(given.data), given.limit)
-    for name, milliseconds in COSTS.items():
-        costs = dict(zip(_METHODS, milliseconds, strict=True))
-        model = Model(given.bundle, cost_cache=False)
+    with Model(given.bundle, cost_cache=False) as model:
         longest = model.manifest.cache.capacity - given.max_new_tokens
         prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.text)) < longest]
-        with loaded(model, plan=False) as session:  # a session of its own, since a plan learns from what it did
-            found, sources = speed(session, prompts, config, costs)
-        print(json.dumps({"costs": name, "over_plain": round(found, 3), "accepted": sources}), flush=True)
+        new_engine = engines.engines_of(model.bundle, None)
+        tables = dict(map_tensors(model.bundle.draft)) if model.bundle.draft else {}
+        for megabytes in given.ngram_table_mb if given.ngram_table else [None]:
+            if megabytes is not None:
+                tables = with_ngrams(tables, given.ngram_table, megabytes, model.manifest.model.vocab_size)
+            for name in given.costs or COSTS:
+                costs = dict(zip(_METHODS, COSTS[name], strict=True))
+                # a session of its own, since a plan learns from what it did
+                session = Session(new_engine(), tables or None, None)
+                try:
+                    print(json.dumps({"costs": name, **speed(session, prompts, config, costs)}), flush=True)
+                finally:
+                    session.close()
 
 
 if __name__ == "__main__":

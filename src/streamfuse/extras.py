@@ -50,6 +50,7 @@ NEEDS = {
     "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),
     "invent": Need("inventing prompts", _MODEL, "export"),
     "distill": Need("distilling", _MODEL, "export"),
+    "average": Need("averaging adapters", _MODEL, "export"),
     "ngrams": Need("counting n-grams", _MODEL, "export"),
     "train": Need("training", (*_MODEL, "accelerate", "transformers"), "train"),
     "report": Need("a report", ("matplotlib",), "bench"),

@@ -106,6 +106,23 @@ def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path
     assert "there is no folder" in refused("ngrams", adapter, tmp_path / "no" / "b.safetensors", "--data", prompts)
 
 
+def test_adapters_are_averaged(model: Path, tmp_path: Path) -> None:
+    base, files = load_base(model), [tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.safetensors")]
+    for file in files[:2]:
+        save_adapter(tiny.fused(base), file, {"steps": file.stem})  # weights are random, each time others
+    result = invoke("average", *files[:2], "-o", files[2])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(files[2])
+    a, b, mean = map(read_adapter, files)
+    assert (mean[0], mean[2], mean[1].keys()) == (b[0], b[2], b[1].keys())
+    for name, value in mean[1].items():
+        assert value.allclose(b[1][name] if name == "stream_vocab" else (a[1][name] + b[1][name]) / 2)
+    assert not mean[1]["stream_embeddings"].allclose(b[1]["stream_embeddings"])
+    save_adapter(tiny.fused(base, num_streams=4), files[0])
+    assert "a.safetensors: its base or its streams' settings" in refused("average", *files[:2], "-o", files[2])
+    assert "two or more" in refused("average", files[1], "-o", files[2])
+
+
 def test_prompts_are_shuffled_by_seed_and_limited(model: Path, prompts: Path, tmp_path: Path) -> None:
     first = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 4)
     again = answers(model, prompts, tmp_path / "b.jsonl", "--limit", 6)

@@ -14,8 +14,8 @@ from .console import say
 from .errors import OneLineErrors
 
 COMMANDS = (
-    "pull", "data", "invent", "distill", "train", "ngrams", "export", "keys", "sign", "inspect", "run", "chat", "bench",
-    "doctor",
+    "pull", "data", "invent", "distill", "train", "average", "ngrams", "export", "keys", "sign", "inspect", "run",
+    "chat", "bench", "doctor",
 )  # fmt: skip
 
 _OLD_FLAGS = {"no-plan-cache": "no-cost-cache"}  # of 0.1; they go with 0.3

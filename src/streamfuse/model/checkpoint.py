@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -97,9 +97,7 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
     own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": base}
     metadata = {**(facts or {}), **own}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    save_file(state, temporary, metadata=metadata)
-    replace_file(temporary, path)
+    _write(path, state, metadata)
 
 
 def replace_ngrams(path: Path, arrays: Mapping[str, Tensor], out: Path) -> None:
@@ -110,8 +108,39 @@ def replace_ngrams(path: Path, arrays: Mapping[str, Tensor], out: Path) -> None:
     """
     _, state, metadata = read_adapter(path)
     kept = {name: value for name, value in state.items() if not name.startswith(_NGRAMS)}
+    _write(out, kept | {_NGRAMS + name: value.contiguous() for name, value in arrays.items()}, metadata)
+
+
+def average_adapters(paths: Sequence[Path], out: Path) -> None:
+    """The mean of the weights of adapters as the file `out`; n-gram table and facts are the last one's.
+
+    For the adapters before and after a training on other text: their mean holds most of what both know (Wortsman et
+    al., 2021, arXiv 2109.01903).
+
+    Raises:
+        CheckpointError: as `read_adapter`; or they are of other bases, settings, sizes or stream vocabularies.
+    """
+    adapters = [read_adapter(path) for path in paths]
+    streams, last, metadata = adapters[-1]
+    mean = dict(last)
+    for (settings, state, facts), path in zip(adapters, paths, strict=True):
+        if (settings, facts.get("base")) != (streams, metadata.get("base")):
+            raise CheckpointError(f"{path}: its base or its streams' settings are not those of {paths[-1]}")
+        if not torch.equal(state["stream_vocab"], last["stream_vocab"]):
+            raise CheckpointError(f"{path}: its stream vocabulary is not that of {paths[-1]}")
+    for name, value in last.items():
+        if name == "stream_vocab" or name.startswith(_NGRAMS):
+            continue
+        same = [state[name] for _, state, _ in adapters if name in state and state[name].shape == value.shape]
+        if len(same) < len(paths):
+            raise CheckpointError(f"{paths[-1]}: tensor {name!r} is not in all of the adapters, or of another shape")
+        mean[name] = torch.stack(same).double().mean(0).to(value.dtype)
+    _write(out, mean, metadata)
+
+
+def _write(out: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> None:
     temporary = out.with_name(out.name + ".tmp")
-    save_file(kept | {_NGRAMS + name: value.contiguous() for name, value in arrays.items()}, temporary, metadata)
+    save_file(state, temporary, metadata=metadata)
     replace_file(temporary, out)
 
 
