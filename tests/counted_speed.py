@@ -9,6 +9,10 @@ What an n-gram table of each size is worth, in the place of the bundle's:
 
     python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30 \\
         --ngram-table mine.safetensors --ngram-table-mb 0 1 4 8 24 --costs "Zen 4, AVX-512, by rows"
+
+What a bundle is worth whose streams cost more, in plain passes:
+
+    python tests/counted_speed.py build/l16 --data spec_bench/question.jsonl --cost streams=0.76 --cost verify_1=1.48
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse import engines
+from streamfuse.adapters import find
 from streamfuse.api import Model
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned
@@ -94,6 +99,21 @@ def with_ngrams(tables: Mapping[str, npt.NDArray[Any]], adapter: Path, megabytes
     return {**others, **{f"ngram_{name}": taken[name].numpy() for name in ARRAYS if name in taken}}
 
 
+def costs_of(device: str, changes: Mapping[str, float]) -> dict[str, Cost]:
+    """A device's costs by method, some of them changed; the changes are in plain passes."""
+    costs = dict(zip(_METHODS, COSTS[device], strict=True))
+    plain = float(np.max(costs["decode"]))
+    return {**costs, **{method: plain * passes for method, passes in changes.items()}}
+
+
+def change(said: str) -> tuple[str, float]:
+    """METHOD=PASSES of the command line."""
+    method, _, passes = said.partition("=")
+    if method not in _METHODS:
+        raise argparse.ArgumentTypeError(f"{said}: the methods are {', '.join(_METHODS)}")
+    return method, float(passes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
@@ -102,7 +122,10 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--costs", choices=COSTS, action="append", help="one of the devices; several times for several")
-    parser.add_argument("--ngram-table", type=Path, metavar="ADAPTER", help="whose n-gram table drafts")
+    parser.add_argument(
+        "--cost", type=change, action="append", default=[], metavar="METHOD=PASSES", help="another cost"
+    )
+    parser.add_argument("--ngram-table", type=find, metavar="ADAPTER", help="whose n-gram table drafts")
     parser.add_argument("--ngram-table-mb", type=float, nargs="+", default=[24.0], help="megabytes of it to take")
     given = parser.parse_args()
     sampling = SamplingConfig(temperature=given.temperature, seed=1)
@@ -117,7 +140,7 @@ def main() -> None:
             if megabytes is not None:
                 tables = with_ngrams(tables, given.ngram_table, megabytes, model.manifest.model.vocab_size)
             for name in given.costs or COSTS:
-                costs = dict(zip(_METHODS, COSTS[name], strict=True))
+                costs = costs_of(name, dict(given.cost))
                 # a session of its own, since a plan learns from what it did
                 session = Session(new_engine(), tables or None, None)
                 try:
