@@ -130,6 +130,20 @@ def test_a_torn_last_line_is_written_anew(model: Transformer, tmp_path: Path) ->
     assert rows_of(path) == expected
 
 
+def test_one_process_writes_a_file(model: Transformer, tmp_path: Path) -> None:
+    config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
+    running = distill(model, items_of(PROMPTS), path, config)
+    next(running)
+    with pytest.raises(DataError, match=r"out.jsonl: another process is writing it; wait for it"):
+        next(distill(model, items_of(PROMPTS), path, config))
+    list(running)
+    assert len(rows_of(path)) == len(PROMPTS)
+    path.write_text("notes")
+    with pytest.raises(DataError, match="its last line is not a row"):
+        next(distill(model, items_of(PROMPTS), path, config))
+    assert path.read_text() == "notes"
+
+
 def test_long_prompts_are_left_out(model: Transformer, tmp_path: Path) -> None:
     config = DistillConfig(max_prompt_tokens=3, max_new_tokens=2)
     list(distill(model, items_of(PROMPTS), tmp_path / "out.jsonl", config))

@@ -83,6 +83,9 @@ def test_a_stopped_run_goes_on_with_the_same_prompts(model: Transformer, tmp_pat
     assert next(stopped) == 0
     first = next(stopped)
     assert 0 < first < 30
+    with pytest.raises(DataError, match=r"parts.jsonl: another process is writing it"):
+        list(run(model, text, parts, 30))
+    del stopped
     with parts.open("a") as file:
         file.write('{"id": 7, "sou')  # killed while writing
     rest = list(run(model, text, parts, 30))

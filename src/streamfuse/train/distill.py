@@ -7,11 +7,13 @@ are what the model wrote.
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.transformer import Transformer
@@ -39,12 +41,13 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
     Items are taken in the given order in chunks and sorted by length inside a chunk, so that an early stop leaves an
     unbiased part. Items that `out_path` holds already are skipped, and so are those with longer prompts than
     `config.max_prompt_tokens` (`pending` says which are left).
+
+    Raises:
+        DataError: as `pending` and `appending`.
     """
-    todo = pending(items, out_path, config)
     eos = set(model.config.eos_token_ids)
-    out_path.parent.mkdir(parents=True, exist_ok=True)
-    with out_path.open("a", encoding="utf-8") as file:
-        for batch in _batches(todo, config.batch_size):
+    with appending(out_path) as file:
+        for batch in _batches(pending(items, out_path, config), config.batch_size):
             # A seed of its own for each item: what it says does not depend on the other items, nor on a resume.
             seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
             completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
@@ -66,7 +69,7 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
 
 
 def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[Item]:
-    """The items that `distill` would write now. A last line that a stopped run did not finish is removed.
+    """The items that `distill` would write now.
 
     Raises:
         DataError: `out_path` holds something else, or answers to other prompts.
@@ -82,25 +85,42 @@ def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[It
 
 
 def rows_written(path: Path, of: str) -> Iterator[Item]:
-    """Rows of a file that a run appends to. A last line that a stopped run did not finish is removed.
+    """Rows of a file that a run appends to, but for a last line that is not finished.
 
     Raises:
         DataError: a line is no JSON object; it says that it is none of `of`.
     """
     if not path.exists():
         return
-    end = 0
-    with path.open("r+b") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
-                file.truncate(end)
                 break
-            end += len(line)
             try:
                 row = json.loads(line)
                 yield {"id": int(row["id"]), **row}
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{path}, line {number}: not {of}") from None
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[IO[str]]:
+    """The file, open for this process alone to append rows; a last line that a stopped run did not finish is removed.
+
+    Raises:
+        DataError: another process writes it, both would write the same rows; or its last line is of something else.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{path}: another process is writing it; wait for it, or give another file") from None
+        whole, end, rest = path.read_bytes().rpartition(b"\n")
+        if rest and not rest.startswith(b"{"):
+            raise DataError(f"{path}: its last line is not a row of such a file; give another file")
+        file.truncate(len(whole) + len(end))
+        yield file
 
 
 def _written(path: Path) -> dict[int, list[int]]:

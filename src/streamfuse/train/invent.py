@@ -15,7 +15,7 @@ from typing import Any
 from streamfuse.model.transformer import Transformer
 from streamfuse.text_io import Message, TextIO
 
-from .distill import rows_written
+from .distill import appending, rows_written
 from .formats import DataError
 from .generate import DistillConfig, generate_batch
 
@@ -100,16 +100,16 @@ def invent(
     own: a stopped run goes on with the same prompts.
 
     Raises:
-        DataError: `out` holds something else, or the model writes nothing that could be a prompt.
+        DataError: `out` holds something else, or another process writes it; or the model writes nothing that could be
+            a prompt.
     """
-    known, next_id = _written(out)
-    yield len(known)
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
     if not places:
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
     in_vain = 0  # batches in a row
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8") as file:
+    with appending(out) as file:
+        known, next_id = _written(out)
+        yield len(known)
         while len(known) < count:
             ids = range(next_id, next_id + config.batch_size)
             taken = [places[one % len(places)] for one in ids]
