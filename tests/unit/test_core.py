@@ -494,6 +494,15 @@ def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
     cost_session(TimedBackend(spec()), tmp_path / "no" / "folder").prepare()
 
 
+def test_the_cost_file_takes_the_place_of_what_a_killed_process_left(tmp_path: Path) -> None:
+    file = tmp_path / "costs"
+    (tmp_path / "costs.tmp").write_text("half of a file" * 100)
+    cost_session(TimedBackend(spec()), file).prepare()
+    assert [path.name for path in tmp_path.iterdir()] == ["costs"]
+    assert file.read_text().startswith("streamfuse costs 2\na\nd\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_change_of_cost_is_followed() -> None:
     backend = TimedBackend(spec(widths={"verify_4": (4, 4)}))
     session = cost_session(backend, None)

@@ -3,15 +3,15 @@
 #include "costs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <iomanip>
 #include <locale>
+#include <sstream>
 
+#include "atomic_file.h"
 #include "error.h"
 
 namespace streamfuse {
@@ -139,23 +139,17 @@ bool Costs::load(const std::string& path, const std::string& identity, const std
   return true;
 }
 
-// In one piece, under another name first. A folder that cannot be written costs a measurement next time, nothing more.
+// A folder that cannot be written costs a measurement next time, nothing more.
 void Costs::store(const std::string& path, const std::string& identity, const std::string& device) const {
-  const auto now = std::chrono::high_resolution_clock::now().time_since_epoch().count();
-  const std::string draft = path + "." + std::to_string(now ^ reinterpret_cast<intptr_t>(this)) + ".tmp";
-  {
-    std::ofstream file(draft);
-    file.imbue(std::locale::classic());
-    file << kFormat << '\n' << without_breaks(identity) << '\n' << without_breaks(device) << '\n';
-    file << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
-    for (const Pair& pair : pairs_) file << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
-    if (!file.flush()) {
-      file.close();
-      std::remove(draft.c_str());
-      return;
-    }
-  }
-  if (std::rename(draft.c_str(), path.c_str()) != 0) std::remove(draft.c_str());
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << kFormat << '\n' << without_breaks(identity) << '\n' << without_breaks(device) << '\n';
+  text << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
+  for (const Pair& pair : pairs_) text << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
+  const std::string bytes = text.str();
+  AtomicFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
 }
 
 }  // namespace streamfuse
