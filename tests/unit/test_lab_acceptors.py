@@ -219,10 +219,13 @@ PRUNING = spec(capacity=32, vocab_size=4, num_streams=0, widths={"verify_8": (8,
 
 
 class RandomDrafter:
-    """Draws from a distribution that has to do with the target's only a little; two levels, `count` draws per node."""
+    """Draws from a distribution that has to do with the target's only a little; two levels, `count` draws per node.
 
-    def __init__(self, how: How, count: int, seed: int = 0) -> None:
-        self.how, self.count, self.seed = how, count, seed
+    With `sequences` a node has as many draws as there are sequences through it: `count` at the root.
+    """
+
+    def __init__(self, how: How, count: int, seed: int = 0, sequences: bool = False) -> None:
+        self.how, self.count, self.seed, self.sequences = how, count, seed, sequences
 
     def reset(self) -> None:
         pass
@@ -237,7 +240,10 @@ class RandomDrafter:
             below = []
             for row, context in leaves:
                 q = softmax(logits_after(context[1:] + context[:1], 4) / 4)
-                rows = grower.propose(row, q, self.count, self.how)
+                count = self.count
+                if self.sequences and row > 0:
+                    count = grower.proposals[grower.parents[row]].draws.count(grower.tokens[row])
+                rows = grower.propose(row, q, count, self.how)
                 below += [(child, [*context, grower.tokens[child]]) for child in rows]
             leaves = below
         return grower.done().first(width)
@@ -277,6 +283,7 @@ def pairs(temperature: float) -> np.ndarray:
 SAMPLED = [
     pytest.param(SpeculativeAcceptor(), How.INDEPENDENT, 1, MODEL, id="speculative sampling"),
     pytest.param(SpecTrAcceptor(), How.INDEPENDENT, 2, MODEL, id="SpecTr"),
+    pytest.param(SpecTrAcceptor(), How.INDEPENDENT, 3, MODEL, id="SpecTr, sequences"),
     pytest.param(SpecInferAcceptor(), How.INDEPENDENT, 2, MODEL, id="SpecInfer"),
     pytest.param(TransportAcceptor(), How.INDEPENDENT, 2, MODEL, id="optimal transport"),
     pytest.param(CertainAcceptor(), How.CHOSEN, 2, MODEL, id="EAGLE-2"),
@@ -286,11 +293,13 @@ SAMPLED = [
 
 @pytest.mark.parametrize(("acceptor", "how", "count", "model"), SAMPLED)
 def test_sampled_texts_have_the_distribution_of_plain_decoding(
-    acceptor: DrawAcceptor, how: How, count: int, model: object
+    acceptor: DrawAcceptor, how: How, count: int, model: object, request: pytest.FixtureRequest
 ) -> None:
     seen, accepted = np.zeros(16, np.int64), 0
+    sequences = request.node.callspec.id.endswith("sequences")
     for seed in range(400):
-        loop = text_of(acceptor, RandomDrafter(how, count, seed), SamplingConfig(temperature=3.0, seed=seed), 3, model)
+        drafter = RandomDrafter(how, count, seed, sequences)
+        loop = text_of(acceptor, drafter, SamplingConfig(temperature=3.0, seed=seed), 3, model)
         seen[4 * loop.tokens[2] + loop.tokens[3]] += 1
         accepted += loop.counts.draft_tokens_accepted
     assert accepted > 150

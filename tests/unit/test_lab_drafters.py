@@ -21,12 +21,12 @@ from streamfuse.lab import layer_skip
 from streamfuse.lab.acceptors import CertainAcceptor, Match, NamedAcceptor, SequoiaAcceptor, SpecTrAcceptor
 from streamfuse.lab.acceptors import SpeculativeAcceptor as Speculative
 from streamfuse.lab.drafters.chain import AdaptiveExit, ChainDrafter
-from streamfuse.lab.drafters.drawn import DrawnTreeDrafter
+from streamfuse.lab.drafters.drawn import DrawnTreeDrafter, SequencesDrafter
 from streamfuse.lab.drafters.model import DraftModel, SelfModel
 from streamfuse.lab.drafters.tree import TreeDrafter
 from streamfuse.lab.first_layers import write_first_layers
-from streamfuse.lab.layer_skip import agreement, cost_of, expected_speedup
-from streamfuse.lab.proposal import How
+from streamfuse.lab.layer_skip import agreement, cost_of, expected_speedup, read
+from streamfuse.lab.proposal import How, ProposedTree
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.streams import StreamFused
@@ -34,6 +34,7 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorch
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import Drafter
 from streamfuse.runtime.reference.loop import Loop
+from streamfuse.runtime.reference.tree import Tree
 
 SKIP = ("attention.1", "mlp.2")
 TOKENS = 24
@@ -148,7 +149,7 @@ def test_drawn_drafts_of_the_same_distribution_are_accepted(
         drafter: Drafter = ChainDrafter(draft, sampling, length=3)
         if not isinstance(acceptor, Speculative):
             how = How.WITHOUT_REPLACEMENT if isinstance(acceptor, SequoiaAcceptor) else How.INDEPENDENT
-            drafter = DrawnTreeDrafter(draft, sampling, how, depth=2)
+            drafter = DrawnTreeDrafter(draft, sampling, how, (2, 1))
         if isinstance(acceptor, CertainAcceptor):
             drafter = TreeDrafter(draft, sampling, depth=2, per_layer=2)
         loop = written(backend, drafter, acceptor, 1.0)
@@ -161,8 +162,40 @@ def test_drawn_drafts_of_the_same_distribution_are_accepted(
 
 
 def test_a_tree_of_draws_that_the_draft_model_has_no_room_for_is_refused(backend: ExecuTorchBackend) -> None:
-    with pytest.raises(ValueError, match="a tree of 4 draws and 4 levels is wider than the draft model's 8"):
-        DrawnTreeDrafter(DraftModel(backend), SamplingConfig(temperature=1.0), How.INDEPENDENT, 4, 4)
+    with pytest.raises(ValueError, match="reads 8 nodes per pass, but this tree has 21 inner nodes"):
+        DrawnTreeDrafter(DraftModel(backend), SamplingConfig(temperature=1.0), How.INDEPENDENT, (4, 4, 4))
+    with pytest.raises(ValueError, match="reads 8 nodes per pass, but this tree has 9 inner nodes"):
+        SequencesDrafter(DraftModel(backend), SamplingConfig(temperature=1.0), count=4, length=3)
+
+
+def draws_by_depth(tree: Tree) -> list[int]:
+    assert isinstance(tree, ProposedTree)
+    found = [0] * int(tree.depths.max() + 1)
+    for row, proposal in tree.proposals.items():
+        found[tree.depths[row]] += len(proposal.draws)
+    return found
+
+
+def test_each_node_of_a_drawn_tree_is_extended_not_only_the_first_one(backend: ExecuTorchBackend) -> None:
+    sampling = SamplingConfig(temperature=1.0, seed=5)
+    tree = DrawnTreeDrafter(DraftModel(backend), sampling, How.WITHOUT_REPLACEMENT, (2, 2)).draft(TEXT[:9], 8, 9)
+    assert tree.depths.tolist() == [0, 1, 1, 2, 2, 2, 2]
+    assert tree.parents.tolist() == [-1, 0, 0, 1, 1, 2, 2]
+
+
+def test_sequences_are_drawn_whole_and_share_the_nodes_of_what_begins_alike(backend: ExecuTorchBackend) -> None:
+    shared = 0
+    for seed in range(12):
+        sampling = SamplingConfig(temperature=0.2, seed=seed)
+        tree = SequencesDrafter(DraftModel(backend), sampling, count=2, length=3).draft(TEXT[:9], 8, 9)
+        drawn = draws_by_depth(tree)[:3]
+        assert drawn == [2, 2, 2]  # two sequences, whatever they have in common
+        shared += len(tree) < 7
+        for row, proposal in tree.proposals.items():  # type: ignore[attr-defined]
+            if row > 0:
+                reaching = tree.proposals[tree.parents[row]].draws.count(tree.tokens[row])  # type: ignore[attr-defined]
+                assert len(proposal.draws) == reaching
+    assert shared > 0
 
 
 def test_an_adaptive_exit_moves_its_threshold_as_the_authors_do() -> None:
@@ -187,7 +220,27 @@ def test_layers_left_out_cost_their_share_and_agree_less(checkpoint: Path, model
     assert cost_of(config, whole) == pytest.approx(head / (head + layers))
     assert cost_of(config, []) == 1
     said = base(torch.tensor([TEXT[:-1]]))[0, 4:].argmax(-1)
-    assert agreement(base, texts, []) == float((said == torch.tensor(TEXT[5:])).float().mean())
+    assert agreement(base, read(base, texts), []) == float((said == torch.tensor(TEXT[5:])).float().mean())
+
+
+@torch.no_grad()
+def test_a_shorter_model_is_searched_for_over_the_whole_models_cache(model: StreamFused) -> None:
+    base, skip = model.base, ("attention.0", "mlp.1")
+    caches = read(base, [(list(TEXT), 5)])[0].caches
+    for end in range(5, len(TEXT)):
+        x = base.embed_tokens(torch.tensor([[TEXT[end - 1]]]))  # the pass of a first draft, as the engine runs it
+        cos, sin = base.rotary(torch.arange(end - 1, end))
+        for i, (block, (keys, values)) in enumerate(zip(base.blocks, caches, strict=True)):
+            if f"attention.{i}" not in skip:
+                q, k, v = block.qkv(x, cos, sin)
+                k, v = torch.cat([keys[:, : end - 1], k], 1), torch.cat([values[:, : end - 1], v], 1)
+                seen = torch.nn.functional.scaled_dot_product_attention(
+                    *(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True
+                )
+                x = x + block.self_attn.o_proj(seen.transpose(1, 2).flatten(2))
+            x = x if f"mlp.{i}" in skip else block.feed_forward(x)
+        drafted = int(base.lm_head(base.norm(x))[0, -1].argmax())
+        assert agreement(base, read(base, [([*TEXT[:end], drafted], end)]), skip) == 1
 
 
 def test_expected_speedup_is_leviathans_for_the_best_length() -> None:
@@ -206,7 +259,8 @@ def test_a_search_for_sub_layers_writes_its_choice_and_goes_on_where_it_stopped(
     layer_skip.main([*words, "--trials", "4"])
     first = json.loads(out.read_text())
     assert set(first["skip"]) < {f"{kind}.{i}" for i in range(3) for kind in ("attention", "mlp")}
-    assert first["agreement"] == pytest.approx(agreement(model.base, [(list(TEXT), 5)], first["skip"]), abs=1e-4)
+    contexts = read(model.base, [(list(TEXT), 5)])
+    assert first["agreement"] == pytest.approx(agreement(model.base, contexts, first["skip"]), abs=1e-4)
     expected = expected_speedup(first["agreement"], first["cost"], verify=1.5)
     assert first["speedup"] == pytest.approx(expected, abs=1e-3)
     assert (first["model"], first["trials"], first["answers"], first["seed"]) == (str(checkpoint), 4, 16, 0)

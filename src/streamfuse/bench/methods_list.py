@@ -20,7 +20,7 @@ from streamfuse.lab.acceptors import (
     TypicalAcceptor,
 )
 from streamfuse.lab.drafters.chain import AdaptiveExit, ChainDrafter
-from streamfuse.lab.drafters.drawn import DrawnTreeDrafter
+from streamfuse.lab.drafters.drawn import DrawnTreeDrafter, SequencesDrafter
 from streamfuse.lab.drafters.model import DraftModel
 from streamfuse.lab.drafters.table import TableDrafter
 from streamfuse.lab.drafters.tree import TreeDrafter
@@ -169,16 +169,16 @@ METHODS: tuple[Method, ...] = (
     Method("draft model, tree", "the same model, a tree grown layer by layer", "Li et al., 2024, arXiv 2406.16858",
            "model", "EAGLE-2", lambda parts, sampling: TreeDrafter(_model(parts), sampling), CertainAcceptor,
            needs=(DRAFT,)),
-    Method("draft model, SpecTr", "chains of independent draws, k-sequential selection",
-           "Sun et al., 2023, arXiv 2310.15141", "model", "2 draws per node",
-           lambda parts, sampling: DrawnTreeDrafter(_model(parts), sampling, How.INDEPENDENT), SpecTrAcceptor,
+    Method("draft model, SpecTr", "independent sequences, k-sequential selection",
+           "Sun et al., 2023, arXiv 2310.15141", "model", "2 sequences of 3",
+           lambda parts, sampling: SequencesDrafter(_model(parts), sampling), SpecTrAcceptor,
            needs=(DRAFT,), sampled=True),
-    Method("draft model, SpecInfer", "the same draws, one after another", "Miao et al., 2023, arXiv 2305.09781",
-           "model", "2 draws per node",
+    Method("draft model, SpecInfer", "independent draws, multi-step speculative sampling",
+           "Miao et al., 2023, arXiv 2305.09781", "model", "branching 2, 1, 1",
            lambda parts, sampling: DrawnTreeDrafter(_model(parts), sampling, How.INDEPENDENT), SpecInferAcceptor,
            needs=(DRAFT,), sampled=True),
     Method("draft model, Sequoia", "draws without replacement", "Chen et al., 2024, arXiv 2402.12374", "model",
-           "2 draws per node",
+           "branching 2, 1, 1",
            lambda parts, sampling: DrawnTreeDrafter(_model(parts), sampling, How.WITHOUT_REPLACEMENT),
            SequoiaAcceptor, needs=(DRAFT,), sampled=True),
     Method("self-speculation", "the target without some sub-layers drafts, adaptive exit", _SELF, "itself", "chain",

@@ -1,9 +1,10 @@
 """Which sub-layers a model leaves out when it drafts for itself (Draft & Verify, Zhang et al., 2023, arXiv 2309.08168).
 
 The authors search with Bayesian optimisation for the tokens per second of a few prompts. Here the search is the same
-(Optuna's TPE sampler), and its objective is computed from two things that need no export: how often the shorter model
-agrees with the text, and what share of a pass it costs. `python -m streamfuse.lab.layer_skip` searches over the answers
-that `streamfuse distill` wrote.
+(Optuna's Gaussian process), and its objective is computed from two things that need no export: how often the shorter
+model agrees with the text, and what share of a pass it costs. As in the engine, the shorter model reads the keys and
+values that the whole model left in the cache. `python -m streamfuse.lab.layer_skip` searches over the answers that
+`streamfuse distill` wrote.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Choice:
 
     Attributes:
         skip: names of sub-layers, as `export --draft-skip` takes them.
-        agreement: share of the text's tokens that the shorter model gives.
+        agreement: share of the texts' tokens that the shorter model drafts (the function `agreement`).
         cost: its pass over the target's, by bytes of weights.
         speedup: expected over plain decoding, at the best length of a chain.
     """
@@ -76,22 +77,69 @@ def cost_of(config: ModelConfig, skip: Sequence[str]) -> float:
     return 1 - sum(sizes[name.split(".")[0]] for name in skip) / (layers + head)
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A text and what the whole model leaves of it in its cache.
+
+    Attributes:
+        ids: token ids.
+        start: where the model's answer begins in them.
+        caches: of each layer, rotated keys and values [1, len(ids) - 1, num_kv_heads, head_dim].
+    """
+
+    ids: list[int]
+    start: int
+    caches: list[tuple[Tensor, Tensor]]
+
+
 @torch.inference_mode()
-def agreement(base: Transformer, texts: Sequence[Text], skip: Sequence[str]) -> float:
-    """Share of the tokens of `texts` from each one's start on that the model without `skip` would draft."""
-    left_out, hits, total = set(skip), 0, 0
+def read(base: Transformer, texts: Sequence[Text]) -> list[Context]:
+    """The texts with the whole model's keys and values, which every trial of a search reads."""
+    contexts = []
     for ids, start in texts:
         x: Tensor = base.embed_tokens(torch.tensor([ids[:-1]]))
         cos, sin = base.rotary(torch.arange(len(ids) - 1))
-        for i, block in enumerate(base.blocks):
+        caches = []
+        for block in base.blocks:
+            q, k, v = block.qkv(x, cos, sin)
+            caches.append((k, v))
+            x = block.finish(x, attend_causal(q, k, v))
+        contexts.append(Context(ids, start, caches))
+    return contexts
+
+
+@torch.inference_mode()
+def agreement(base: Transformer, contexts: Sequence[Context], skip: Sequence[str]) -> float:
+    """Share of the answers' tokens that the model without `skip` would draft as the first token after the text so far.
+
+    Each row attends to the whole model's keys and values of the rows before it, and to its own of the shorter model.
+    """
+    left_out, hits, total = set(skip), 0, 0
+    for context in contexts:
+        ids, start = context.ids, context.start
+        x: Tensor = base.embed_tokens(torch.tensor([ids[:-1]]))
+        cos, sin = base.rotary(torch.arange(len(ids) - 1))
+        for i, (block, cache) in enumerate(zip(base.blocks, context.caches, strict=True)):
             if f"attention.{i}" not in left_out:
-                x = x + block.self_attn.o_proj(attend_causal(*block.qkv(x, cos, sin)))
+                x = x + block.self_attn.o_proj(_attend_cached(*block.qkv(x, cos, sin), *cache))
             if f"mlp.{i}" not in left_out:
                 x = block.feed_forward(x)
-        said = base.lm_head(base.norm(x))[0, start - 1 :].argmax(-1)
-        hits += int((said == torch.tensor(ids[start:])).sum())
-        total += len(said)
+        drafted = base.lm_head(base.norm(x))[0, start - 1 :].argmax(-1)
+        hits += int((drafted == torch.tensor(ids[start:])).sum())
+        total += len(drafted)
     return hits / max(total, 1)
+
+
+def _attend_cached(q: Tensor, k: Tensor, v: Tensor, cached_k: Tensor, cached_v: Tensor) -> Tensor:
+    """[1, R, Hq * D]: row i attends to cached rows 0..i-1 and to its own key and value."""
+    rows, group = q.shape[1], q.shape[2] // k.shape[2]
+    q = q.unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4) * q.shape[-1] ** -0.5  # [1, Hkv, group, R, D]
+    k, v, cached_k, cached_v = (part.transpose(1, 2).unsqueeze(2) for part in (k, v, cached_k, cached_v))
+    not_before = torch.ones(rows, rows, dtype=torch.bool).triu()
+    before = (q @ cached_k.transpose(-1, -2)).masked_fill(not_before, float("-inf"))
+    weights = torch.softmax(torch.cat([before, (q * k).sum(-1, keepdim=True)], -1), -1)
+    out = weights[..., :-1] @ cached_v + weights[..., -1:] * v
+    return out.permute(0, 3, 1, 2, 4).flatten(2)
 
 
 def search(
@@ -122,12 +170,13 @@ def search(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [f"{kind}.{i}" for i in range(base.config.num_layers) for kind in _KINDS]
+    contexts = read(base, texts)
 
     def measure(trial: optuna.Trial) -> float:
         skip = tuple(name for name in names if trial.suggest_float(name, 0.0, 1.0) > 0.5)  # as the authors draw them
         if len(skip) == len(names):
             return 0.0
-        share, cost = agreement(base, texts, skip), cost_of(base.config, skip)
+        share, cost = agreement(base, contexts, skip), cost_of(base.config, skip)
         found = Choice(skip, share, cost, expected_speedup(share, cost, verify))
         trial.set_user_attr("choice", asdict(found))
         return found.speedup
@@ -144,7 +193,7 @@ def search(
     name = _digest(base, texts, verify, seed)
     study = optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
     before = len(done())
-    study.sampler = optuna.samplers.TPESampler(seed=seed + before)
+    study.sampler = optuna.samplers.GPSampler(seed=seed + before)
     if before:
         progress(before, best())
     elif not study.trials:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 from streamfuse.lab.proposal import Grower, How
 from streamfuse.runtime.backend import PassOutput
@@ -13,24 +16,31 @@ from .chain import probabilities
 from .model import DraftModel
 
 
-class DrawnTreeDrafter:
-    """Layer by layer: `draws` tokens at the root and at the first child of each node, in the order of their draws.
+class DrawnDrafter(ABC):
+    """Grows a tree layer by layer: each node gets draws from the draft model's distribution at that node.
 
-    How many draws a node has depends on its place in the tree alone, never on what was drawn, so every acceptor that
-    knows the draws keeps the text's distribution.
+    How many draws a node has depends on its place and on the draws above it, never on those of its own layer. So the
+    draws of a node are independent (or without replacement) given the path to it, which is all that a lossless
+    acceptor needs.
     """
 
-    def __init__(self, model: DraftModel, sampling: SamplingConfig, how: How, draws: int = 2, depth: int = 3) -> None:
-        self.model, self.sampling, self.how, self.draws, self.depth = model, sampling, how, draws, depth
+    def __init__(self, model: DraftModel, sampling: SamplingConfig, how: How, layers: Sequence[int]) -> None:
+        """`layers`: the most nodes of each depth, from 1 on. ValueError if the draft model cannot read that many."""
         widest = max(model.backend.spec.verify_widths)
-        if 1 + draws * (depth - 1) > widest:
-            raise ValueError(f"a tree of {draws} draws and {depth} levels is wider than the draft model's {widest}")
+        read = 1 + sum(layers[:-1])  # the last layer is proposed and not read
+        if read > widest:
+            raise ValueError(f"the draft model reads {widest} nodes per pass, but this tree has {read} inner nodes")
+        self.model, self.sampling, self.how, self.depth = model, sampling, how, len(layers)
 
-    def reset(self) -> None:
-        """The text says everything."""
+    @abstractmethod
+    def draws(self, grower: Grower, row: int) -> int:
+        """How many tokens are drawn below `row`."""
 
-    def learn(self, output: PassOutput, index: int) -> None:
-        """The text says everything."""
+    def reset(self) -> None:  # noqa: B027  # nothing is remembered between texts
+        pass
+
+    def learn(self, output: PassOutput, index: int) -> None:  # noqa: B027  # nothing is read from the target's passes
+        pass
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         self.model.begin(tokens)
@@ -41,18 +51,49 @@ class DrawnTreeDrafter:
             assert output.logits is not None, "logits were asked for"
             below: list[int] = []
             for row in layer:
-                text = [*tokens[:-1], *self._path(grower, row)]
+                text = [*tokens[:-1], *_path(grower, row)]
                 probs = probabilities(output.logits[row], text, self.sampling)
-                below += grower.propose(row, probs, self.draws, self.how)[:1]
+                below += grower.propose(row, probs, self.draws(grower, row), self.how)
             layer = below
         self.model.end()
         return grower.done().first(width)
 
-    @staticmethod
-    def _path(grower: Grower, row: int) -> list[int]:
-        """Tokens from the root to a row."""
-        path: list[int] = []
-        while row >= 0:
-            path.insert(0, grower.tokens[row])
-            row = grower.parents[row]
-        return path
+
+class DrawnTreeDrafter(DrawnDrafter):
+    """Every node of depth d has `branching[d]` draws: SpecInfer's expansion configuration (2305.09781, section 3).
+
+    With draws without replacement, a tree of this shape for Sequoia's acceptance (2402.12374).
+    """
+
+    def __init__(
+        self, model: DraftModel, sampling: SamplingConfig, how: How, branching: Sequence[int] = (2, 1, 1)
+    ) -> None:
+        super().__init__(model, sampling, how, list(accumulate(branching, mul)))
+        self.branching = branching
+
+    def draws(self, grower: Grower, row: int) -> int:
+        return self.branching[grower.depths[row]]
+
+
+class SequencesDrafter(DrawnDrafter):
+    """`count` sequences of `length` tokens, drawn independently of one another: SpecTr (2310.15141, section 4).
+
+    Sequences that begin alike share nodes, and a node has as many draws as there are sequences that reach it.
+    """
+
+    def __init__(self, model: DraftModel, sampling: SamplingConfig, count: int = 2, length: int = 3) -> None:
+        super().__init__(model, sampling, How.INDEPENDENT, [count] * length)
+        self.count = count
+
+    def draws(self, grower: Grower, row: int) -> int:
+        parent = grower.parents[row]
+        return self.count if parent < 0 else grower.proposals[parent].draws.count(grower.tokens[row])
+
+
+def _path(grower: Grower, row: int) -> list[int]:
+    """Tokens from the root to a row."""
+    path: list[int] = []
+    while row >= 0:
+        path.insert(0, grower.tokens[row])
+        row = grower.parents[row]
+    return path
