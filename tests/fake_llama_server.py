@@ -1,6 +1,7 @@
 """A program that speaks as llama.cpp's server does, for tests of `rivals/llama_server.py`: tokens are arithmetic.
 
-Its "model" is a JSON file; `fault` there says what goes wrong: `start`, `answer`, `tokens`, `reads again`.
+Its "model" is a JSON file; `fault` there says what goes wrong: `start`, `answer`, `crash`,
+`garbage`, `tokens`, `reads again`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -43,6 +45,11 @@ class Slot(BaseHTTPRequestHandler):
         if self.fault == "answer":
             print("error: the cache is on fire", file=sys.stderr, flush=True)
             os._exit(3)
+        if self.fault == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.fault == "garbage":
+            self.wfile.write(b"\xff\x00 no HTTP\n")
+            return
         known = len(prompt) - 1 if asked["cache_prompt"] and Slot.cached == prompt[:-1] else 0
         if self.fault == "reads again":
             known = 0

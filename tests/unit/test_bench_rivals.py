@@ -20,11 +20,11 @@ import fake_llama_server as fake
 import tiny
 from streamfuse.bench.rivals import hugging_face, llama_server
 from streamfuse.bench.rivals.checkpoints import write_merged
-from streamfuse.bench.rivals.hugging_face import HuggingFace
-from streamfuse.bench.rivals.llama_cpp import RivalError
+from streamfuse.bench.rivals.child import Child
+from streamfuse.bench.rivals.hugging_face import ASSISTED, LOOK_UP, PLAIN, HuggingFace
 from streamfuse.bench.rivals.llama_server import LlamaServer
 from streamfuse.bench.rivals.onnx_genai import OnnxGenai
-from streamfuse.bench.systems import Request
+from streamfuse.bench.systems import Request, RivalError
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -90,7 +90,9 @@ def test_the_server_is_gone_when_the_block_is_interrupted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("answer", r"llama.cpp stopped in the middle of an answer \(error: the cache is on fire\)"),
+        ("answer", r"llama.cpp ended with code 3 in an answer \(error: the cache is on fire\)"),
+        ("crash", r"llama.cpp was ended by SIGSEGV in an answer"),
+        ("garbage", r"llama.cpp gave no whole reply and was stopped in an answer"),
         ("tokens", "llama.cpp answers without tokens or timings; install a newer llama.cpp"),
         ("reads again", "llama.cpp read 5 prompt tokens again, so its clock is another"),
     ],
@@ -173,6 +175,23 @@ def test_assisted_and_looked_up_text_is_plain_text_in_fewer_passes(checkpoints: 
     again = HuggingFace("plain", target, ()).answer(asked)
     assert again.statistics is not None
     assert again.statistics["target_forward_passes"] == 24, "what counted passes before counts no more"
+
+
+def test_all_ways_of_hugging_face_answer_from_one_process(checkpoints: tuple[Path, Path]) -> None:
+    target, draft = map(str, checkpoints)
+    settings = {"folder": target, "draft": draft, "drafted": 4, "threads": 1, "stop_ids": []}
+    with Child("Hugging Face") as child:
+        for kind in (PLAIN, ASSISTED, LOOK_UP):
+            system = child.open(kind, f"{hugging_face.__name__}:open_system", name=kind, kind=kind, **settings)
+            answer = system.answer(ASKED)
+            assert len(answer.token_ids) == 9
+            assert answer.statistics is not None
+            assert answer.statistics["target_forward_passes"] <= 9
+        with pytest.raises(RivalError, match="transformers cannot load this checkpoint"):
+            child.open(
+                "none", f"{hugging_face.__name__}:open_system", name="none", kind=PLAIN,
+                **{**settings, "folder": str(Path(target).parent)},
+            )  # fmt: skip
 
 
 def test_the_faster_precision_is_taken_and_named(

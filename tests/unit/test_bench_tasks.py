@@ -20,7 +20,16 @@ from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
 from streamfuse import engines
 from streamfuse.bench import prompts as bench_prompts
 from streamfuse.bench.rivals import llama_cpp as rival
-from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, OwnRuntime, Request, accept_lengths
+from streamfuse.bench.systems import (
+    LLAMA_CPP,
+    PLAIN,
+    SPECULATIVE,
+    Answer,
+    OwnRuntime,
+    Request,
+    RivalError,
+    accept_lengths,
+)
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
 from streamfuse.cli import app
@@ -283,14 +292,15 @@ def test_llama_samples_at_a_temperature(llama: FakeLlama) -> None:
 
 
 def test_a_file_that_llama_refuses_is_named(llama: FakeLlama) -> None:
-    with pytest.raises(rival.RivalError, match=r"missing\.gguf"):
+    with pytest.raises(RivalError, match=r"missing\.gguf"):
         rival.LlamaCpp(Path("missing.gguf"), threads=1, capacity=64, stop_ids=[])
 
 
 def test_without_llama_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
-    with pytest.raises(rival.RivalError, match="streamfuse\\[rivals\\]"):
-        rival.library()
+    for use in (rival.library, rival.check_installed):
+        with pytest.raises(RivalError, match="streamfuse\\[rivals\\]"):
+            use()
 
 
 @pytest.fixture

@@ -18,8 +18,10 @@ import torch
 
 import tiny
 from bundle_samples import edit_manifest, write_bundle
+from streamfuse.bench.rivals.child import Child
 from streamfuse.bench.rivals.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
-from streamfuse.bench.rivals.llama_cpp import RivalError, quantized
+from streamfuse.bench.rivals.llama_cpp import quantized
+from streamfuse.bench.systems import RivalError
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.lab.first_layers import write_first_layers
@@ -165,4 +167,4 @@ def test_the_bundles_own_gguf_is_found_by_its_hash(source: Source, tmp_path: Pat
 
 
 def test_a_file_that_has_the_quantization_already_is_taken_as_it_is(source: Source, tmp_path: Path) -> None:
-    assert quantized(source.gguf, "Q4_1", tmp_path / "rivals") == source.gguf
+    assert quantized(Child("unused"), source.gguf, "Q4_1", tmp_path / "rivals") == source.gguf

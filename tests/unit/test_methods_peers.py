@@ -21,8 +21,7 @@ from streamfuse.bench.methods_peer_rows import peers_short, peers_table
 from streamfuse.bench.methods_peers import PEERS, Peer, Workshop, opened, peers_named
 from streamfuse.bench.methods_report import to_markdown, to_page
 from streamfuse.bench.rivals import llama_server
-from streamfuse.bench.rivals.llama_cpp import RivalError
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.systems import Answer, Request, RivalDied, RivalError
 from streamfuse.bundle import Bundle, open_bundle
 
 
@@ -68,14 +67,25 @@ def test_reasons_why_peers_are_not_here_are_said_once_each(bundle: Bundle, tmp_p
         Peer("two", "one", "", refusing("no program; install it")),
         Peer("three", "three", "", lambda shop: Scripted("three")),
     ]
-    with opened(peers, bundle, tmp_path / "peers", 1, said.append, lambda line: None) as here:
+    with opened(peers, bundle, tmp_path / "peers", 1, False, said.append, lambda line: None) as here:
         assert list(here) == ["three"]
     assert said == ["Without one; two: no program; install it"]
     with (
         pytest.raises(RivalError, match="no program; install it"),
-        opened(peers, bundle, tmp_path / "peers", 1, None, lambda line: None),
+        opened(peers, bundle, tmp_path / "peers", 1, True, said.append, lambda line: None),
     ):
         pass
+
+
+def test_a_peer_whose_process_dies_is_left_out_also_where_it_was_asked_for(bundle: Bundle, tmp_path: Path) -> None:
+    def dying(shop: Workshop) -> Any:
+        raise RivalDied("one was ended by SIGSEGV")
+
+    said: list[str] = []
+    peers = [Peer("one", "one", "", dying), Peer("two", "two", "", lambda shop: Scripted("two"))]
+    with opened(peers, bundle, tmp_path / "peers", 1, True, said.append, lambda line: None) as here:
+        assert list(here) == ["two"]
+    assert said == ["Without one: one was ended by SIGSEGV"]
 
 
 def test_a_machine_without_the_server_is_told_how_to_get_it(
@@ -85,7 +95,7 @@ def test_a_machine_without_the_server_is_told_how_to_get_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     said: list[str] = []
     peers = peers_named("llama.cpp, draft model")
-    with opened(peers, bundle, tmp_path / "peers", 1, said.append, lambda line: None) as here:
+    with opened(peers, bundle, tmp_path / "peers", 1, False, said.append, lambda line: None) as here:
         assert here == {}
     assert len(said) == 1
     assert said[0].startswith("Without llama.cpp; llama.cpp, draft model: no llama-server in PATH; install llama.cpp")

@@ -14,6 +14,8 @@ from typing import Any
 
 from streamfuse.export.pipeline import peak_memory
 
+from .processes import ending
+
 _PATIENCE_S = 30.0  # for a child to clean up after itself
 
 
@@ -81,6 +83,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 def _fail(name: str, code: int, said: str) -> None:
     if code < 0:
-        raise ChildKilled(f"was ended by {signal.Signals(-code).name}, as the system does where memory runs out")
-    lines = said.splitlines() or [f"{name} ended with code {code}"]
+        raise ChildKilled(ending(code))
+    lines = said.splitlines() or [f"{name} {ending(code)}"]
     raise ChildError(lines[-1].removeprefix("error: "))

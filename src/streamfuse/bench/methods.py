@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,10 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class MethodsResult:
-    """The whole comparison; `to_dict` is the object of `--json`."""
+    """The whole comparison; `to_dict` is the object of `--json`.
+
+    `data` and `tasks` are of what was measured: where `stopped_by` ended the run early, of what was complete by then.
+    """
 
     methods: Sequence[Method]
     data: Sequence[DataSet]
@@ -48,6 +51,7 @@ class MethodsResult:
     extra: Mapping[str, Mapping[str, Any]]  # by method: extra_parameters, extra_bytes
     core: Mapping[str, str] = field(default_factory=dict)  # systems through the core, and what each is
     facts: Mapping[str, Any] = field(default_factory=dict)
+    stopped_by: BaseException | None = None
 
     def to_dict(self) -> dict[str, Any]:
         rows = {method.name: self._row(method) for method in self.methods}
@@ -60,6 +64,8 @@ class MethodsResult:
             },
             "methods": rows,
             "costs": self.costs,
+            "left_out": {data: task.left_out for data, task in self.tasks.items() if task.left_out},
+            "complete": self.stopped_by is None,
             "sample": self._sample(),
         }
 
@@ -210,8 +216,9 @@ def measure(
     bandwidth: Callable[[], float],
     weight_bytes: int,
     progress: Callable[[str], None] = lambda line: None,
+    without: Callable[[str], None] = lambda line: None,
 ) -> MethodsResult:
-    """Run every method on every prompt, in turns.
+    """Run every method on every prompt, in turns. A peer that fails is left out from that data set on.
 
     Args:
         methods: with the baseline among them.
@@ -219,19 +226,35 @@ def measure(
         peers: other programs; their rows are `methods_peer_rows.peer_rows`.
         extra: by method, what it adds to the target: `extra_parameters`, `extra_bytes`; and its `peak_memory_bytes`.
         costs: of all passes here (`methods_costs.measured`).
+        without: gets a sentence about each peer that failed.
 
     Raises:
         TaskError: there is nothing to run.
+        BaseException: what stopped the run before there was any figure.
     """
     systems: list[System] = [system_of(method, parts) for method in methods]
     systems += [*(system for system, _ in (core or {}).values()), *peers]
-    tasks = {
-        one.name: compare(
-            systems, one.prompts, settings, bandwidth, weight_bytes,
-            progress=lambda line, name=one.name: progress(f"{name}: {line}"),  # type: ignore[misc]
-        )
-        for one in data
-    }  # fmt: skip
+    tasks: dict[str, TaskResult] = {}
+    measured: list[DataSet] = []
+    stopped_by: BaseException | None = None
+    for one in data:
+        try:
+            task = compare(
+                systems, one.prompts, settings, bandwidth, weight_bytes,
+                progress=lambda line, name=one.name: progress(f"{name}: {line}"),  # type: ignore[misc]
+                without=without,
+            )  # fmt: skip
+        except (KeyboardInterrupt, Exception) as error:
+            if not tasks:
+                raise
+            stopped_by = error
+            break
+        tasks[one.name] = task
+        measured.append(replace(one, prompts=one.prompts[: task.prompts], samples=one.samples[: task.prompts]))
+        systems = [system for system in systems if system.name not in task.left_out]
+        if task.stopped_by is not None:
+            stopped_by = task.stopped_by
+            break
     everywhere = {"here": costs, **{name: table(device, costs) for name, device in DEVICES.items()}}
     about = {name: said for name, (_, said) in (core or {}).items()}
-    return MethodsResult(methods, data, tasks, everywhere, text, extra or {}, about, facts or {})
+    return MethodsResult(methods, measured, tasks, everywhere, text, extra or {}, about, facts or {}, stopped_by)

@@ -29,17 +29,19 @@ _KEPT = ("call_reduction_ratio", "mean_accepted_tokens", "first_token_ms", "qual
 
 
 def peer_rows(result: MethodsResult, peers: Sequence[Peer]) -> dict[str, Any]:
-    """The object `peers` of `--json`: those that ran, by name."""
-    return {
-        peer.name: {
-            "about": peer.about,
-            "plain": peer.plain,
-            "program": (result.answers(peer.name, result.data[0].name)[0].statistics or {})["program"],
-            "results": {data.name: _result(result, peer, data.name) for data in result.data},
-        }
-        for peer in peers
-        if all(peer.name in task.systems for task in result.tasks.values())
-    }
+    """The object `peers` of `--json`: those that ran, by name, with the data sets that they answered to the end."""
+    rows = {}
+    for peer in peers:
+        data = [one for one in result.data if peer.name in result.tasks[one.name].systems]
+        if data:
+            said = result.answers(peer.name, data[0].name)[0].statistics or {}
+            rows[peer.name] = {
+                "about": peer.about,
+                "plain": peer.plain,
+                "program": said["program"],
+                "results": {one.name: _result(result, peer, one.name) for one in data},
+            }
+    return rows
 
 
 def _result(result: MethodsResult, peer: Peer, name: str) -> dict[str, Any]:

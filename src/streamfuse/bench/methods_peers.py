@@ -8,12 +8,11 @@ other setting is the program's own default.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from streamfuse.adapters import find
 from streamfuse.bundle import Bundle
@@ -24,9 +23,9 @@ from .methods_bundles import ADAPTERS, DRAFT_LAYERS
 from .methods_list import DRAFT, WIDTH
 from .rivals import hugging_face, llama_server, onnx_genai
 from .rivals.checkpoints import write_merged
+from .rivals.child import Child
 from .rivals.gguf_weights import gguf_of, write_merged_gguf
-from .rivals.llama_cpp import RivalError
-from .systems import LLAMA_CPP, System
+from .systems import LLAMA_CPP, RivalDied, RivalError, System
 
 HUGGING_FACE, GENAI = "Hugging Face", "ONNX Runtime GenAI"
 NO_PEERS = "none"
@@ -80,22 +79,26 @@ class Workshop:
         return self.once("target-checkpoint", lambda out: write_merged(self._pulled, file, out))
 
     @cached_property
-    def model(self) -> Any:
-        self.stack.enter_context(hugging_face.threads(self.threads))
-        return hugging_face.fastest(self.checkpoint)
+    def draft_checkpoint(self) -> Path:
+        """The draft model's weights in Hugging Face form."""
+        draft = find(ADAPTERS[DRAFT])
+        return self.once("draft-checkpoint", lambda out: write_merged(self._first_layers(out), draft, out))
 
     @cached_property
-    def assistant(self) -> Any:
-        draft = ADAPTERS[DRAFT]
-        made = self.once("draft-checkpoint", lambda out: write_merged(self._first_layers(out), find(draft), out))
-        model = hugging_face.load(made, hugging_face.dtype_of(self.model))
-        model.generation_config.num_assistant_tokens = _DRAFTED
-        return model
+    def genai(self) -> Path:
+        """The model that ONNX Runtime GenAI's builder makes."""
+        need("peer-onnx-genai")
+        return self.once("onnx-genai", lambda out: onnx_genai.build(self.checkpoint, out))
 
     @cached_property
-    def genai(self) -> tuple[Any, Path]:
-        api = onnx_genai.library()
-        return api, self.once("onnx-genai", lambda out: onnx_genai.build(self.checkpoint, out))
+    def hugging_face(self) -> Child:
+        """A process for all ways that share a model."""
+        need("peer-hugging-face")
+        return self.child(HUGGING_FACE)
+
+    def child(self, name: str) -> Child:
+        """A process for one program."""
+        return self.stack.enter_context(Child(name))
 
     @cached_property
     def _pulled(self) -> Path:
@@ -154,13 +157,20 @@ def _llama_cpp(name: str, flags: Callable[[Workshop, str], list[str]]) -> Callab
     return start
 
 
-def _hugging_face(name: str, options: Callable[[Workshop], Mapping[str, Any]]) -> Callable[[Workshop], System]:
-    return lambda shop: hugging_face.HuggingFace(name, shop.model, shop.stop_ids, options(shop))
+def _hugging_face(name: str, kind: str, drafted: int = 0) -> Callable[[Workshop], System]:
+    return lambda shop: shop.hugging_face.open(
+        name, f"{hugging_face.__name__}:open_system", name=name, kind=kind, folder=str(shop.checkpoint),
+        draft=str(shop.draft_checkpoint) if kind == hugging_face.ASSISTED else None, drafted=drafted,
+        threads=shop.threads, stop_ids=list(shop.stop_ids),
+    )  # fmt: skip
 
 
 def _genai(shop: Workshop) -> System:
-    api, folder = shop.genai
-    return onnx_genai.OnnxGenai(GENAI, api, folder, shop.threads, shop.capacity, shop.stop_ids)
+    folder = str(shop.genai)
+    return shop.child(GENAI).open(
+        GENAI, f"{onnx_genai.__name__}:open_system", name=GENAI, folder=folder, threads=shop.threads,
+        capacity=shop.capacity, stop_ids=list(shop.stop_ids),
+    )  # fmt: skip
 
 
 _LLAMA_DRAFT, _LLAMA_LOOK_UP = f"{LLAMA_CPP}, draft model", f"{LLAMA_CPP}, look-up"
@@ -179,15 +189,15 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer(
         HUGGING_FACE, HUGGING_FACE, "transformers, float32 or bfloat16, whichever is faster here",
-        _hugging_face(HUGGING_FACE, lambda shop: {}),
+        _hugging_face(HUGGING_FACE, hugging_face.PLAIN),
     ),
     Peer(
         _ASSISTED, HUGGING_FACE, f"the same with the draft model of this comparison, up to {_DRAFTED} tokens",
-        _hugging_face(_ASSISTED, lambda shop: {"assistant_model": shop.assistant}),
+        _hugging_face(_ASSISTED, hugging_face.ASSISTED, _DRAFTED),
     ),
     Peer(
         _HUGGING_FACE_LOOK_UP, HUGGING_FACE, f"the same with up to {_LOOKED_UP} tokens looked up in the text",
-        _hugging_face(_HUGGING_FACE_LOOK_UP, lambda shop: {"prompt_lookup_num_tokens": _LOOKED_UP}),
+        _hugging_face(_HUGGING_FACE_LOOK_UP, hugging_face.LOOK_UP, _LOOKED_UP),
     ),
     Peer(GENAI, GENAI, "its builder's four-bit model", _genai),
 )  # fmt: skip
@@ -215,17 +225,19 @@ def opened(
     target: Bundle,
     folder: Path,
     threads: int,
-    without: Callable[[str], None] | None,
+    required: bool,
+    without: Callable[[str], None],
     progress: Progress,
 ) -> Iterator[dict[str, System]]:
     """The peers that run here, by name, until the end of the block.
 
     Args:
         folder: where files that they need are made, once.
-        without: gets a sentence per reason why some are not here; None: the first reason is raised.
+        required: one that is not here is an error; one whose process dies is left out all the same.
+        without: gets a sentence per reason why some are left out.
 
     Raises:
-        RivalError, CheckpointError, MissingExtra, FileNotFoundError: why a peer is not here.
+        RivalError, CheckpointError, MissingExtra, FileNotFoundError: why a required peer is not here.
     """
     with ExitStack() as stack:
         shop = Workshop(target, folder, threads, stack, progress)
@@ -236,10 +248,9 @@ def opened(
             try:
                 systems[peer.name] = peer.open(shop)
             except (RivalError, CheckpointError, MissingExtra, FileNotFoundError) as error:
-                if without is None:
+                if required and not isinstance(error, RivalDied):
                     raise
                 reasons.setdefault(str(error), []).append(peer.name)
         for reason, names in reasons.items():
-            assert without is not None, "else it was raised"
             without(f"Without {'; '.join(names)}: {reason}")
         yield systems

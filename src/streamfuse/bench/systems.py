@@ -18,6 +18,14 @@ LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is ne
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 
 
+class RivalError(ValueError):
+    """An external system that cannot run here, said in one sentence."""
+
+
+class RivalDied(RivalError):
+    """Its process ended, or no longer replies; the sentence names the signal or the code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One question to a system. Greedy at temperature 0."""

@@ -1,6 +1,7 @@
 """Systems over a data set, taking turns prompt by prompt, so that a machine that slows down meets all alike.
 
 Losslessness is checked on the way: plain and speculative must give the same tokens, in every repetition.
+An external system that fails is left out, and a run that is interrupted gives the figures of what was complete by then.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from streamfuse.bundle.manifest import DECODE, STREAMS
 
 from .statistics import Bootstrap, Estimate, Spread, Timings
-from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, Request, System
+from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, Request, RivalError, System
 
 _WARM_UP_TOKENS = 8
 _TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
@@ -97,13 +98,26 @@ class SystemResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The whole measurement; `to_dict` is the object of `--json`."""
+    """The whole measurement; `to_dict` is the object of `--json`.
+
+    Attributes:
+        left_out: by external system, why it has no figures.
+        stopped_by: what ended the run early. The figures are of the repetitions that were complete by then, or of the
+            prompts that were complete in the first one; `settings` has the repetitions that they are of.
+    """
 
     settings: TaskSettings
     systems: Mapping[str, SystemResult]
     read_bandwidth_gb_s: Spread
     weight_bytes: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    stopped_by: BaseException | None = None
+
+    @property
+    def prompts(self) -> int:
+        """Those that every system answered."""
+        return len(next(iter(self.systems.values())).answers)
 
     @property
     def roofline_token_per_sec(self) -> float:
@@ -172,7 +186,10 @@ class TaskResult:
             "repetitions": self.settings.repetitions,
             "max_new_tokens": self.settings.max_new_tokens,
             "temperature": self.settings.temperature,
+            "left_out": self.left_out,
+            "complete": self.stopped_by is None,
             **self.facts,
+            "prompts": self.prompts,
         }
 
     def _system(self, name: str, rate: Estimate) -> dict[str, Any]:
@@ -198,36 +215,90 @@ def compare(
     weight_bytes: int,
     facts: Mapping[str, Any] | None = None,
     progress: Progress = lambda line: None,
+    without: Progress = lambda line: None,
 ) -> TaskResult:
     """Warm up, then let the systems take turns; who begins changes from prompt to prompt.
 
+    Args:
+        without: gets a sentence about each external system that failed, when it does.
+
     Raises:
-        TaskError: there is nothing to run.
+        TaskError: there is nothing to run, or every system failed.
+        BaseException: whatever stopped the run (Ctrl-C, a failure of our own) before there was any figure.
     """
     if not prompts or not systems:
         raise TaskError("there is no prompt to run; give data with prompts" if systems else "--systems names no system")
-    for system in systems:
-        system.answer(settings.request(0, prompts[0], _WARM_UP_TOKENS))
     answers: dict[str, list[list[Answer]]] = {system.name: [[] for _ in prompts] for system in systems}
+    left_out: dict[str, str] = {}
     bandwidth = []
-    for repetition in range(settings.repetitions):
-        bandwidth.append(read_bandwidth())
-        for number, prompt_ids in enumerate(prompts):
-            progress(f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}")
-            for system in _turn(systems, repetition + number):
-                time.sleep(_SETTLE_S)
-                answers[system.name][number].append(system.answer(settings.request(number, prompt_ids)))
-    results = {name: SystemResult(own) for name, own in answers.items()}
-    return TaskResult(settings, results, Spread.of(bandwidth), weight_bytes, facts or {})
+
+    def answer(system: System, request: Request) -> Answer | None:
+        try:
+            return system.answer(request)
+        except RivalError as error:
+            left_out[system.name] = str(error)
+            del answers[system.name]
+            without(f"Without {system.name}: {error}")
+            if not answers:
+                raise TaskError(f"no system is left to measure: {error}") from None
+            return None
+
+    def all_turns() -> None:
+        for system in systems:
+            answer(system, settings.request(0, prompts[0], _WARM_UP_TOKENS))
+        for repetition in range(settings.repetitions):
+            bandwidth.append(read_bandwidth())
+            for number, prompt_ids in enumerate(prompts):
+                progress(
+                    f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}"
+                )
+                for system in _turn([one for one in systems if one.name in answers], repetition + number):
+                    time.sleep(_SETTLE_S)
+                    if (found := answer(system, settings.request(number, prompt_ids))) is not None:
+                        answers[system.name][number].append(found)
+
+    stopped_by: BaseException | None = None
+    try:
+        all_turns()
+    except (KeyboardInterrupt, Exception) as error:
+        if not answers or not _complete(answers):
+            raise
+        stopped_by = error
+    repetitions, count = _complete(answers) or (0, 0)
+    results = {name: SystemResult([one[:repetitions] for one in own[:count]]) for name, own in answers.items()}
+    settings = replace(settings, repetitions=repetitions)
+    return TaskResult(settings, results, Spread.of(bandwidth), weight_bytes, facts or {}, left_out, stopped_by)
 
 
-def trial(candidates: Mapping[str, System], prompt_ids: Sequence[int], settings: TaskSettings) -> dict[str, float]:
-    """Tokens per second of each candidate on one prompt, in turns, so that the fastest can stand for all."""
+def _complete(answers: Mapping[str, Sequence[Sequence[Answer]]]) -> tuple[int, int] | None:
+    """Repetitions that all prompts have, and prompts; or 1 and the prompts that have one. None: there are none."""
+    counts = [min(map(len, of_prompt)) for of_prompt in zip(*answers.values(), strict=True)]
+    if min(counts):
+        return min(counts), len(counts)
+    first = sum(count > 0 for count in counts)  # prompts are answered in order
+    return (1, first) if first else None
+
+
+def trial(
+    candidates: Mapping[str, System],
+    prompt_ids: Sequence[int],
+    settings: TaskSettings,
+    without: Progress = lambda line: None,
+) -> dict[str, float]:
+    """Tokens per second of each candidate on one prompt, in turns, so that the fastest can stand for all.
+
+    One that fails has none; `without` gets a sentence about it.
+    """
     ms: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(-1, _TRIAL_ROUNDS):
-        for name, system in candidates.items():
+        for name in list(ms):
             time.sleep(_SETTLE_S)
-            answer = system.answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
+            try:
+                answer = candidates[name].answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
+            except RivalError as error:
+                del ms[name]
+                without(f"Without {name}: {error}")
+                continue
             if turn >= 0:
                 ms[name].append(answer.decode_ms / max(1, len(answer.token_ids)))
     return {name: 1000 / float(np.median(per_token)) for name, per_token in ms.items()}

@@ -72,6 +72,8 @@ def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Repo
     report = Report(f"Tasks: {model}")
     for line in summary(result):
         report.text(line)
+    for name, reason in result.left_out.items():
+        report.text(f"Without {name}: {reason}")
     report.figure(
         interval_bars(result.rates, "tokens/s", ("roofline of plain decoding", result.roofline_token_per_sec))
     )

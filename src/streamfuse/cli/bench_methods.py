@@ -111,7 +111,7 @@ def methods(
     from streamfuse.bench.methods_costs import measured
     from streamfuse.bench.methods_list import ONLINE, WIDTH, chosen
     from streamfuse.bench.methods_memory import peak_memory
-    from streamfuse.bench.methods_peer_rows import peer_rows, peers_short
+    from streamfuse.bench.methods_peer_rows import peer_rows
     from streamfuse.bench.tasks import TaskSettings
     from streamfuse.bench.work import weight_bytes
     from streamfuse.engines import processor
@@ -143,7 +143,7 @@ def methods(
         with (
             opened(model.bundle, lab, threads) as here,
             methods_peers.opened(
-                asked_peers, model.bundle, lab / "peers", used, None if peers else say, status.update
+                asked_peers, model.bundle, lab / "peers", used, peers is not None, _without, status.update
             ) as beside,
         ):
             status.update("measuring what passes cost, calibrating static trees")
@@ -167,27 +167,36 @@ def methods(
             compared = chosen(here.parts, temperature, names)
             memory = peak_memory(
                 [*(method.name for method in compared), *core], here.folders, threads, here.parts.shapes,
-                settings.request(0, sets[0].prompts[0]), status.update,
+                settings.request(0, sets[0].prompts[0]), status.update, _without,
             )  # fmt: skip
             extra = {name: {**here.extra.get(name, {}), "peak_memory_bytes": peak} for name, peak in memory.items()}
             found = measure(
                 compared, here.parts, sets, settings, model.text, core=core, peers=list(beside.values()),
                 extra=extra, facts=facts, costs=costs, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
-                progress=status.update,
+                progress=status.update, without=_without,
             )  # fmt: skip
             result = {**found.to_dict(), "peers": peer_rows(found, asked_peers)}
-            first = settings.request(0, sets[0].prompts[0])
-            result["sample"]["methods"][CORE_OURS] = ours.lane(first, model.text)
-            if learning:
-                from streamfuse.bench.methods_learners import rows
+            stopped_by = found.stopped_by
+            try:
+                if stopped_by is None:
+                    first = settings.request(0, sets[0].prompts[0])
+                    result["sample"]["methods"][CORE_OURS] = ours.lane(first, model.text)
+                if learning and stopped_by is None:
+                    from streamfuse.bench.methods_learners import rows
 
-                status.update("online: answering first turns")
-                mix = [_samples(said, online if place else 2 * online) for place, said in enumerate(data)]
-                asked = [_data_set(name, samples, model, settings, plain) for name, samples in mix]
-                result["methods"] |= rows(
-                    learning, model.bundle, lab, here, asked, settings, model.text, threads, found.costs,
-                    progress=status.update,
-                )  # fmt: skip
+                    status.update("online: answering first turns")
+                    mix = [_samples(said, online if place else 2 * online) for place, said in enumerate(data)]
+                    asked = [_data_set(name, samples, model, settings, plain) for name, samples in mix]
+                    result["methods"] |= rows(
+                        learning, model.bundle, lab, here, asked, settings, model.text, threads, found.costs,
+                        progress=status.update,
+                    )  # fmt: skip
+            except (KeyboardInterrupt, Exception) as error:  # what was measured before is still good
+                stopped_by, result["complete"] = error, False
+    if json_:
+        print_json(result)
+    else:
+        _print(result, temperature)
     if answers is not None:
         write_answers(found, answers)
     if markdown is not None:
@@ -198,9 +207,18 @@ def methods(
         from streamfuse.bench.methods_report import write_page
 
         write_page(result, report)
-    if json_:
-        print_json(result)
-        return
+    if stopped_by is not None:
+        say("Stopped early: the figures are of what was complete.", "yellow")
+        raise stopped_by
+
+
+def _without(line: str) -> None:
+    say(line, "yellow")
+
+
+def _print(result: dict[str, Any], temperature: float) -> None:
+    from streamfuse.bench.methods_peer_rows import peers_short
+
     for name in result["data"]:
         out.print(name)
         out.print(tables.figures(*_rows(result, name)))

@@ -106,14 +106,20 @@ def quantization(
     texts = _texts(folder, data, format_, tokens)
     bench = Bench(load_stream_fused(load_base(folder), adapter_path), texts, width)
     found: dict[str, Any] = {}
-    for name, schemes in choices.items():
-        started = time.process_time()
-        found[name] = {**bench.measure(schemes), "cpu_seconds": round(time.process_time() - started, 1)}
-        if output is not None:
-            with output.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"choice": name, **found[name]}) + "\n")
-        if not json_ and err.is_terminal:
-            err.print(f"{name}: {found[name]['perplexity']}", highlight=False)
+    stopped_by: BaseException | None = None
+    try:
+        for name, schemes in choices.items():
+            started = time.process_time()
+            found[name] = {**bench.measure(schemes), "cpu_seconds": round(time.process_time() - started, 1)}
+            if output is not None:
+                with output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"choice": name, **found[name]}) + "\n")
+            if not json_ and err.is_terminal:
+                err.print(f"{name}: {found[name]['perplexity']}", highlight=False)
+    except (KeyboardInterrupt, Exception) as error:  # the choices before it have their figures
+        if not found:
+            raise
+        stopped_by = error
     if json_:
         print_json(found)
     else:
@@ -121,6 +127,8 @@ def quantization(
         for name, kind in (("own", texts.own), ("other", texts.other)):
             count = sum(len(text.input_ids) - text.start for text in kind)
             out.print(f"{name}: {count} tokens of {len(kind)} texts", highlight=False)
+    if stopped_by is not None:
+        raise stopped_by
 
 
 def _row(name: str, row: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from streamfuse.extras import need, need_native
 
 from . import options, tables
 from .console import out, print_json, say
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED
+from .errors import EXIT_FAILURE
 
 if TYPE_CHECKING:
     from streamfuse.bench.scale import ScaleSettings
@@ -63,6 +63,7 @@ def scale(
     bench = Scale(work, settings, say)
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}
+    stopped_by: BaseException | None = None
     try:
         for name in names:
             try:
@@ -70,19 +71,23 @@ def scale(
             except LeftOut as error:
                 left_out[name] = str(error)
                 say(str(error), "yellow")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         say("Stopped; the same command goes on with what is exported.", "yellow")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    if not keep:
-        for name in names:
-            bench.remove(name)
-    if json_:
+        stopped_by = error
+    except Exception as error:  # the shapes before it have their figures
+        stopped_by = error
+    if json_ and (found or stopped_by is None):
         print_json({"shapes": found, "left_out": left_out, "repetitions": repetitions})
     elif found:
         out.print(tables.figures(*rows(found)))
         for name, one in found.items():
             for line in lines_of(name, one):
                 out.print(line, markup=False, soft_wrap=True)
+    if stopped_by is not None:
+        raise stopped_by
+    if not keep:
+        for name in names:
+            bench.remove(name)
     if not found:
         raise typer.Exit(EXIT_FAILURE)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +72,8 @@ def tasks(
     """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
 
     The systems take turns on every prompt. llama.cpp runs the same weights on as many threads, in the fastest of Q4_0,
-    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[rivals]'.
+    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[rivals]'. It runs in processes of its own: one that crashes is
+    left out. Ctrl-C ends the run with the figures of what is complete.
 
     [bold]Examples[/bold]
 
@@ -90,6 +91,7 @@ def tasks(
         fitting,
         random_words,
     )
+    from streamfuse.bench.systems import LLAMA_CPP, RivalDied, RivalError
     from streamfuse.bench.tasks import TaskSettings, compare
     from streamfuse.bench.tasks_report import tasks_report
     from streamfuse.bench.work import weight_bytes
@@ -115,20 +117,38 @@ def tasks(
         used = engine_threads(session.backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
-        running = _own(names, session)
+        running, left_out = _own(names, session), dict[str, str]()
         if rival is not None:
-            fastest, rates = stack.enter_context(_fastest(rival, used, opened, prompts[0], settings))
-            running.append(fastest)
-            facts["llama_cpp_trial_token_per_sec"] = rates
+            try:
+                fastest, rates = _fastest(stack, rival, used, opened, prompts[0], settings)
+                running.append(fastest)
+                facts["llama_cpp_trial_token_per_sec"] = rates
+            except RivalError as error:
+                if systems is not None and not isinstance(error, RivalDied):
+                    raise
+                left_out[LLAMA_CPP] = str(error)
+                _without(f"Without {LLAMA_CPP}: {error}")
         result = compare(
-            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update
+            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, _without
         )  # fmt: skip
-    if report is not None:
-        tasks_report(result, manifest.model.name, bundle, data).write(report)
+    result = replace(result, left_out={**left_out, **result.left_out})
     if json_:
         print_json(result.to_dict())
     else:
         _print(result)
+    if report is not None:
+        tasks_report(result, manifest.model.name, bundle, data).write(report)
+    if result.stopped_by is not None:
+        say(
+            f"Stopped early: the figures are of {result.prompts} of {len(prompts)} prompts, "
+            f"{result.settings.repetitions} of {repetitions} repetitions.",
+            "yellow",
+        )
+        raise result.stopped_by
+
+
+def _without(line: str) -> None:
+    say(line, "yellow")
 
 
 def _names(systems: str | None) -> list[str]:
@@ -151,8 +171,7 @@ def _own(names: list[str], session: Session) -> list[System]:
 
 def _rival(names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool) -> Path | None:
     """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
-    from streamfuse.bench.rivals.llama_cpp import RivalError
-    from streamfuse.bench.systems import LLAMA_CPP
+    from streamfuse.bench.systems import LLAMA_CPP, RivalError
     from streamfuse.model.config import CheckpointError
 
     if LLAMA_CPP not in names:
@@ -162,7 +181,7 @@ def _rival(names: list[str], gguf: Path | None, adapter: Path | None, opened: Mo
     except (RivalError, CheckpointError, FileNotFoundError, MissingExtra) as error:
         if asked_for:
             raise
-        say(f"Without llama.cpp: {error}", "yellow")
+        _without(f"Without llama.cpp: {error}")
         return None
 
 
@@ -170,10 +189,10 @@ def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
     """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
     from streamfuse.adapters import find
     from streamfuse.bench.rivals.gguf_weights import gguf_of, merged_gguf
-    from streamfuse.bench.rivals.llama_cpp import library
+    from streamfuse.bench.rivals.llama_cpp import check_installed
     from streamfuse.model.pull import cache_root, resolve_model
 
-    library()
+    check_installed()
     need("rival")
     if gguf is not None:
         return gguf
@@ -185,24 +204,38 @@ def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
     return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / "rivals")
 
 
-@contextmanager
 def _fastest(
-    gguf: Path, threads: int, opened: Model, prompt_ids: list[int], settings: TaskSettings
-) -> Iterator[tuple[System, dict[str, float]]]:
-    """llama.cpp with the quantization that is fastest here, and tokens per second of all."""
-    from streamfuse.bench.rivals.llama_cpp import QUANTIZATIONS, LlamaCpp, quantized
+    stack: ExitStack, gguf: Path, threads: int, opened: Model, prompt_ids: list[int], settings: TaskSettings
+) -> tuple[System, dict[str, float]]:
+    """llama.cpp with the quantization that is fastest here, and tokens per second of all that run.
+
+    Each runs in a child of its own, which ends with `stack`.
+
+    Raises:
+        RivalError: llama.cpp refuses the file.
+        RivalDied: none runs.
+    """
+    from streamfuse.bench.rivals.child import Child
+    from streamfuse.bench.rivals.llama_cpp import QUANTIZATIONS, open_child
+    from streamfuse.bench.systems import LLAMA_CPP, RivalDied
     from streamfuse.bench.tasks import trial
     from streamfuse.model.pull import cache_root
 
     manifest = opened.manifest
-    with ExitStack() as stack:
-        candidates: dict[str, LlamaCpp] = {}
-        for kind in QUANTIZATIONS:
-            file = quantized(gguf, kind, cache_root() / "rivals")
-            candidates[kind] = LlamaCpp(file, threads, manifest.cache.capacity, manifest.model.eos_token_ids)
-            stack.callback(candidates[kind].close)
-        rates = trial(candidates, prompt_ids, settings)
-        yield candidates[max(rates, key=lambda kind: rates[kind])], rates
+    candidates: dict[str, System] = {}
+    for kind in QUANTIZATIONS:
+        child = stack.enter_context(Child(f"{LLAMA_CPP} ({kind})"))
+        try:
+            candidates[kind] = open_child(
+                child, gguf, kind, cache_root() / "rivals", threads=threads, capacity=manifest.cache.capacity,
+                stop_ids=list(manifest.model.eos_token_ids),
+            )  # fmt: skip
+        except RivalDied as error:
+            _without(f"Without {kind}: {error}")
+    rates = trial(candidates, prompt_ids, settings, _without)
+    if not rates:
+        raise RivalDied("its processes ended with every quantization")
+    return candidates[max(rates, key=lambda kind: rates[kind])], rates
 
 
 def _print(result: TaskResult) -> None:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.bench.systems import RivalError
 from streamfuse.bundle import Manifest
 from streamfuse.model.gguf import ROPE_FACTORS, permute, tensor_name
-
-from .llama_cpp import RivalError
 
 if TYPE_CHECKING:
     from torch import Tensor

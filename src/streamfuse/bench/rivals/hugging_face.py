@@ -1,29 +1,62 @@
 """Hugging Face transformers as a rival: plain `generate`, assisted generation and prompt look-up, on the processor.
 
-Needs transformers (the extra `rivals`). Weights are the checkpoint's own, in float32 or bfloat16 (`fastest`).
+Needs transformers (the extra `rivals`). Weights are the checkpoint's own, in float32 or bfloat16 (`fastest`). All runs
+in a `Child`: `open_system` is called there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.systems import Answer, Request, RivalError
 from streamfuse.extras import need
 
 from .answers import answer_of
-from .llama_cpp import RivalError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+PLAIN, ASSISTED, LOOK_UP = "plain", "assisted", "look-up"
 DTYPES = ("float32", "bfloat16")
 _TRIAL_PROMPT, _TRIAL_TOKENS = range(1, 9), 24  # any tokens: time does not depend on which
+
+
+def open_system(
+    name: str, kind: str, folder: str, draft: str | None, drafted: int, threads: int, stop_ids: Sequence[int]
+) -> HuggingFace:
+    """One of the ways to generate, for a child. What it loads once serves all of them.
+
+    Args:
+        kind: `PLAIN`, `ASSISTED` by the checkpoint in `draft`, or by prompt `LOOK_UP`.
+        drafted: tokens that are drafted at most.
+
+    Raises:
+        RivalError: as `load`.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    model = _target(folder)
+    options: dict[str, Any] = {}
+    if kind == ASSISTED:
+        assert draft is not None, "it is what assists"
+        assistant = load(Path(draft), dtype_of(model))
+        assistant.generation_config.num_assistant_tokens = drafted
+        options["assistant_model"] = assistant
+    elif kind == LOOK_UP:
+        options["prompt_lookup_num_tokens"] = drafted
+    return HuggingFace(name, model, stop_ids, options)
+
+
+@cache
+def _target(folder: str) -> PreTrainedModel:
+    return fastest(Path(folder))
 
 
 def fastest(folder: Path) -> PreTrainedModel:
@@ -60,19 +93,6 @@ def load(folder: Path, dtype: str = DTYPES[0]) -> PreTrainedModel:
         raise RivalError(f"{folder}: transformers cannot load this checkpoint ({line}); drop it from --peers") from None
     loaded: PreTrainedModel = model.eval()
     return loaded
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """PyTorch computes with so many threads inside the block."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class HuggingFace:

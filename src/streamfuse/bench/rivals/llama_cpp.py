@@ -1,5 +1,7 @@
 """llama.cpp as a rival: plain decoding through its C interface, so that no Python stands between its tokens.
 
+All of its native code runs in a `Child`: `open_child` there, `quantize` and `open_system` in it.
+
 Needs llama-cpp-python (the extra `rivals`), compiled on the machine that is measured; `pip install --no-binary` it, or
 a wheel for an older processor is measured instead.
 """
@@ -11,19 +13,45 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from streamfuse.bench.systems import LLAMA_CPP, Answer, Request
+from streamfuse.bench.systems import LLAMA_CPP, Answer, Request, RivalError, System
+
+from .child import Child
 
 QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
+_GET = "llama.cpp needs llama-cpp-python{}: pip install 'streamfuse[rivals]', or drop it from --systems"
 
 
-class RivalError(ValueError):
-    """A rival that cannot run here, said in one sentence."""
+def check_installed() -> None:
+    """RivalError where llama-cpp-python is not installed. Nothing of it is loaded."""
+    if find_spec("llama_cpp") is None:
+        raise RivalError(_GET.format(""))
+
+
+def open_child(child: Child, source: Path, kind: str, folder: Path, **arguments: Any) -> System:
+    """A `LlamaCpp` in the child, of `source` (a GGUF of any precision) in one of `QUANTIZATIONS`.
+
+    Args:
+        folder: gets the quantized file, once.
+        arguments: of `LlamaCpp`.
+
+    Raises:
+        RivalError: llama.cpp cannot read, quantize or load the file.
+        RivalDied: its process ended.
+    """
+    file = quantized(child, source, kind, folder)
+    return child.open(LLAMA_CPP, f"{__name__}:open_system", path=str(file), **arguments)
+
+
+def open_system(path: str, threads: int, capacity: int, stop_ids: Sequence[int]) -> LlamaCpp:
+    """`LlamaCpp`, of arguments that are JSON."""
+    return LlamaCpp(Path(path), threads, capacity, stop_ids)
 
 
 def library() -> ModuleType:
@@ -35,9 +63,7 @@ def library() -> ModuleType:
     try:
         from llama_cpp import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
-        raise RivalError(
-            f"llama.cpp needs llama-cpp-python ({error}): pip install 'streamfuse[rivals]', or drop it from --systems"
-        ) from None
+        raise RivalError(_GET.format(f" ({error})")) from None
     llama_cpp.llama_log_set(_silence(llama_cpp), None)
     binding: ModuleType = llama_cpp
     return binding
@@ -124,28 +150,29 @@ class LlamaCpp:
         return chain
 
 
-def quantized(source: Path, kind: str, folder: Path) -> Path:
-    """`source` (a GGUF of any precision) in another quantization, written to `folder` once.
-
-    Raises:
-        RivalError: llama.cpp cannot read or quantize the file.
-    """
+def quantized(child: Child, source: Path, kind: str, folder: Path) -> Path:
+    """The GGUF in one of `QUANTIZATIONS`, written to `folder` once. Raises as `open_child` does."""
     if _kind_of(source) == kind:
         return source
     out = folder / f"{source.stem}-{kind}.gguf"
     if out.is_file() and out.stat().st_mtime >= source.stat().st_mtime:
         return out
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as staging:  # removed here, also if the child dies
+        temporary = Path(staging) / out.name
+        child.run(f"{__name__}:quantize", source=str(source), out=str(temporary), kind=kind)
+        temporary.replace(out)
+    return out
+
+
+def quantize(source: str, out: str, kind: str) -> None:
+    """RivalError where llama.cpp cannot quantize the file."""
     api = library()
     settings = api.llama_model_quantize_default_params()
     settings.ftype = getattr(api, f"LLAMA_FTYPE_MOSTLY_{kind}")
     settings.allow_requantize = True
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as staging:
-        temporary = Path(staging) / out.name
-        if api.llama_model_quantize(os.fsencode(source), os.fsencode(temporary), ctypes.byref(settings)):
-            raise RivalError(f"{source}: llama.cpp cannot quantize this file to {kind}")
-        temporary.replace(out)
-    return out
+    if api.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(settings)):
+        raise RivalError(f"{source}: llama.cpp cannot quantize this file to {kind}")
 
 
 def _kind_of(path: Path) -> str | None:

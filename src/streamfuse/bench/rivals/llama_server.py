@@ -6,29 +6,25 @@ server runs as a child on 127.0.0.1, with one slot, on the processor only, and e
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import json
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.processes import end_with_parent, ending
+from streamfuse.bench.systems import Answer, Request, RivalDied, RivalError
 
 from .answers import answer_of
-from .llama_cpp import RivalError
 
 PROGRAM, VARIABLE = "llama-server", "STREAMFUSE_LLAMA_SERVER"
-_START_S, _ANSWER_S, _STOP_S, _POLL_S = 120.0, 600.0, 10.0, 0.05
-_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux: a signal for the child where the parent is gone
-_SIGKILL = 9
+_START_S, _ANSWER_S, _STOP_S, _END_S, _POLL_S = 120.0, 600.0, 10.0, 1.0, 0.05
 
 
 def find_program() -> Path:
@@ -130,7 +126,7 @@ class LlamaServer:
         try:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
-                preexec_fn=_end_with_parent(),
+                preexec_fn=end_with_parent(), start_new_session=True,
             )  # fmt: skip
             self._wait()
         except BaseException as error:
@@ -181,7 +177,12 @@ class LlamaServer:
         )  # fmt: skip
         tokens, timings = said.get("tokens"), said.get("timings")
         wanted = ("prompt_n", "prompt_ms", "predicted_n", "predicted_ms")
-        if not isinstance(tokens, list) or not isinstance(timings, dict) or not all(name in timings for name in wanted):
+        if (
+            not isinstance(tokens, list)
+            or not all(type(token) is int for token in tokens)
+            or not isinstance(timings, dict)
+            or not all(isinstance(timings.get(name), (int, float)) for name in wanted)
+        ):
             raise RivalError(
                 f"{self.name} answers without tokens or timings; install a newer llama.cpp (docs/peers.md)"
             )
@@ -192,9 +193,7 @@ class LlamaServer:
             status, text = self._request("POST", "/completion", json.dumps(body), _ANSWER_S)
             said = json.loads(text)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RivalError(
-                f"{self.name} stopped in the middle of an answer ({self._last_words() or error})"
-            ) from None
+            raise RivalDied(f"{self.name} {self._ending()} in an answer ({self._last_words() or error})") from None
         if status != http.client.OK or not isinstance(said, dict):
             raise RivalError(f"{self.name} refuses a prompt of {len(body['prompt'])} tokens: {text[:300]}")
         return said
@@ -219,8 +218,18 @@ class LlamaServer:
             except (OSError, http.client.HTTPException):
                 pass
             time.sleep(_POLL_S)
-        why = f"ended with code {self._process.returncode}" if self._process.poll() is not None else "is not ready"
+        why = ending(self._process.returncode) if self._process.poll() is not None else "is not ready"
         raise RivalError(f"{self._model}: {self.name} {why} ({self._last_words()}); drop it from --peers")
+
+    def _ending(self) -> str:
+        """How a server that gave no whole reply ended; one that is still there is stopped."""
+        assert self._process is not None, "it was asked something"
+        try:
+            return ending(self._process.wait(_END_S))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return "gave no whole reply and was stopped"
 
     def _last_words(self) -> str:
         """The last line that the server wrote; of those that speak of an error, where there are any."""
@@ -234,11 +243,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """Linux: a parent that is killed takes the server with it. Elsewhere only the context manager ends it."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # found before the fork, where nothing may be loaded
-    return lambda: prctl(_END_WITH_PARENT, _SIGKILL)

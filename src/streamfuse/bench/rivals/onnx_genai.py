@@ -1,6 +1,6 @@
 """ONNX Runtime GenAI as a rival: plain decoding of a model that its own builder made, in four bits, on the processor.
 
-Needs onnxruntime-genai (the extra `rivals`).
+Needs onnxruntime-genai (the extra `rivals`). All runs in a `Child`: `open_system` is called there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from streamfuse.bench.children import ChildError, run_module
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.systems import Answer, Request, RivalError
 from streamfuse.extras import need
 
 from .answers import answer_of
-from .llama_cpp import RivalError
 
 _BUILDER = "onnxruntime_genai.models.builder"
 
@@ -36,6 +35,11 @@ def library() -> ModuleType:
         raise RivalError(f"ONNX Runtime GenAI does not load ({error}); drop it from --peers") from None
     found: ModuleType = onnxruntime_genai
     return found
+
+
+def open_system(name: str, folder: str, threads: int, capacity: int, stop_ids: Sequence[int]) -> OnnxGenai:
+    """`OnnxGenai`, of arguments that are JSON."""
+    return OnnxGenai(name, library(), Path(folder), threads, capacity, stop_ids)
 
 
 def build(checkpoint: Path, folder: Path) -> None:
