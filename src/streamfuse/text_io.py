@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from streamfuse.chat_template import Message, Template, TextError, one_line
+from streamfuse.control_tokens import CUT, ControlTokens
 
 __all__ = ["Conversation", "Message", "TextError", "TextIO", "load_tokenizer"]
 
-# Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
-# text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
-_CUT = "\ufdd0"
+
+_MODEL = "assistant"  # the role of what the model wrote
 
 
 class TextIO:
@@ -35,9 +35,9 @@ class TextIO:
         eos_token_ids: Sequence[int] = (),
     ) -> None:
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
-        special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
-        spelt = "|".join(re.escape(word) for word in special if len(word) > 1)
-        self._control = re.compile(f"(?=(?:{spelt}))." if spelt else "(?!)", re.DOTALL)
+        ends = (self._word(number) for number in (bos_token_id, *eos_token_ids))
+        self._control = ControlTokens(self._tokenizer, chat_template or "", ends)
+        self._source = chat_template or ""
         self._template = None if chat_template is None else Template(chat_template)
         self._marks = {
             "bos_token": self._word(bos_token_id),
@@ -50,12 +50,11 @@ class TextIO:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the marks that the tokenizer itself puts around one."""
-        return list(self._tokenizer.encode(_utf8(text, "prompt")).ids)
+        return self._ids(_utf8(text, "prompt"), marks=True)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Token ids of text that a template wrote: the template has put every mark there already."""
-        parts = (self._tokenizer.encode(part, add_special_tokens=False).ids for part in text.split(_CUT))
-        return [token for ids in parts for token in ids]
+        return [token for part in text.split(CUT) for token in self._ids(part, marks=False)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
@@ -67,30 +66,66 @@ class TextIO:
         Raises:
             TextError: there is no template, or it refuses these messages.
         """
-        return self.render_cut(messages).replace(_CUT, "")
+        return self.render_cut(messages).replace(CUT, "")
 
     def render_cut(self, messages: Sequence[Message]) -> str:
-        """The same for `encode_rendered`: control tokens that messages spell are cut in two, at `_CUT`."""
-        if self._template is None:
-            raise TextError(
-                "this bundle has no chat template, so it takes neither chats nor system messages; give it raw text"
-            )
-        texts = [
-            {**message, "content": self.cut(message["content"], f"{message['role']} message")} for message in messages
-        ]
-        return self._template.render(texts, self._marks)
+        """The same for `encode_rendered`: control tokens that messages spell are cut in two, at `CUT`.
+
+        A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
+        begins. Those that change what it writes stay whole in these turns, and no others.
+        """
+        turns = [self._checked(number, message) for number, message in enumerate(messages, 1)]
+        own = [message["content"] for message in turns if message["role"] == _MODEL]
+        kept = {word for text in own for word in self._control.in_text(text.replace(CUT, "")) if word in self._source}
+        rendered = self._render_cut(turns, kept)
+        for word in sorted(kept):
+            with suppress(TextError):
+                without = self._render_cut(turns, kept - {word})
+                if without.replace(CUT, "") == rendered.replace(CUT, ""):
+                    rendered, kept = without, kept - {word}
+        return rendered
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat."""
         return self.encode_rendered(self.render_cut(messages))
 
-    def cut(self, text: str, role: str = "text") -> str:
-        """Text with a `_CUT` in each control token that it spells. TextError where it is not UTF-8."""
-        return self._control.sub(lambda found: found.group() + _CUT, _utf8(text, role).replace(_CUT, ""))
+    def cut(self, text: str) -> str:
+        """Text with a `CUT` in each control token that it spells."""
+        return self._control.cut(text)
+
+    def _render_cut(self, turns: Sequence[Message], kept: Set[str]) -> str:
+        """`kept` are the control tokens that stay whole in the model's turns."""
+        if self._template is None:
+            raise TextError(
+                "this bundle has no chat template, so it takes neither chats nor system messages; give it raw text"
+            )
+        return self._template.render([self._cut_turn(turn, kept) for turn in turns], self._marks)
+
+    def _cut_turn(self, turn: Message, kept: Set[str]) -> Message:
+        whole = kept if turn["role"] == _MODEL else frozenset()
+        cut = {name: self._control.cut(text, whole) for name, text in turn.items()}
+        return {**cut, "role": self._control.cut_role(turn["role"])}
+
+    @staticmethod
+    def _checked(number: int, message: object) -> Message:
+        """A message, if it is one."""
+        if not isinstance(message, Mapping) or not all(name in message for name in ("role", "content")):
+            raise TextError(f'message {number} must be {{"role": text, "content": text}}, not {message!r:.40}')
+        for name, text in message.items():
+            if not isinstance(text, str):
+                raise TextError(f"message {number}: its {name} must be text, not {text!r:.40}")
+            _utf8(text, name if name == "role" else f"{message['role']} message")
+        return dict(message)
 
     def has(self, token_id: int) -> bool:
         """Whether the tokenizer knows this id."""
         return 0 <= token_id < 2**32 and self._tokenizer.id_to_token(token_id) is not None
+
+    def _ids(self, text: str, marks: bool) -> list[int]:
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=marks).ids)
+        except Exception as error:  # the library raises bare Exception
+            raise TextError(f"the tokenizer refuses this text ({one_line(error)})") from None
 
     def _word(self, token_id: int | None) -> str:
         return "" if token_id is None else (self._tokenizer.id_to_token(token_id) or "")
@@ -185,7 +220,9 @@ class Conversation:
 
 
 def _utf8(text: str, what: str) -> str:
-    """`text`, if it can be written as UTF-8; Python keeps bytes that are not as lone surrogates."""
+    """`text`, if it is one and can be written as UTF-8; Python keeps bytes that are not as lone surrogates."""
+    if not isinstance(text, str):
+        raise TextError(f"the {what} must be text, not {text!r:.40}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bundle_library import BAD_ARGUMENT, BAD_FILE, LIBRARY, LibraryBundle, LibraryFailure, LibraryText
-from bundle_samples import CHAT_TEMPLATE, manifest_fields, write_bundle
-from streamfuse.bundle import BundleWriter, open_bundle
+from bundle_samples import write_bundle
+from streamfuse.bundle import open_bundle
 from streamfuse.runtime.text import TextStream
 from streamfuse.text_io import Conversation, TextError, TextIO
 from text_samples import TEMPLATES, chats, texts
+from tokenizer_samples import bundle_with, llama_like, sentencepiece_like
 
 DEMO = Path(__file__).parents[2] / "build" / "demo"
-THREE_LINES = " ".join(["one and two three"] * 50)
 
 pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
 
@@ -32,54 +31,6 @@ def python_text(folder: Path) -> TextIO:
     bundle = open_bundle(folder)
     model = bundle.manifest.model
     return TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
-
-
-def llama_like() -> Tokenizer:
-    """Byte-level BPE behind the regular expression of newer models, with a mark in front."""
-    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-    pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    pattern += r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<|begin|>", "<|im_start|>", "<|im_end|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, initial_alphabet=alphabet, special_tokens=special, show_progress=False
-    )
-    tokenizer.train_from_iterator([THREE_LINES, *texts(300, 3)], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing("<|begin|> $A", None, [("<|begin|>", 0)])
-    return tokenizer
-
-
-def sentencepiece_like() -> Tokenizer:
-    """Unigram with bytes for what it does not know, spaces as marks, and a normalizer."""
-    pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *((f"<0x{n:02X}>", -9.0) for n in range(256))]
-    words = ["▁", "▁the", "▁a", "▁in", "▁th", "a", "b", "e", "th", "in", "er", "an", "on", "한", "日本"]
-    pieces += [(word, -2.0 - i / 100) for i, word in enumerate(words)]
-    pieces += [(chr(c), -6.0) for c in range(0x21, 0x7F) if chr(c) not in "abe"]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"])
-    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
-    return tokenizer
-
-
-def bundle_with(path: Path, tokenizer: Tokenizer, template: str | None = CHAT_TEMPLATE) -> Path:
-    fields = manifest_fields()
-    size = tokenizer.get_vocab_size()
-    fields["model"].update(vocab_size=size, chat_template=template, bos_token_id=1, eos_token_ids=[2])
-    fields["speculation"].update(stream_vocab_size=size)
-    with BundleWriter(path) as writer:
-        (writer.folder / "model.pte").write_bytes(b"no graph")
-        tokenizer.save(str(writer.folder / "tokenizer.json"))
-        writer.write_manifest(**fields)
-    return path
 
 
 @pytest.fixture(scope="module", params=["demo", "bytes", "llama", "sentencepiece"])

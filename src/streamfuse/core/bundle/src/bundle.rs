@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::chat::{Message, Writer};
+use crate::control_tokens::{Kept, CUT};
 use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
 use crate::manifest::{self, Manifest};
@@ -18,6 +19,7 @@ use crate::tokenizer::Tokenizer;
 const MOST_MANIFEST_BYTES: u64 = 16 << 20;
 const MOST_TOKENIZER_BYTES: u64 = 128 << 20;
 const TOKENIZER: &str = "tokenizer.json";
+const MODEL: &str = "assistant"; // the role of what the model wrote
 const DRAFT: &str = "draft.safetensors";
 
 pub struct Bundle {
@@ -56,7 +58,9 @@ impl Bundle {
         manifest.files.iter().try_for_each(|facts| folder.check(facts, hash || key.is_some()))?;
 
         let path = folder.file(TOKENIZER);
-        let tokenizer = Tokenizer::new(&folder.read(&path, tokenizer_bytes)?, &path)?;
+        let file = folder.read(&path, tokenizer_bytes)?;
+        let ends: Vec<i64> = manifest.bos_token_id.iter().chain(&manifest.eos_token_ids).copied().collect();
+        let tokenizer = Tokenizer::new(&file, &path, manifest.chat_template.as_deref().unwrap_or_default(), &ends)?;
         let template = match &manifest.chat_template {
             Some(source) => {
                 let bos = tokenizer.word(manifest.bos_token_id);
@@ -84,19 +88,44 @@ impl Bundle {
     pub fn can_chat(&self) -> bool {
         self.template.is_some()
     }
+
+    /// `kept` are the control tokens that stay whole in the model's turns.
+    fn render_cut(&self, messages: &[Message], kept: &Kept) -> Result<String> {
+        let Some(template) = &self.template else {
+            return Err(bad_argument("this bundle has no chat template; complete plain text instead"));
+        };
+        let none = Kept::new();
+        let cut = |message: &Message| Message {
+            role: self.tokenizer.cut_role(&message.role),
+            content: self.tokenizer.cut(&message.content, if message.role == MODEL { kept } else { &none }),
+        };
+        template.render(&messages.iter().map(cut).collect::<Vec<_>>())
+    }
 }
 
 impl Writer for Bundle {
     fn cut(&self, text: &str) -> String {
-        self.tokenizer.cut(text)
+        self.tokenizer.cut(text, &Kept::new())
     }
 
+    /// A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
+    /// begins. Those that change what it writes stay whole in these turns, and no others.
     fn render(&self, messages: &[Message]) -> Result<String> {
-        let cut = |message: &Message| Message { role: message.role.clone(), content: self.cut(&message.content) };
-        match &self.template {
-            Some(template) => template.render(&messages.iter().map(cut).collect::<Vec<_>>()),
-            None => Err(bad_argument("this bundle has no chat template; complete plain text instead")),
+        let source = self.manifest.chat_template.as_deref().unwrap_or_default();
+        let own = messages.iter().filter(|message| message.role == MODEL);
+        let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content.replace(CUT, "")));
+        let mut kept: Kept = spelt.filter(|word| source.contains(word)).collect();
+        let mut rendered = self.render_cut(messages, &kept)?;
+        for word in kept.clone() {
+            let fewer: Kept = kept.iter().filter(|other| **other != word).cloned().collect();
+            match self.render_cut(messages, &fewer) {
+                Ok(without) if without.replace(CUT, "") == rendered.replace(CUT, "") => {
+                    (rendered, kept) = (without, fewer);
+                }
+                _ => (),
+            }
         }
+        Ok(rendered)
     }
 
     fn encode(&self, rendered: &str) -> Result<Vec<u32>> {

@@ -8,6 +8,7 @@
 mod border;
 mod bundle;
 mod chat;
+mod control_tokens;
 mod error;
 mod files;
 mod json;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::bundle::Bundle;
 use crate::chat::{Conversation, Message, Writer};
+use crate::control_tokens::CUT;
 use crate::error::{bad_argument, Result};
 use crate::stream::Stream;
-use crate::tokenizer::CUT;
 
 pub struct Text {
     bundle: Arc<Bundle>,

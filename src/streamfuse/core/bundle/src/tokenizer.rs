@@ -1,35 +1,32 @@
 //! Hugging Face's tokenizers, the library that Python uses, so that the ids are the same by construction.
 
-use std::panic::catch_unwind;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 
-use aho_corasick::AhoCorasick;
-
+use crate::control_tokens::{ControlTokens, Kept, CUT};
 use crate::error::{bad_argument, bad_file, one_line, Result};
-
-/// Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
-/// text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
-pub const CUT: char = '\u{fdd0}';
 
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    control: Option<AhoCorasick>, // finds control tokens that a text spells
+    control: ControlTokens,
 }
 
 impl Tokenizer {
-    /// What the file says of lengths (truncation, padding) is for training, so it is dropped.
-    pub fn new(file: &[u8], path: &Path) -> Result<Tokenizer> {
+    /// What the file says of lengths (truncation, padding) is for training, so it is dropped. `ends` are the tokens for
+    /// the beginning and the end of a text.
+    pub fn new(file: &[u8], path: &Path, chat_template: &str, ends: &[i64]) -> Result<Tokenizer> {
         let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
         // Some files that are none make the library panic.
+        let broke = |_| refuse("its library broke".to_owned());
         let mut inner = catch_unwind(|| tokenizers::Tokenizer::from_bytes(file))
-            .map_err(|_| refuse("its library broke".to_owned()))?
+            .map_err(broke)?
             .map_err(|error| refuse(one_line(&error)))?;
         inner.with_truncation(None).map_err(|error| refuse(one_line(&error)))?.with_padding(None);
-        let special = inner.get_added_tokens_decoder().into_values().filter(|token| token.special);
-        let spelt: Vec<String> =
-            special.map(|token| token.content).filter(|word| word.chars().nth(1).is_some()).collect();
-        let control = (!spelt.is_empty()).then(|| AhoCorasick::new(spelt)).transpose();
-        Ok(Tokenizer { inner, control: control.map_err(|error| refuse(one_line(&error)))? })
+        let ends: Vec<String> = ends.iter().map(|&id| word(&inner, id)).collect();
+        let control = catch_unwind(AssertUnwindSafe(|| ControlTokens::new(&inner, chat_template, &ends)))
+            .map_err(broke)?
+            .map_err(|error| refuse(one_line(&error)))?;
+        Ok(Tokenizer { inner, control })
     }
 
     /// Token ids of a raw prompt, with the marks that the tokenizer itself puts around one.
@@ -43,21 +40,18 @@ impl Tokenizer {
         Ok(parts.concat())
     }
 
-    /// Text with a `CUT` in each control token that it spells.
-    pub fn cut(&self, text: &str) -> String {
-        let text = text.replace(CUT, "");
-        let Some(control) = &self.control else { return text };
-        let mut starts: Vec<usize> = control.find_overlapping_iter(&text).map(|found| found.start()).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let (mut out, mut done) = (String::with_capacity(text.len() + 3 * starts.len()), 0);
-        for start in starts {
-            let end = start + text[start..].chars().next().map_or(0, char::len_utf8);
-            out += &text[done..end];
-            out.push(CUT);
-            done = end;
-        }
-        out + &text[done..]
+    /// The control tokens that a text spells.
+    pub fn control_in(&self, text: &str) -> Kept {
+        self.control.in_text(text)
+    }
+
+    /// Text with a `CUT` in each control token that it spells, but for those of `kept`.
+    pub fn cut(&self, text: &str, kept: &Kept) -> String {
+        self.control.cut(&self.inner, text, kept)
+    }
+
+    pub fn cut_role(&self, role: &str) -> String {
+        self.control.cut_role(&self.inner, role)
     }
 
     fn ids(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
@@ -80,6 +74,10 @@ impl Tokenizer {
 
     /// The token's text in the vocabulary; empty where there is none.
     pub fn word(&self, id: Option<i64>) -> String {
-        id.and_then(|id| u32::try_from(id).ok()).and_then(|id| self.inner.id_to_token(id)).unwrap_or_default()
+        id.map_or_else(String::new, |id| word(&self.inner, id))
     }
+}
+
+fn word(tokenizer: &tokenizers::Tokenizer, id: i64) -> String {
+    u32::try_from(id).ok().and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default()
 }

@@ -1,0 +1,134 @@
+//! Control tokens that a message spells are read as text: what a template writes as a mark never comes out of a message
+//! (src/streamfuse/control_tokens.py).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use aho_corasick::AhoCorasick;
+use tokenizers::{AddedToken, Tokenizer};
+
+/// Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
+/// text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
+pub const CUT: char = '\u{fdd0}';
+
+const REPLACEMENT: &str = "\u{fffd}"; // for a character that is a control token by itself
+const RARE: &str = "\u{10fffd}\u{12000}\u{a66e}"; // characters that a vocabulary without bytes does not know
+
+/// Words that a cut leaves whole.
+pub type Kept = BTreeSet<String>;
+
+/// The added tokens of a tokenizer that a message must not write.
+///
+/// They are the special ones; those in brackets, such as `</s>` or `<tool_call>`; those that the chat template spells;
+/// and `ends`, the words for the beginning and the end of a text. Other added tokens (words that a vocabulary was
+/// extended with, runs of spaces) are text, and the tokenizer reads them as ever.
+pub struct ControlTokens {
+    words: BTreeMap<u32, String>,
+    spelt: Vec<String>, // those of more than one character, as `finder` numbers them
+    finder: Option<AhoCorasick>,
+}
+
+impl ControlTokens {
+    pub fn new(tokenizer: &Tokenizer, chat_template: &str, ends: &[String]) -> Result<ControlTokens, String> {
+        let added = tokenizer.get_added_tokens_decoder().into_iter();
+        let mut words: BTreeMap<u32, String> = added
+            .filter(|(_, token)| is_control(token, chat_template, ends))
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        if let Ok(rare) = tokenizer.encode_fast(RARE, false) {
+            words.retain(|id, _| !rare.get_ids().contains(id)); // what is not in the vocabulary is text
+        }
+        let spelt: Vec<String> = words.values().filter(|word| word.chars().nth(1).is_some()).cloned().collect();
+        let finder = (!spelt.is_empty()).then(|| AhoCorasick::new(&spelt)).transpose();
+        Ok(ControlTokens { words, finder: finder.map_err(|error| error.to_string())?, spelt })
+    }
+
+    /// The words of control tokens that occur in a text.
+    pub fn in_text(&self, text: &str) -> Kept {
+        self.words.values().filter(|word| text.contains(*word)).cloned().collect()
+    }
+
+    /// Text with a `CUT` in each control token that it spells, but for those of `kept`.
+    pub fn cut(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> String {
+        let mut text = text.replace(CUT, "");
+        let mut ends = Vec::new(); // of first characters
+        for found in self.finder.iter().flat_map(|finder| finder.find_overlapping_iter(&text)) {
+            if !kept.contains(&self.spelt[found.pattern().as_usize()]) {
+                ends.push(found.start() + text[found.start()..].chars().next().map_or(0, char::len_utf8));
+            }
+        }
+        ends.sort_unstable();
+        ends.dedup();
+        for end in ends.into_iter().rev() {
+            text.insert(end, CUT);
+        }
+        let pieces = text.split(CUT).map(|piece| self.cut_as_read(tokenizer, piece, kept));
+        pieces.collect::<Vec<_>>().join(&CUT.to_string())
+    }
+
+    /// The same for a role. Plain words stay: the template compares them, and writes them as they are. Others are cut at
+    /// both ends too, since templates write a role between brackets.
+    pub fn cut_role(&self, tokenizer: &Tokenizer, role: &str) -> String {
+        let plain = role.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(&byte));
+        if plain {
+            role.to_owned()
+        } else {
+            format!("{CUT}{}{CUT}", self.cut(tokenizer, role, &Kept::new()))
+        }
+    }
+
+    /// Cuts what the tokenizer still reads as a control token: a normalizer may make `</s>` of other characters.
+    fn cut_as_read(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> String {
+        let (mut done, mut left) = (Vec::new(), vec![text]);
+        while let Some(piece) = left.pop() {
+            let (mut parts, mut end) = (Vec::new(), 0);
+            for span in self.spans(tokenizer, piece, kept) {
+                if end < span.start {
+                    parts.push(&piece[end..span.start]);
+                }
+                let letters = &piece[end.max(span.start)..end.max(span.end)];
+                for (at, letter) in letters.char_indices() {
+                    let letter = &letters[at..at + letter.len_utf8()];
+                    let whole = self.spans(tokenizer, letter, kept).is_empty();
+                    parts.push(if whole { letter } else { REPLACEMENT });
+                }
+                end = end.max(span.end);
+            }
+            if parts.is_empty() {
+                done.push(piece);
+                continue;
+            }
+            if end < piece.len() {
+                parts.push(&piece[end..]);
+            }
+            left.extend(parts.into_iter().rev());
+        }
+        done.join(&CUT.to_string())
+    }
+
+    /// The places of control tokens that the tokenizer reads in a text. A text that it refuses has none; whoever encodes
+    /// it for the model says so.
+    fn spans(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> Vec<Range<usize>> {
+        if text.is_empty() || text == REPLACEMENT {
+            return Vec::new();
+        }
+        let Ok(encoding) = tokenizer.encode(text, false) else { return Vec::new() };
+        let found = encoding.get_ids().iter().zip(encoding.get_offsets());
+        let control = found.filter(|(id, _)| self.words.get(id).is_some_and(|word| !kept.contains(word)));
+        control
+            .map(|(_, &(start, end))| start..end)
+            .filter(|span| text.get(span.clone()).is_some_and(|word| !word.is_empty()))
+            .collect()
+    }
+}
+
+fn is_control(token: &AddedToken, chat_template: &str, ends: &[String]) -> bool {
+    let word = token.content.as_str();
+    if token.special || ends.iter().any(|end| end == word) {
+        return true;
+    }
+    let in_brackets = word.strip_prefix('▁').unwrap_or(word).starts_with(['<', '[', '{', '|'])
+        && word.ends_with(['>', ']', '}', '|']);
+    let long = word.chars().nth(1).is_some();
+    long && !word.trim().is_empty() && (in_brackets || chat_template.contains(word))
+}
