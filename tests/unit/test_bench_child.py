@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from typer.testing import CliRunner
 
@@ -160,6 +161,23 @@ def test_a_candidate_that_dies_in_the_trial_is_left_out() -> None:
         rates = trial(candidates, [1], TaskSettings(), said.append)
     assert rates == {"Q8_0": pytest.approx(1000 / external_systems.MS_PER_TOKEN)}
     assert [line.split(" (")[0] for line in said] == ["Without Q4_0: Q4_0 was ended by SIGSEGV"]
+
+
+def test_llama_cpp_quantizes_and_answers_in_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf_file = tmp_path / "some.gguf"
+    writer = gguf.GGUFWriter(gguf_file, "llama")
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    package = tmp_path / "packages" / "llama_cpp"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from fake_llama import FakeLlama\nllama_cpp = FakeLlama()\n")
+    monkeypatch.setenv("PYTHONPATH", f"{package.parent}{os.pathsep}{os.environ['PYTHONPATH']}")
+    cache = tmp_path / "cache"
+    with Child(LLAMA_CPP) as child:
+        system = llama_cpp.open_child(child, gguf_file, "Q4_0", cache, threads=1, capacity=64, stop_ids=[49])
+        assert system.answer(Request([1, 2, 3], 3)).token_ids == (6, 12, 24)
+    assert [path.name for path in cache.iterdir()] == ["some-Q4_0.gguf"]
 
 
 @pytest.fixture

@@ -50,8 +50,7 @@ def wikisql() -> bytes:
 
 SAID = {"summary": "A greeting.", "topic": "x"}
 FILES = {
-    "trainset.csv": b'mr,ref\n"name[Aromi], food[Thai]","Aromi is Thai."\n"name[Aromi], food[Thai]","Eat, there."\n',
-    "devset.csv": b'"mr","ref"\r\n"name[Blue]","Blue one."\r\n"name[Blue]","Blue two."\r\n"name[Red]","Red."\r\n',
+    "devset.csv": b'"mr","ref"\r\n"name[Blue]","Blue one."\r\n"name[Red]","Red."\r\n"name[Red]","Red, again."\r\n',
     "testset_w_refs.csv": '"mr","ref"\n"name[Caf\u00e9]","A caf\u00e9."\n'.encode(),
     "data.tar.bz2": wikisql(),
     "dialogsum.train.jsonl": lines({"fname": "a", "dialogue": "#Person1#: Hi.", **SAID}),
@@ -112,11 +111,12 @@ def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path
     folders = [out / name for name in ("e2e_nlg", "sql_context", "dialogsum", "spec_bench")]
     assert result.stdout.split() == list(map(str, folders))
     assert result.stderr.count("Licence: ") == 4
-    assert rows(out / "e2e_nlg/train.jsonl")[1] == {"prompt": "name[Aromi], food[Thai]", "completion": "Eat, there."}
-    assert rows(out / "e2e_nlg/valid.jsonl") == [
-        {"prompt": "name[Blue]", "references": ["Blue one.", "Blue two."]},
-        {"prompt": "name[Red]", "references": ["Red."]},
+    assert "the shipped adapters were trained; test.jsonl is the authors' test set" in result.stderr
+    assert rows(out / "e2e_nlg/train.jsonl") == [
+        {"prompt": "name[Red]", "completion": "Red."},
+        {"prompt": "name[Red]", "completion": "Red, again."},
     ]
+    assert rows(out / "e2e_nlg/valid.jsonl") == [{"prompt": "name[Blue]", "references": ["Blue one."]}]
     assert rows(out / "e2e_nlg/test.jsonl") == [{"prompt": "name[Caf\u00e9]", "references": ["A caf\u00e9."]}]
     assert rows(out / "sql_context/valid.jsonl") == [
         {
@@ -138,6 +138,19 @@ def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path
         for file in folder.iterdir():
             assert merged(read_samples(str(file), None)), file
             assert read_samples(str(file), format_) == read_samples(str(file), None)
+
+
+def test_e2e_is_split_as_the_shipped_adapters_were_trained() -> None:
+    """Of the 547 prompts of the development set the same 47 are held out, and none of the test set is trained on."""
+    known = "".join(f'"name[{number}]","one"\n"name[{number}]","two"\n' for number in range(547))
+    files = {"devset.csv": b"mr,ref\n" + known.encode(), "testset_w_refs.csv": b'mr,ref\n"name[new]","three"\n'}
+    found = public.SOURCES["e2e"].splits(files)
+    numbers = [int(row["prompt"].removeprefix("name[").removesuffix("]")) for row in found["valid"]]
+    assert (numbers[:6], numbers[-3:], len(numbers)) == ([17, 43, 44, 56, 68, 73], [493, 522, 545], 47)
+    trained = {row["prompt"] for row in found["train"]}
+    assert (len(found["train"]), len(trained)) == (1000, 500)
+    assert trained.isdisjoint(row["prompt"] for row in found["valid"])
+    assert found["test"] == [{"prompt": "name[new]", "references": ["three"]}]
 
 
 def test_the_folders_are_those_that_recipes_ask_for() -> None:
@@ -163,13 +176,13 @@ def test_what_goes_wrong_is_one_line_and_leaves_nothing(server: str, tmp_path: P
     changed.write_bytes(FILES["question.jsonl"] + b"\n")
     for arguments, words, code in (
         (("spec-bench", "--from", server), "question.jsonl: not the file of https://raw.githubusercontent.com/", 1),
-        (("e2e", "--from", f"{server}/nowhere"), "trainset.csv: cannot be downloaded (HTTP Error 404", 1),
+        (("e2e", "--from", f"{server}/nowhere"), "devset.csv: cannot be downloaded (HTTP Error 404", 1),
         (
             ("e2e", "--from", f"{server}/broken"),
             "cannot be downloaded (the connection ended after 6 of 9 b",
             1,
         ),
-        (("e2e", "--from", "http://127.0.0.1:9"), "name a folder that has trainset.csv by --from", 1),
+        (("e2e", "--from", "http://127.0.0.1:9"), "name a folder that has devset.csv by --from", 1),
         (("e2e", "--from", "http://"), "cannot be downloaded", 1),
         (("glue",), "NAME must be one of e2e, sql, dialogsum, spec-bench, not glue", 2),
     ):

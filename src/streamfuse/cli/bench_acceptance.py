@@ -80,9 +80,9 @@ def acceptance(
 
     streamfuse bench acceptance build/demo --data question.jsonl --limit 20
 
-    streamfuse bench acceptance build/sql --data valid.jsonl --width 8 --json
+    streamfuse bench acceptance build/sql --data test.jsonl --width 8 --json
 
-    streamfuse bench acceptance --adapter build/train/e2e/adapter.safetensors --data valid.jsonl
+    streamfuse bench acceptance --adapter build/train/e2e/adapter.safetensors --data test.jsonl
     """
     from streamfuse.bench.acceptance import AcceptanceSettings
     from streamfuse.bench.quality import needs_rouge

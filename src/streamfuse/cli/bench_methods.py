@@ -95,9 +95,9 @@ def methods(
 
     streamfuse bench methods build/demo --data chat=spec_bench/question.jsonl --quick
 
-    streamfuse bench methods build/demo --data e2e_nlg/valid.jsonl --methods "streams, ours; Medusa heads"
+    streamfuse bench methods build/demo --data e2e_nlg/test.jsonl --methods "streams, ours; Medusa heads"
 
-    streamfuse bench methods build/demo --data spec_bench/question.jsonl --data e2e_nlg/valid.jsonl --report page.html
+    streamfuse bench methods build/demo --data spec_bench/question.jsonl --data e2e_nlg/test.jsonl --report page.html
     """
     options.check_place("--report", report)
     options.check_place("--markdown", markdown)

@@ -79,7 +79,7 @@ def tasks(
 
     streamfuse bench tasks build/demo --data question.jsonl --limit 20
 
-    streamfuse bench tasks build/e2e --data valid.jsonl --systems plain,speculative,llama.cpp --json
+    streamfuse bench tasks build/e2e --data test.jsonl --systems plain,speculative,llama.cpp --json
 
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """

@@ -32,13 +32,14 @@ def data(
 ) -> None:
     """Fetch public data sets and write them as the JSON lines that train, distill and bench read; prints the folders.
 
-    Splits are the authors' own. Files come from a fixed commit and are checked. docs/data.md has licences and forms.
+    Splits are the authors' own, but for E2E: train and valid are the development set, on which the shipped adapters
+    were trained; test is the test set. Files come from a fixed commit and are checked. docs/data.md has licences.
 
     [bold]Examples[/bold]
 
     streamfuse data e2e sql
 
-    streamfuse bench tasks build/e2e --data data/e2e_nlg/valid.jsonl --limit 12
+    streamfuse bench tasks build/e2e --data data/e2e_nlg/test.jsonl --limit 12
 
     streamfuse data sql -o /tmp/data --from ~/downloads/WikiSQL
     """

@@ -1,0 +1,104 @@
+"""llama.h as far as `rivals/llama_cpp.py` uses it, in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+class _ElementType:
+    """`llama_token * n` makes the type of an array of n."""
+
+    def __mul__(self, count: int) -> Any:
+        return lambda *ids: list(ids)
+
+
+class _Settings(ctypes.Structure):
+    """Passed by reference."""
+
+    _fields_ = [("ftype", ctypes.c_int), ("allow_requantize", ctypes.c_bool)]
+
+
+class FakeLlama:
+    """The functions of llama.h that the rival calls; the next token is the sum of the context modulo 50."""
+
+    llama_token = _ElementType()
+    LLAMA_FTYPE_MOSTLY_Q4_0, LLAMA_FTYPE_MOSTLY_Q8_0 = 2, 7
+
+    def __init__(self) -> None:
+        self.context: list[int] = []
+        self.batches: list[int] = []
+        self.freed: list[str] = []
+        self.samplers: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_params"):
+            return SimpleNamespace
+        if "free" in name:
+            return lambda thing: self.freed.append(name)
+        raise AttributeError(name)
+
+    def llama_log_callback(self, function: Any) -> Any:
+        return function
+
+    def llama_log_set(self, callback: object, data: object) -> None:
+        """Nothing to be silent about."""
+
+    def llama_model_quantize_default_params(self) -> Any:
+        return _Settings()
+
+    def llama_model_quantize(self, source: bytes, out: bytes, settings: object) -> int:
+        Path(os.fsdecode(out)).write_bytes(Path(os.fsdecode(source)).read_bytes())
+        return 0
+
+    def llama_model_load_from_file(self, path: bytes, settings: object) -> str | None:
+        return None if b"missing" in path else "model"
+
+    def llama_init_from_model(self, model: str, settings: Any) -> str:
+        self.settings = settings
+        return "context"
+
+    def llama_get_memory(self, context: str) -> str:
+        return "memory"
+
+    def llama_memory_clear(self, memory: str, data: bool) -> None:
+        self.context = []
+
+    def llama_batch_get_one(self, ids: Sequence[int], count: int) -> list[int]:
+        return list(ids)[:count]
+
+    def llama_decode(self, context: str, batch: list[int]) -> int:
+        self.context += batch
+        self.batches.append(len(batch))
+        return 0
+
+    def llama_sampler_chain_init(self, settings: object) -> list[Any]:
+        return []
+
+    def llama_model_get_vocab(self, model: str) -> str:
+        return "vocabulary"
+
+    def llama_vocab_n_tokens(self, vocabulary: str) -> int:
+        return 50
+
+    def llama_get_logits_ith(self, context: str, index: int) -> Any:
+        logits = (ctypes.c_float * 50)()
+        logits[sum(self.context) % 50] = 1.0
+        return logits
+
+    def llama_sampler_init_temp(self, temperature: float) -> tuple[str, float]:
+        return ("temperature", temperature)
+
+    def llama_sampler_init_dist(self, seed: int) -> tuple[str, int]:
+        return ("seed", seed)
+
+    def llama_sampler_chain_add(self, chain: list[Any], sampler: Any) -> None:
+        chain.append(sampler)
+        self.samplers.append(sampler)
+
+    def llama_sampler_sample(self, chain: list[Any], context: str, index: int) -> int:
+        return sum(self.context) % 50
