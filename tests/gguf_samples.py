@@ -79,7 +79,8 @@ class Source:
                 add(value)
         self._write_tokens(writer)
         for name, value in self.fields.items():
-            {str: writer.add_string, float: writer.add_float32, bool: writer.add_bool}[type(value)](name, value)
+            adders = {str: writer.add_string, float: writer.add_float32, bool: writer.add_bool, int: writer.add_uint32}
+            adders[type(value)](name, value)
         for name, weight in gguf_tensors(self.model, self.architecture).items():
             kind = (kinds or {}).get(name)
             if name not in self.skip:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from streamfuse.model.config import ModelConfig, StreamConfig
+from streamfuse.model.config import ARCHITECTURES, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
@@ -31,9 +31,15 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def config(**changes: Any) -> dict[str, Any]:
+    """CONFIG with changes, and the model_type of its architecture."""
+    changed = {**CONFIG, **changes}
+    return {**changed, "model_type": ARCHITECTURES.get(changed["architectures"][0], "?")}
+
+
 def base(std: float = 0.25, **changes: Any) -> Transformer:
     """A frozen base model with random weights, from torch's current seed."""
-    model = Transformer(ModelConfig.from_hf({**CONFIG, **changes}))
+    model = Transformer(ModelConfig.from_hf(config(**changes)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=std)
@@ -55,7 +61,7 @@ def fused(on: Transformer, stream_vocab: torch.Tensor | None = None, **settings:
 def write_base(folder: Path, model: Transformer, **changes: Any) -> Path:
     """The model as a Hugging Face folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    (folder / "config.json").write_text(json.dumps(config(**changes)))
     state = {f"model.{name}": value.contiguous() for name, value in model.state_dict().items()}
     head = state.pop("model.lm_head.weight")
     if not model.config.tie_word_embeddings:

@@ -20,6 +20,7 @@ from gguf_samples import SPECIAL, Source
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.gguf import convert
+from streamfuse.model.pull import resolve_model
 
 Q4_1, Q8_0 = gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0
 TEXTS = ["Hello there, 12345!", "<|im_start|>user\nschön 漢字\t x<|im_end|>", "  two  spaces\n\n", "I'm 3.5 µm"]
@@ -101,11 +102,128 @@ def test_llama_3_begins_with_a_token_where_the_file_says_nothing(said: bool | No
     assert json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())["add_bos_token"] == adds
 
 
-def test_linear_rope_scaling_is_carried_over(tmp_path: Path) -> None:
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "attention_factor": 0.1 * np.log(4.0) + 1,
+    "beta_fast": 16.0,
+    "beta_slow": 1.0,
+    "truncate": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "scaling"),
+    [
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, LINEAR),
+        ({"scaling.factor": 4.0}, LINEAR),
+        ({"scale_linear": 4.0}, LINEAR),
+        ({"scaling.factor": 4.0, "scale_linear": 2.0}, LINEAR),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.type": "linear"}, None),
+        (
+            {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64,
+             "scaling.yarn_beta_fast": 16.0, "scaling.yarn_ext_factor": 1.0, "scaling.attn_factor": 1.0},
+            YARN,
+        ),
+        ({"scaling.type": "yarn"}, None),
+        ({"dimension_count": 16, "scaling.finetuned": True}, None),
+    ],
+)  # fmt: skip
+def test_rope_scaling_is_what_llama_cpp_takes_it_for(
+    said: dict[str, Any], scaling: dict[str, Any] | None, tmp_path: Path
+) -> None:
     source = Source()
-    source.fields |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    source.fields |= {f"llama.rope.{name}": value for name, value in said.items()}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
-    assert load_base(tmp_path / "hf").config.rope_scaling == {"rope_type": "linear", "factor": 4.0}
+    found = load_base(tmp_path / "hf").config.rope_scaling
+    assert found == pytest.approx(scaling) if scaling else found is None
+
+
+def test_fields_that_change_nothing_are_taken(tmp_path: Path) -> None:
+    source = Source()
+    source.fields |= {"llama.attention.scale": 0.25, "llama.attention.causal": True, "llama.expert_count": 0}
+    source.fields |= {"llama.logit_scale": 1.0, "llama.attention.value_length": 16, "llama.vocab_size": 262}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert load_base(tmp_path / "hf").config.head_dim == 16
+
+
+@pytest.mark.parametrize("lost", [set(), {"attn_output.bias"}, {"attn_k.bias", "attn_output.bias"}])
+def test_a_llama_with_biases_gives_the_same_model(lost: set[str], tmp_path: Path) -> None:
+    source = Source(attention_bias=True)
+    with torch.no_grad():
+        for name, value in source.model.named_parameters():
+            if any(f"{part}.bias" in lost for part in ("attn_output",)) and name.endswith("o_proj.bias"):
+                value.zero_()
+            if "attn_k.bias" in lost and name.endswith("k_proj.bias"):
+                value.zero_()
+    source.skip = {f"blk.{layer}.{name}" for layer in range(4) for name in lost}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found, expected = load_base(tmp_path / "hf").state_dict(), source.model.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+
+def test_a_bias_of_the_mlp_is_refused_by_name(tmp_path: Path) -> None:
+    source = Source()
+    source.tensors["blk.0.ffn_up.bias"] = np.ones(96, np.float32)
+    with pytest.raises(CheckpointError, match=r"m\.gguf: tensor 'blk.0.ffn_up.bias' is a bias of the MLP"):
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+
+
+def split(path: Path, folder: Path, count: int) -> list[Path]:
+    """The parts of a GGUF as llama-gguf-split names and fills them: metadata in the first, tensors in turn."""
+    reader = gguf.GGUFReader(path)
+    parts = [folder / f"m-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    for i, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, "llama")
+        for name, field in reader.fields.items():
+            if i == 0 and not name.startswith("GGUF.") and name != "general.architecture":
+                kind, of = field.types[0], field.types[-1] if len(field.types) > 1 else None
+                writer.add_key_value(name, field.contents(), kind, of)
+        writer.add_uint16("split.no", i)
+        writer.add_uint16("split.count", count)
+        for tensor in reader.tensors[i::count]:
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_a_split_gguf_is_taken_whole(named: int, tmp_path: Path) -> None:
+    source = Source()
+    parts = split(source.write(tmp_path / "m.gguf"), tmp_path, 3)
+    folder = resolve_model(parts[named], cache_dir=tmp_path / "cache")
+    found, expected = load_base(folder).state_dict(), source.model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    assert json.loads((folder / "source.json").read_text())["file"] == parts[0].name
+    parts[1].touch()
+    assert resolve_model(parts[named], cache_dir=tmp_path / "cache") != folder  # another part may be another model
+
+
+def test_a_split_gguf_with_a_part_missing_or_renamed_is_refused(tmp_path: Path) -> None:
+    parts = split(Source().write(tmp_path / "m.gguf"), tmp_path, 3)
+    renamed = parts[0].rename(tmp_path / "first.gguf")
+    with pytest.raises(CheckpointError, match=r"one of 3 parts of a split GGUF, and m-00001-of-00003.gguf is not in"):
+        convert(parts[2], tmp_path / "hf")
+    with pytest.raises(CheckpointError, match=r"split.count says 3 parts, and 1 is here; .* named NAME-00001-of-00003"):
+        convert(renamed, tmp_path / "hf")
+
+
+def test_a_big_endian_gguf_is_named_so(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"a big-endian GGUF, .*gguf-convert-endian m.gguf little"):
+        convert(tmp_path / "m.gguf", tmp_path / "hf")
 
 
 LLAMA_3_2 = {
@@ -164,7 +282,16 @@ def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None
         ({"eos"}, {}, "field 'tokenizer.ggml.eos_token_id' is missing"),
         ({"head_count"}, {}, "field 'llama.attention.head_count' is missing"),
         ({"token_embd.weight"}, {}, "tensor 'token_embd.weight' is missing"),
-        (set(), {"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn' is not supported"),
+        (set(), {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "scaling 'longrope' is not"),
+        (set(), {"general.type": "adapter"}, "general.type 'adapter' is no language model"),
+        (set(), {"llama.attention.scale": 0.5}, "field 'llama.attention.scale' is 0.5, which is not supported"),
+        (set(), {"llama.attention.causal": False}, "field 'llama.attention.causal' is False"),
+        (set(), {"llama.attention.sliding_window": 64.0}, "field 'llama.attention.sliding_window' is 64.0"),
+        (set(), {"llama.expert_count": 8.0}, "field 'llama.expert_count' is 8.0"),
+        (set(), {"llama.logit_scale": 8.0}, "field 'llama.logit_scale' is 8.0"),
+        (set(), {"llama.rope.dimension_count": 8.0}, "field 'llama.rope.dimension_count' is 8.0"),
+        (set(), {"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier' is 0.1"),
+        (set(), {"llama.final_logit_softcapping": 30.0}, "field 'llama.final_logit_softcapping' is 30.0"),
         ({"pre"}, {"tokenizer.ggml.pre": "falcon"}, "tokenizer.ggml.pre 'falcon' is not supported"),
         ({"tokenizer"}, {"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model 'llama' is not supported"),
     ],

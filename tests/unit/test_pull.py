@@ -252,6 +252,15 @@ def _cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def _only_index(folder: Path, content: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+
+
+def _whole_numbers(folder: Path) -> None:
+    save_file({"model.norm.weight": np.ones(4, np.int32)}, folder / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -263,13 +272,10 @@ def _cut(folder: Path) -> None:
         (lambda f: (f / "model.safetensors").write_bytes(b""), "cut short"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x05" + bytes(7) + b"hello"), "not a safetensors"),
         (_cut, "cut short"),
-        (lambda f: (f / "model.safetensors.index.json").write_text("[]"), "must be a JSON object"),
-        (
-            lambda f: (f / "model.safetensors.index.json").write_text(
-                json.dumps({"weight_map": {"a": "b.safetensors"}})
-            ),
-            "b.safetensors",
-        ),
+        (lambda f: _only_index(f, "[]"), "must be a JSON object"),
+        (lambda f: _only_index(f, '{"weight_map": {"a": [1]}}'), "not a safetensors index"),
+        (lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors: no such file; the index"),
+        (_whole_numbers, "tensor 'model.norm.weight' has the type I32, .* where the weights are quantized"),
     ],
 )
 def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path: Path) -> None:

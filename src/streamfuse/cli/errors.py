@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from streamfuse.durable import os_error, reason
+from streamfuse.model.fields import CheckpointWarning
+
+from .console import say
 
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
@@ -23,6 +27,7 @@ class OneLineErrors(TyperGroup):
         if not kwargs.get("standalone_mode", True):
             return super().main(*args, **kwargs)
         _settle_streams()
+        _settle_warnings()
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()
@@ -86,6 +91,19 @@ def _settle_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+
+
+def _settle_warnings() -> None:
+    """What is to say of a checkpoint is a line like others, without a line of our code below it."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, CheckpointWarning):
+            say(f"warning: {_one_line(str(message))}", "yellow")
+        else:
+            usual(message, category, *place, **more)
+
+    warnings.showwarning = show
 
 
 def _one_line(text: str) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from streamfuse.bundle.reader import DRAFT_FILE
 from streamfuse.kernels.layout import cache_bytes
-from streamfuse.model.checkpoint import load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
@@ -80,7 +80,7 @@ def preview(plan: ExportPlan) -> Preview:
     """
     if plan.output_dir.exists() and not plan.overwrite:
         raise PlanError(f"--output-dir {plan.output_dir} exists already; choose another folder or add --overwrite")
-    config = ModelConfig.load(plan.model)
+    config = load_config(plan.model)
     if not (plan.model / "tokenizer.json").is_file():
         raise CheckpointError(f"{plan.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
     load_tokenizer(plan.model / "tokenizer.json")

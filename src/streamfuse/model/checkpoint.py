@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,14 +15,37 @@ from torch import Tensor
 
 from streamfuse.durable import replace_file
 
-from .config import CheckpointError, ModelConfig, StreamConfig, read_object
+from .config import ModelConfig, StreamConfig
+from .fields import CheckpointError, CheckpointWarning, read_object
+from .shards import check_types, misfit, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
 
 _PREFIX = "model."
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _FORMAT = "streamfuse-adapter-1"
 _NGRAMS = "ngrams."  # names of the n-gram table's arrays in an adapter file
 _BASE_FACTS = ("architecture", "vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads")
+
+
+def load_config(folder: Path) -> ModelConfig:
+    """The configuration of a checkpoint folder as `load_base` will use it: of its weights, at most the embedding and
+    the head are read.
+
+    Raises:
+        CheckpointError: as ModelConfig.load; or the weights that are there do not fit it.
+    """
+    config, files = ModelConfig.load(folder), shards(folder)
+    if not any(path.is_file() for path in files):  # enough to plan an export
+        return config
+    headers = {_own_name(name): facts for path in files for name, facts in read_header(path).items()}
+    headers = {name: facts for name, facts in headers.items() if not _follows_from_config(name)}
+    check_types(headers)
+    if config.tie_word_embeddings and {_EMBEDDING, _HEAD} <= headers.keys():
+        embedding, head = (_read(headers[name].path, name) for name in (_EMBEDDING, _HEAD))
+        config = _with_own_head(config, embedding, head, folder)
+    _check_shapes(config, {name: facts.shape for name, facts in headers.items()}, folder)
+    return config
 
 
 def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
@@ -36,24 +61,54 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             raise CheckpointError(f"{path}: no such file")
         try:
             shard = load_file(path)
-        except SafetensorError as error:
+        except (SafetensorError, KeyError) as error:  # the last for a type that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-        # Old checkpoints carry the rotary frequencies, which follow from config.json.
+        check_types(read_header(path))
         _check_finite(shard, path)
-        state |= {key.removeprefix(_PREFIX): value.to(dtype) for key, value in shard.items() if "rotary_emb" not in key}
+        state |= {_own_name(key): value.to(dtype) for key, value in shard.items() if not _follows_from_config(key)}
     return _fill(config, state, folder)
 
 
-def shards(folder: Path) -> list[Path]:
-    """The files of a checkpoint's weights, whether they are there or not. CheckpointError for a damaged index."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return [folder / "model.safetensors"]
-    try:
-        names = sorted(set(read_object(index)["weight_map"].values()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not a safetensors index ({error!r})") from None
-    return [folder / Path(name).name for name in names]
+def _own_name(name: str) -> str:
+    return name.removeprefix(_PREFIX)
+
+
+def _follows_from_config(name: str) -> bool:
+    """Old checkpoints carry the rotary frequencies."""
+    return "rotary_emb" in name
+
+
+def _read(path: Path, own_name: str) -> Tensor:
+    with safe_open(path, framework="pt") as file:
+        named = {_own_name(name): name for name in file.keys()}  # noqa: SIM118 (not a dict)
+        tensor: Tensor = file.get_tensor(named[own_name])
+    return tensor
+
+
+def _with_own_head(config: ModelConfig, embedding: Tensor, head: Tensor, folder: Path) -> ModelConfig:
+    """A configuration that ties two tensors which the files have apart; as in transformers, the files win."""
+    if embedding.shape == head.shape and torch.equal(embedding.float(), head.float()):
+        return config
+    warnings.warn(
+        f"{folder / 'config.json'}: tie_word_embeddings is true, but the weights have another lm_head.weight than the "
+        "embedding, so the two are not tied, as in transformers; say false to silence this",
+        CheckpointWarning,
+        stacklevel=3,
+    )
+    return replace(config, tie_word_embeddings=False)
+
+
+def _check_shapes(config: ModelConfig, found: dict[str, tuple[int, ...]], folder: Path) -> None:
+    """CheckpointError where tensors of these shapes are not the model's; of a tied pair one is enough."""
+    with torch.device("meta"):
+        wanted = {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        there = [name for name in (_EMBEDDING, _HEAD) if name in found]
+        found = {**found, **{name: found[there[0]] for name in (_EMBEDDING, _HEAD) if there and name not in found}}
+        if not there:
+            del wanted[_HEAD]  # say that the embedding is missing, once
+    if (said := misfit(wanted, found)) is not None:
+        raise CheckpointError(f"{folder}: tensors do not fit config.json ({said})")
 
 
 def own_template(folder: Path) -> str | None:
@@ -75,15 +130,17 @@ def own_template(folder: Path) -> str | None:
 
 
 def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transformer:
-    if config.tie_word_embeddings and "embed_tokens.weight" in state:
-        state["lm_head.weight"] = state["embed_tokens.weight"]
+    if config.tie_word_embeddings:
+        if _EMBEDDING in state and _HEAD in state:
+            config = _with_own_head(config, state[_EMBEDDING], state[_HEAD], folder)
+        else:
+            for name, other in ((_EMBEDDING, _HEAD), (_HEAD, _EMBEDDING)):
+                if name not in state and other in state:
+                    state[name] = state[other]
+    _check_shapes(config, {name: tuple(value.shape) for name, value in state.items()}, folder)
     with torch.device("meta"):
         model = Transformer(config)
-    try:
-        model.load_state_dict(state, strict=True, assign=True)
-    except RuntimeError as error:
-        detail = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{folder}: tensors do not fit config.json ({detail})") from None
+    model.load_state_dict(state, strict=True, assign=True)
     if config.tie_word_embeddings:  # assign=True made two parameters of one tensor
         model.lm_head.weight = model.embed_tokens.weight
     return model.requires_grad_(False).eval()
@@ -205,8 +262,13 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
 def _check_finite(state: dict[str, Tensor], path: Path) -> None:
     """One NaN among the weights makes every answer NaN, and no comparison would notice."""
     for name, value in state.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if value.is_floating_point() and not bool(torch.isfinite(value.to(_wide(value.dtype))).all()):
             raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers; get the file again")
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """PyTorch has no tests of numbers of eight bits."""
+    return torch.float32 if dtype.itemsize == 1 else dtype
 
 
 def _base_facts(config: ModelConfig) -> dict[str, int | str]:

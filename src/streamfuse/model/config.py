@@ -10,16 +10,14 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from torch import Tensor
+from .fields import CheckpointError as CheckpointError
+from .fields import Fields, refuse_constant
+from .fields import read_object as read_object
+from .rope import rope_of
+from .shards import TAKE_UNQUANTIZED
 
-Frequencies = TypeVar("Frequencies", "Tensor", "npt.NDArray[np.float64]")
-_MOST = 2**31 - 1  # of any size
-_ONLY = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0, "use_sliding_window": False}
 WIDENS = (
     "num_streams",
     "num_msa_layers",
@@ -37,16 +35,35 @@ _SIZES = (  # of streams; all 0 where there are none
     "base_rank",
     "base_layers",
 )
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-_SCALING_FIELDS = {  # RoPE scaling and what its formula needs
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+# Architectures and the model_type that goes with each.
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+# Fields of this and of related families that change what a model computes, with the values that do not.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1.0,),
+    "attention_multiplier": (),
+    "residual_multiplier": (1.0,),
+    "embedding_multiplier": (1.0,),
+    "logits_scaling": (1.0,),
+    "logit_scale": (1.0,),
+    "scale_emb": (1.0,),
+    "scale_depth": (),
+    "dim_model_base": (),
+    "query_pre_attn_scalar": (),
+    "attn_logit_softcapping": (0,),
+    "final_logit_softcapping": (0,),
+    "clip_qkv": (0,),
+    "no_rope_layers": ([],),
+    "num_experts": (0, 1),
+    "num_local_experts": (0, 1),
+    "n_routed_experts": (0,),
+    "is_causal": (True,),
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+    "per_layer_config": ({},),
+    "transformers_weights": ("model.safetensors",),
 }
-
-
-class CheckpointError(ValueError):
-    """A checkpoint or adapter cannot be used; the message names the file and the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +96,24 @@ class ModelConfig:
             CheckpointError: a field is missing, or the architecture or a feature of it (sliding window, unknown RoPE
                 scaling, another activation) is not supported.
         """
-        numbers = _Fields(config, source)
-        named = config.get("architectures") or ["?"]
+        numbers = Fields(config, source)
+        by_type = {kind: [name] for name, kind in ARCHITECTURES.items()}
+        named = config.get("architectures") or by_type.get(str(config.get("model_type")), ["?"])
         architecture = named[0] if isinstance(named, list) else named
-        if architecture not in ARCHITECTURES:
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
-        for name, only in _ONLY.items():
-            if config.get(name, only) != only:
-                raise CheckpointError(f"{source}: {name} {config[name]!r} is not supported (only {only!r} is)")
-        # transformers 5 nests the rotary settings, earlier versions keep them flat.
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if not isinstance(rope, dict):
-            raise CheckpointError(f"{source}: rope_scaling must be an object, not {rope!r:.40}")
-        rope = dict(rope)
-        theta = _Fields({"rope_theta": rope.pop("rope_theta", None) or config.get("rope_theta")}, source)
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if not isinstance(kind, str) or kind not in _SCALING_FIELDS:
-            raise CheckpointError(f"{source}: rope scaling {kind!r} is not supported ({', '.join(_SCALING_FIELDS)})")
-        if scaling_lacks := [name for name in _SCALING_FIELDS[kind] if name not in rope]:
-            raise CheckpointError(f"{source}: rope scaling {kind!r} lacks the field {scaling_lacks[0]!r}")
-        scaling = _Fields(rope, f"{source}: rope_scaling")
-        for name in _SCALING_FIELDS[kind]:
-            scaling.number(name)
+        _check_kind(config, architecture, source)
         heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
-        kv_heads = numbers.size("num_key_value_heads", heads)
-        head_dim = numbers.size("head_dim", hidden // heads)
+        # Defaults of the families' own configuration classes, where the file has no such field.
+        llama, qwen3 = architecture == "LlamaForCausalLM", architecture == "Qwen3ForCausalLM"
+        kv_heads = numbers.size("num_key_value_heads", heads if llama or "num_key_value_heads" in config else 32)
+        head_dim = numbers.size("head_dim", 128 if qwen3 else hidden // heads)
+        longest = numbers.size("max_position_embeddings", 2048 if llama else 32768)
         if heads % kv_heads:
             raise CheckpointError(f"{source}: num_key_value_heads {kv_heads} does not divide {heads} heads")
         if head_dim < 2 or head_dim % 2:
             raise CheckpointError(f"{source}: heads of {head_dim} numbers have no pairs to rotate; see head_dim")
+        rope_theta, rope_scaling = rope_of(config, longest, source)
         eos = config.get("eos_token_id")
         marks = [*(eos if isinstance(eos, list) else [eos]), config.get("bos_token_id")]
         for mark in marks:
@@ -123,13 +129,13 @@ class ModelConfig:
             num_kv_heads=kv_heads,
             head_dim=head_dim,
             rms_norm_eps=numbers.number("rms_norm_eps", 1e-6),
-            rope_theta=theta.number("rope_theta", 10000.0),
-            rope_scaling=rope if kind != "default" else None,
-            max_position_embeddings=numbers.size("max_position_embeddings", 2048),
+            rope_theta=rope_theta,
+            rope_scaling=rope_scaling,
+            max_position_embeddings=longest,
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             # Qwen2 has biases on q, k and v whatever its config says (transformers, modeling_qwen2.py).
             attention_bias=architecture == "Qwen2ForCausalLM" or bool(config.get("attention_bias")),
-            qk_norm=architecture == "Qwen3ForCausalLM",
+            qk_norm=qwen3,
             bos_token_id=config.get("bos_token_id"),
             eos_token_ids=tuple(mark for mark in marks[:-1] if mark is not None),
         )
@@ -154,61 +160,39 @@ class ModelConfig:
         return replace(found, bos_token_id=named.get("bos_token", found.bos_token_id), eos_token_ids=ends)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Numbers of a configuration. CheckpointError names file and field."""
-
-    values: dict[str, Any]
-    source: str
-
-    def size(self, name: str, default: int | None = None) -> int:
-        value = self._value(name, default)
-        if not (isinstance(value, (int, float)) and 1 <= value <= _MOST and value == int(value)):
-            raise CheckpointError(f"{self.source}: {name} must be an integer from 1 to {_MOST}, not {value!r:.40}")
-        return int(value)
-
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self._value(name, default)
-        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
-            raise CheckpointError(f"{self.source}: {name} must be a number above 0, not {value!r:.40}")
-        return float(value)
-
-    def _value(self, name: str, default: float | None) -> Any:
-        value = default if self.values.get(name) is None else self.values[name]
-        if value is None:
-            raise CheckpointError(f"{self.source}: field {name!r} is missing")
-        return value
+def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
+    """Refuse what would be computed otherwise than the file asks for; a field that is null says nothing."""
+    quantized = config.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+        raise CheckpointError(
+            f"{source}: quantization_config: the weights are quantized ({method or 'no quant_method'}), which is not "
+            f"supported; {TAKE_UNQUANTIZED}, and choose the bundle's own form with `streamfuse export --quantize`"
+        )
+    kind = config.get("model_type")
+    if kind is not None and kind != ARCHITECTURES[architecture]:
+        raise CheckpointError(
+            f"{source}: model_type {kind!r:.40} does not go with the architecture {architecture}, "
+            f"whose model_type is {ARCHITECTURES[architecture]!r}"
+        )
+    for name, neutral in _NEUTRAL.items():
+        if (value := config.get(name)) is not None and value not in neutral:
+            only = f" (only {neutral[0]!r} is)" if neutral else ""
+            raise CheckpointError(f"{source}: {name} {value!r:.40} is not supported{only}")
+    if (field := _sliding(config, architecture)) is not None:
+        raise CheckpointError(f"{source}: {field} {config[field]!r:.80} is not supported (only full attention is)")
 
 
-def scaled_frequencies(inverse: Frequencies, scaling: dict[str, Any]) -> Frequencies:
-    """Frequencies of rotary embedding, radians per position, after RoPE scaling; as in transformers,
-    modeling_rope_utils.py."""
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "linear":
-        return inverse / scaling["factor"]
-    if kind == "llama3":  # long wavelengths are divided by the factor, short ones kept, a ramp between
-        wavelength = 2 * math.pi / inverse
-        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        ramp = ((scaling["original_max_position_embeddings"] / wavelength - low) / (high - low)).clip(0, 1)
-        return inverse * (ramp + (1 - ramp) / scaling["factor"])
-    return inverse
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object; empty where there is no file. CheckpointError for anything else."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: must be a JSON object, with names and values, not {type(found).__name__}")
-    return found
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
+def _sliding(config: dict[str, Any], architecture: str) -> str | None:
+    """The field that gives a layer a sliding window; None where every layer sees the whole text."""
+    layer_types = config.get("layer_types")
+    if layer_types is not None:
+        return None if layer_types == ["full_attention"] * len(layer_types) else "layer_types"
+    if architecture == "LlamaForCausalLM" or not config.get("use_sliding_window"):  # Llama's class has no windows
+        return None
+    layers, first = config.get("num_hidden_layers"), config.get("max_window_layers", 28)
+    whole = isinstance(layers, int) and isinstance(first, int) and first >= layers
+    return None if whole or config.get("sliding_window", 4096) is None else "use_sliding_window"
 
 
 def token_word(said: Any) -> str | None:
@@ -337,7 +321,7 @@ class StreamConfig:
 
         Adapters of earlier versions say how much of the path their parent term knows: its last token, or more.
         """
-        settings = dict(json.loads(text, parse_constant=_refuse_constant))
+        settings = dict(json.loads(text, parse_constant=refuse_constant))
         if (path := settings.pop("parent_path", "parent")) != "parent":
             raise ValueError(f"a parent term over the path, parent_path {path!r}, is no longer supported")
         return cls(**settings)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .config import CheckpointError, scaled_frequencies
+from .fields import CheckpointError
+from .gguf_settings import Metadata, check_whole, config_of, decimal, gguf_files
+from .rope import rope_of, scaled_frequencies
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -54,21 +55,6 @@ ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: what each frequenc
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
-class _Fields:
-    """The metadata of a GGUF; a missing field is an error that names it."""
-
-    def __init__(self, values: dict[str, Any], path: Path) -> None:
-        self.values, self.path = values, path
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.values:
-            raise CheckpointError(f"{self.path}: field {name!r} is missing")
-        return self.values[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.values.get(name, default)
-
-
 def convert(gguf_path: Path, out_dir: Path) -> None:
     """Write `config.json, model.safetensors (float32), tokenizer.json, tokenizer_config.json, generation_config.json,
     source.json` to `out_dir` (created).
@@ -76,18 +62,17 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     Raises:
         CheckpointError: the file is not a GGUF, or holds an architecture, tokenizer or tensor that is not supported.
     """
-    import gguf
     from safetensors.numpy import save_file
 
-    try:
-        reader = gguf.GGUFReader(gguf_path)
-    except (ValueError, OSError, IndexError, KeyError) as error:
-        raise CheckpointError(f"{gguf_path}: not a readable GGUF file ({error})") from None
-    values = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    fields = _Fields(values, gguf_path)
-    config = _config(fields)
+    files = gguf_files(gguf_path)
+    readers = [_reader(path) for path in files]
+    values = {name: field.contents() for name, field in readers[0].fields.items() if not name.startswith("GGUF.")}
+    fields = Metadata(values, gguf_path)
+    check_whole(fields, len(files))
+    config = config_of(fields)
     tokenizer = _tokenizer(fields)
-    tensors = _weights(reader, config, gguf_path)
+    tensors = _weights([tensor for reader in readers for tensor in reader.tensors], config, gguf_path)
+    config["attention_bias"] = _complete_biases(tensors, config)
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     config["vocab_size"] = int(tensors["model.embed_tokens.weight"].shape[0])
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -96,22 +81,43 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     _write(out_dir / "config.json", config)
     _write(out_dir / "generation_config.json", {name: config[name] for name in ("eos_token_id", "bos_token_id")})
     _write(out_dir / "tokenizer_config.json", _tokenizer_config(fields, config))
-    _write(out_dir / "source.json", _source(fields, gguf_path, out_dir))
+    _write(out_dir / "source.json", _source(fields, files, out_dir))
 
 
-def _source(fields: _Fields, gguf_path: Path, out_dir: Path) -> dict[str, Any]:
+def _reader(path: Path) -> Any:
+    import gguf
+
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+        version = int.from_bytes(start[4:], "little")
+        if start[:4] == b"GGUF" and version and not version & 0xFFFF:  # a small number from the other end
+            raise CheckpointError(
+                f"{path}: a big-endian GGUF, which is not supported; `gguf-convert-endian {path.name} little` "
+                "(of the Python package gguf) turns it round"
+            )
+        return gguf.GGUFReader(path)
+    except (ValueError, OSError, IndexError, KeyError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: not a readable GGUF file ({error})") from None
+
+
+def _source(fields: Metadata, files: list[Path], out_dir: Path) -> dict[str, Any]:
+    """Of a split GGUF the first part is named; the hash is of all parts, one after another."""
+    gguf_path = files[0]
     return {
         "kind": "gguf",
         "file": gguf_path.name,
         "path": os.path.relpath(gguf_path, out_dir),
-        "sha256": _sha256(gguf_path),
+        "sha256": _sha256(files),
         "name": fields.get("general.name", gguf_path.stem),
         "license": fields.get("general.license"),
         "file_type": fields.get("general.file_type"),
     }
 
 
-def _tokenizer_config(fields: _Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _tokenizer_config(fields: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     tokens, bos = fields["tokenizer.ggml.tokens"], config["bos_token_id"]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -123,14 +129,14 @@ def _tokenizer_config(fields: _Fields, config: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _weights(reader: Any, config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
+def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
     """All tensors in float32 under their Hugging Face names; factors of RoPE scaling go into `config`."""
     import gguf
 
     # llama.cpp permutes the rows of the llama architecture only; the others use the half-split rotary form as it is.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     tensors = {}
-    for tensor in reader.tensors:
+    for tensor in found:
         if tensor.name == ROPE_FACTORS:
             config["rope_scaling"] = _scaling_of(np.array(tensor.data, np.float64), config, path)
             continue
@@ -139,7 +145,9 @@ def _weights(reader: Any, config: dict[str, Any], path: Path) -> dict[str, Float
             weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         except NotImplementedError:
             raise CheckpointError(f"{path}: tensor {tensor.name!r} has the type {tensor.tensor_type.name}") from None
-        part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
+        part, kind = tensor.name.split(".")[2:] if tensor.name.startswith("blk.") else ("", "")
+        if part.startswith("ffn_") and kind == "bias":
+            raise CheckpointError(f"{path}: tensor {tensor.name!r} is a bias of the MLP, which is not supported")
         if config["model_type"] == "llama" and part in permuted:
             weight = _unpermute(weight, permuted[part])
         tensors[name] = np.ascontiguousarray(weight)
@@ -148,54 +156,37 @@ def _weights(reader: Any, config: dict[str, Any], path: Path) -> dict[str, Float
     return tensors
 
 
-def _config(fields: _Fields) -> dict[str, Any]:
-    architecture = fields["general.architecture"]
-    if architecture not in _ARCHITECTURES:
-        known = ", ".join(_ARCHITECTURES)
-        raise CheckpointError(f"{fields.path}: architecture {architecture!r} is not one of {known}")
+def _complete_biases(tensors: dict[str, FloatArray], config: dict[str, Any]) -> bool:
+    """Whether the attention has biases: all four of a layer, as in transformers; those that the file lacks are zero.
 
-    def get(key: str, default: Any = None) -> Any:
-        return fields.get(f"{architecture}.{key}", default)
-
-    heads, hidden = fields[f"{architecture}.attention.head_count"], fields[f"{architecture}.embedding_length"]
-    return {
-        "architectures": [_ARCHITECTURES[architecture]],
-        "model_type": architecture,
-        "hidden_size": hidden,
-        "intermediate_size": fields[f"{architecture}.feed_forward_length"],
-        "num_hidden_layers": fields[f"{architecture}.block_count"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": get("attention.head_count_kv", heads),
-        "head_dim": get("attention.key_length", hidden // heads),
-        "hidden_act": "silu",
-        # float32 in the file; the shortest decimal that gives it back is what the original config said.
-        "rms_norm_eps": float(f"{get('attention.layer_norm_rms_epsilon', 1e-6):.6g}"),
-        "rope_theta": float(f"{get('rope.freq_base', 10000.0):.6g}"),
-        "rope_scaling": _rope_scaling(get("rope.scaling.type", "none"), get("rope.scaling.factor"), fields.path),
-        "max_position_embeddings": get("context_length", 2048),
-        "attention_bias": architecture == "qwen2",
-        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
-    }
-
-
-def _rope_scaling(kind: str, factor: float | None, path: Path) -> dict[str, Any] | None:
-    if kind == "none":
-        return None
-    if kind == "linear" and factor:
-        return {"rope_type": "linear", "factor": float(f"{factor:.6g}")}
-    raise CheckpointError(f"{path}: rope scaling {kind!r} is not supported (linear is)")
+    Qwen2 has three of them whatever its configuration says.
+    """
+    projections = ("q_proj", "k_proj", "v_proj", "o_proj")
+    if config["model_type"] == "qwen2":
+        return True
+    if not any(name.endswith("_proj.bias") for name in tensors):
+        return False
+    for layer in range(config["num_hidden_layers"]):
+        for name in (f"model.layers.{layer}.self_attn.{projection}" for projection in projections):
+            if f"{name}.weight" in tensors and f"{name}.bias" not in tensors:
+                tensors[f"{name}.bias"] = np.zeros(len(tensors[f"{name}.weight"]), np.float32)
+    return True
 
 
 def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: Path) -> dict[str, Any] | None:
     """The RoPE scaling that gives these factors [head_dim / 2] on top of what the metadata say."""
     said: dict[str, Any] | None = config["rope_scaling"]
+    theta, longest = config["rope_theta"], config["max_position_embeddings"]
     half = config["head_dim"] // 2
-    inverse = config["rope_theta"] ** (-np.arange(half, dtype=np.float64) / half)
+    inverse = theta ** (-np.arange(half, dtype=np.float64) / half)
     if factors.shape == (half,) and ((factors >= 1) & np.isfinite(factors)).all():
-        llama3 = {"rope_type": "llama3", "factor": float(f"{factors.max():.6g}"), **_LLAMA_3}
-        for scaling in (said, llama3):
-            expected = scaled_frequencies(inverse, said or {}) / scaled_frequencies(inverse, scaling or {})
+        llama3 = {"rope_type": "llama3", "factor": decimal(factors.max()), **_LLAMA_3}
+        before, *wanted = (
+            scaled_frequencies(inverse, theta, rope_of({"rope_scaling": scaling}, longest, str(path))[1])
+            for scaling in (said, said, llama3)
+        )
+        for scaling, after in zip((said, llama3), wanted, strict=True):
+            expected = before / after
             if np.allclose(factors, expected, rtol=1e-4, atol=0):
                 return scaling
     raise CheckpointError(
@@ -226,7 +217,7 @@ def permute(weight: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
     return weight.reshape(num_heads, 2, shape[0] // num_heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def _tokenizer(fields: _Fields) -> Tokenizer:
+def _tokenizer(fields: Metadata) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
@@ -248,7 +239,7 @@ def _tokenizer(fields: _Fields) -> Tokenizer:
     return tokenizer
 
 
-def _adds_bos(fields: _Fields) -> bool:
+def _adds_bos(fields: Metadata) -> bool:
     """Whether plain text begins with a token of its own; where the file says nothing, as llama.cpp has it (Llama 3)."""
     said = fields.get("tokenizer.ggml.add_bos_token", fields.get("tokenizer.ggml.pre") == "llama-bpe")
     return bool(said) and fields.get("tokenizer.ggml.bos_token_id") is not None
@@ -284,9 +275,10 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _sha256(path: Path) -> str:
+def _sha256(files: list[Path]) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()

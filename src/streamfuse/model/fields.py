@@ -1,0 +1,62 @@
+"""Fields of a configuration file, and what is said where one of them cannot be used."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MOST = 2**31 - 1  # of any size
+
+
+class CheckpointError(ValueError):
+    """A checkpoint or adapter cannot be used; the message names the file and the field."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is used otherwise than one of its files says; the message names the file and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Numbers of a configuration. CheckpointError names file and field."""
+
+    values: dict[str, Any]
+    source: str
+
+    def size(self, name: str, default: int | None = None) -> int:
+        value = self._value(name, default)
+        if not (isinstance(value, (int, float)) and 1 <= value <= _MOST and value == int(value)):
+            raise CheckpointError(f"{self.source}: {name} must be an integer from 1 to {_MOST}, not {value!r:.40}")
+        return int(value)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._value(name, default)
+        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise CheckpointError(f"{self.source}: {name} must be a number above 0, not {value!r:.40}")
+        return float(value)
+
+    def _value(self, name: str, default: float | None) -> Any:
+        value = default if self.values.get(name) is None else self.values[name]
+        if value is None:
+            raise CheckpointError(f"{self.source}: field {name!r} is missing")
+        return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; empty where there is no file. CheckpointError for anything else."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: must be a JSON object, with names and values, not {type(found).__name__}")
+    return found
+
+
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,173 @@
+"""What the metadata of a GGUF say about its model, as a Hugging Face `config.json`; and which files a split one has.
+
+A field of the architecture is read, or changes nothing, or is refused by its name: none is passed over. What is left
+out has llama.cpp's default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .fields import CheckpointError
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+# Fields below the architecture's name that are read, or that change no number of these families.
+_READ = {
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.layer_norm_rms_epsilon",
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "rope.freq_base",
+    "rope.scale_linear", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.type",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+}  # fmt: skip
+_SAYS_NOTHING = {
+    "attention.layer_norm_epsilon", "expert_used_count", "pooling_type", "rope.scaling.finetuned",
+    "tensor_data_layout", "use_parallel_residual", "vocab_size",
+}  # fmt: skip
+
+
+class Metadata:
+    """The metadata of a GGUF; a missing field is an error that names it."""
+
+    def __init__(self, values: dict[str, Any], path: Path) -> None:
+        self.values, self.path = values, path
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.values:
+            raise CheckpointError(f"{self.path}: field {name!r} is missing")
+        return self.values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+
+def gguf_files(path: Path) -> list[Path]:
+    """The files of a GGUF, first part first: all parts of a split one (NAME-00001-of-00004.gguf), else the file alone.
+
+    Raises:
+        CheckpointError: a part is not there.
+    """
+    found = _SPLIT.fullmatch(path.name)
+    if found is None:
+        return [path]
+    count = int(found[3])
+    parts = [path.with_name(f"{found[1]}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise CheckpointError(
+            f"{path}: one of {count} parts of a split GGUF, and {', '.join(missing[:3])} is not in its folder; "
+            "put all parts there"
+        )
+    return parts or [path]
+
+
+def check_whole(fields: Metadata, files: int) -> None:
+    """CheckpointError where a GGUF is no language model, or has more or fewer parts than its metadata count."""
+    path, count = fields.path, fields.get("split.count", 0) or 1
+    if count != files:
+        raise CheckpointError(
+            f"{path}: split.count says {count} parts, and {files} is here; the parts of a split GGUF are named "
+            f"NAME-00001-of-{count:05d}.gguf and lie in one folder (llama-gguf-split --merge makes one file of them)"
+        )
+    if (kind := fields.get("general.type", "model")) != "model":
+        raise CheckpointError(f"{path}: general.type {kind!r} is no language model; name the GGUF of the model itself")
+
+
+def config_of(fields: Metadata) -> dict[str, Any]:
+    """The `config.json`, but for what the tensors say (vocab_size, tie_word_embeddings, attention_bias).
+
+    Raises:
+        CheckpointError: a field is missing, or says what is not supported.
+    """
+    architecture = fields["general.architecture"]
+    if architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{fields.path}: architecture {architecture!r} is not one of {known}")
+
+    def get(key: str, default: Any = None) -> Any:
+        return _one(fields, f"{architecture}.{key}", default)
+
+    def need(key: str) -> Any:
+        return _one(fields, f"{architecture}.{key}", fields[f"{architecture}.{key}"])
+
+    heads, hidden = need("attention.head_count"), need("embedding_length")
+    head_dim = get("attention.key_length", hidden // max(heads, 1))
+    _check_others(fields, architecture, head_dim)
+    return {
+        "architectures": [ARCHITECTURES[architecture]],
+        "model_type": architecture,
+        "hidden_size": hidden,
+        "intermediate_size": need("feed_forward_length"),
+        "num_hidden_layers": need("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": get("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": decimal(get("attention.layer_norm_rms_epsilon", 1e-6)),
+        "rope_theta": decimal(get("rope.freq_base", 10000.0)),
+        "rope_scaling": _rope_scaling(fields, architecture),
+        "max_position_embeddings": get("context_length", 2048),
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
+    }
+
+
+def decimal(value: float) -> float:
+    """float32 in the file; the shortest decimal that gives it back is what the original config said."""
+    return float(f"{value:.6g}")
+
+
+def _one(fields: Metadata, name: str, default: Any) -> Any:
+    """A number that is the same in all layers, where a file says it layer by layer."""
+    value = fields.get(name, default)
+    if not isinstance(value, list):
+        return value
+    if len(set(value)) != 1:
+        raise CheckpointError(f"{fields.path}: field {name!r} differs from layer to layer, which is not supported")
+    return value[0]
+
+
+def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
+    """Refuse each field of the architecture that would be passed over and changes the numbers."""
+    neutral: Mapping[str, tuple[Any, ...]] = {
+        "attention.causal": (True,),
+        "attention.scale": (0.0, head_dim**-0.5),
+        "attention.value_length": (head_dim,),
+        "embedding_scale": (0.0, 1.0),
+        "logit_scale": (0.0, 1.0),
+        "residual_scale": (0.0, 1.0),
+        "rope.dimension_count": (head_dim,),
+        "rope.scaling.attn_factor": (1.0,),
+        "rope.scaling.yarn_attn_factor": (1.0,),
+        "rope.scaling.yarn_ext_factor": (1.0, -1.0),
+    }
+    for name, value in fields.values.items():
+        owner, _, key = name.partition(".")
+        if owner != architecture or key in _READ or key in _SAYS_NOTHING:
+            continue
+        if key in neutral:
+            fine = any(abs(value - number) <= 1e-6 * abs(number) for number in neutral[key])
+        else:
+            fine = value in (0, "") or (isinstance(value, list) and not any(value))
+        if not fine:
+            raise CheckpointError(f"{fields.path}: field {name!r} is {value!r:.60}, which is not supported")
+
+
+def _rope_scaling(fields: Metadata, architecture: str) -> dict[str, Any] | None:
+    """A factor without a type scales linearly, and has an older name."""
+
+    def get(key: str, default: Any = None) -> Any:
+        return fields.get(f"{architecture}.rope.{key}", default)
+
+    kind, factor = get("scaling.type", "linear"), get("scaling.factor") or get("scale_linear") or 1.0
+    if kind == "none" or (kind in ("linear", "yarn") and factor == 1.0):
+        return None
+    if kind not in ("linear", "yarn"):
+        raise CheckpointError(f"{fields.path}: rope scaling {kind!r} is not supported (none, linear and yarn are)")
+    scaling = {"rope_type": kind, "factor": decimal(factor)}
+    if kind == "yarn":
+        names = {"original_max_position_embeddings": "original_context_length", "beta_fast": "yarn_beta_fast",
+                 "beta_slow": "yarn_beta_slow"}  # fmt: skip
+        scaling |= {name: get(f"scaling.{key}") for name, key in names.items() if get(f"scaling.{key}")}
+    return scaling

@@ -1,0 +1,96 @@
+"""The files of a checkpoint's weights, and what their headers say: names, types and shapes, without the numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .fields import CheckpointError, read_object
+
+_FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+_QUANTIZED = ("qweight", "qzeros", "g_idx", "weight_scale", "weight_scale_inv", "weight_packed", "SCB", "absmax")
+TAKE_UNQUANTIZED = "take the float16 or bfloat16 checkpoint that they were made from, or a GGUF of it"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """One tensor of a file; `dtype` as safetensors spells it."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def shards(folder: Path) -> list[Path]:
+    """The files of a checkpoint's weights, whether they are there or not: `model.safetensors`, else what the index
+    names, as in transformers.
+
+    Raises:
+        CheckpointError: the index is damaged.
+    """
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole]
+    try:
+        names = sorted(set(read_object(index)["weight_map"].values()))
+        return [folder / Path(name).name for name in names]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not a safetensors index ({error!r})") from None
+
+
+def read_header(path: Path) -> dict[str, TensorFacts]:
+    """The tensors of a safetensors file, by name.
+
+    Raises:
+        CheckpointError: it is no such file, or shorter or longer than its header says: a download that was cut.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if size < 8 or header_bytes > size - 8:
+                raise CheckpointError(f"{path}: not a safetensors file, or cut short")
+            header: dict[str, Any] = json.loads(file.read(header_bytes))
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        found = {name: TensorFacts(path, str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
+        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file; the index names it") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
+    if size != 8 + header_bytes + end:
+        raise CheckpointError(f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or cut short")
+    return found
+
+
+def check_types(tensors: Mapping[str, TensorFacts]) -> None:
+    """CheckpointError where a weight is no floating-point number: integers are weights that somebody quantized."""
+    for name, facts in tensors.items():
+        if name.endswith((".weight", ".bias")) and facts.dtype not in _FLOATS:
+            raise CheckpointError(
+                f"{facts.path}: tensor {name!r} has the type {facts.dtype}, which is no floating-point type that is "
+                f"supported ({', '.join(_FLOATS)}); where the weights are quantized, {TAKE_UNQUANTIZED}"
+            )
+
+
+def misfit(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Why tensors of these shapes are not those of a model, in a few words; None where they are."""
+    missing, unknown = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    said = [f"{what} {_listed(names)}" for what, names in (("missing:", missing), ("unexpected:", unknown)) if names]
+    if not said:
+        wrong = [name for name in wanted if tuple(found[name]) != tuple(wanted[name])]
+        said = [f"{name} is {list(found[name])}, not {list(wanted[name])}" for name in wrong[:1]]
+    if not said:
+        return None
+    quantized = any(name.rpartition(".")[2] in _QUANTIZED for name in unknown)
+    return "; ".join(said) + (f"; the weights are quantized: {TAKE_UNQUANTIZED}" if quantized else "")
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
