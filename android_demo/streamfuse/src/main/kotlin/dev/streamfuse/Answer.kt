@@ -1,9 +1,5 @@
 package dev.streamfuse
 
-import kotlinx.serialization.builtins.ListSerializer
-import kotlinx.serialization.builtins.serializer
-import kotlinx.serialization.json.Json
-
 /** An answer as it is written, token by token. [config] is complete but for the width. */
 internal class Answer(
     private val session: Session,
@@ -28,23 +24,18 @@ internal class Answer(
 
     /** The next step; null after the last. Computes for one token, at first also for the prompt. */
     fun next(): Piece? = sequence.locked {
-        if (state == State.ENDED) return@locked heldBack.also { heldBack = null }
-        sequence.use { handle, reply ->
-            if (state == State.NEW) start(handle, reply)
-            when (val code = Native.next(handle, reply.buffer)) {
-                Native.OK -> {
-                    delivered++
-                    reply.step { Native.longText(handle) }
-                }
-                Native.END -> {
-                    end()
-                    heldBack.also { heldBack = null }
-                }
-                else -> {
-                    val failure = runCatching { sequence.check(code) }.exceptionOrNull()!!
-                    end()
-                    throw failure
-                }
+        if (state == State.NEW && !sequence.isClaimed(this)) end() // a later request came before it began
+        if (state == State.ENDED) return@locked takeHeldBack()
+        sequence.use { native ->
+            try {
+                if (state == State.NEW) start(native)
+                native.next()?.also { delivered++ }
+            } catch (failure: Throwable) {
+                runCatching { end() }.onFailure(failure::addSuppressed)
+                throw failure
+            } ?: run {
+                end()
+                takeHeldBack()
             }
         }
     }
@@ -57,36 +48,33 @@ internal class Answer(
         val ran = state == State.RUNNING
         state = State.ENDED
         try {
-            if (ran) sequence.use { handle, reply -> closeTurn(handle, reply) }
+            if (ran) sequence.use(::closeTurn)
         } finally {
             sequence.release(this)
         }
     }
 
-    private fun start(handle: Long, reply: Reply) {
-        try {
-            reply.config = config
-            val stops = Json.encodeToString(ListSerializer(String.serializer()), config.stop!!).encodeToByteArray()
-            val stopIds = LongArray(config.stopTokenIds!!.size) { config.stopTokenIds[it].toLong() }
-            val raw = session is Completion
-            sequence.check(Native.start(handle, prompt.encodeToByteArray(), raw, stops, stopIds, reply.buffer))
-            state = State.RUNNING
-            session.readMessages(handle)
-            if (stopped) sequence.stop(this) // asked for before it began, which forgets what was asked
-        } catch (error: Throwable) {
-            end()
-            throw error
-        }
+    private fun start(native: NativeSession) {
+        sequence.begin(this)
+        native.start(prompt, session is Completion, config)
+        state = State.RUNNING
+        session.readMessages(native)
+        if (stopped) native.stop() // asked for before it began, which forgets what was asked
     }
 
-    private fun closeTurn(handle: Long, reply: Reply) {
-        Native.finish(handle) // where it fails the cache is shorter, and the next answer reads what is missing
-        statistics = Statistics.of(Native.statistics(handle).text())
-        session.statistics = statistics
-        val answered = delivered > 0 || statistics.finishReason != "stopped"
-        sequence.check(Native.endText(handle, answered, reply.buffer))
-        val text = reply.step { Native.longText(handle) }.text
+    private fun closeTurn(native: NativeSession) {
+        native.finish()
+        val read = runCatching { Statistics.of(native.statistics()) }
+        read.onSuccess {
+            statistics = it
+            session.statistics = it
+        }
+        // Without it the next question would be refused, so it comes also where there are no statistics.
+        val text = native.endText(answered = delivered > 0 || statistics.finishReason != "stopped")
         if (text.isNotEmpty()) heldBack = Piece(text, null)
-        session.readMessages(handle)
+        session.readMessages(native)
+        read.getOrThrow()
     }
+
+    private fun takeHeldBack(): Piece? = heldBack.also { heldBack = null }
 }

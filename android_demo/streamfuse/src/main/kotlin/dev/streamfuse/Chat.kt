@@ -8,17 +8,17 @@ public class Chat internal constructor(
     model: Model,
     sequence: Sequence,
     defaults: GenerationConfig,
-    private val system: String?,
+    private val first: ByteArray,
 ) : Session(model, sequence, defaults) {
     /** The turns so far; an answer that is being written comes when it ends. */
     @Volatile
     public var messages: List<Message> = emptyList()
         private set
 
-    internal override fun firstMessages() = jsonOf(system, emptyList())
+    internal override fun firstMessages() = first
 
-    internal override fun readMessages(handle: Long) {
-        messages = Json.decodeFromString(turns, Native.messages(handle).text())
+    internal override fun readMessages(native: NativeSession) {
+        messages = Json.decodeFromString(turns, native.messages())
     }
 
     internal companion object {
@@ -37,5 +37,5 @@ public class Completion internal constructor(model: Model, sequence: Sequence, d
     Session(model, sequence, defaults) {
     internal override fun firstMessages() = Chat.jsonOf(null, emptyList())
 
-    internal override fun readMessages(handle: Long): Unit = Unit
+    internal override fun readMessages(native: NativeSession): Unit = Unit
 }

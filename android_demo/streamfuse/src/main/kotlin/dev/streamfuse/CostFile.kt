@@ -7,13 +7,13 @@ import java.security.MessageDigest
  * Where the core keeps what passes cost: one file per bundle and device. [text] says what a pass's cost depends on;
  * engines.py has the same for Python.
  */
-internal class CostFile(cacheDir: File?, identity: String, threads: Int?) {
+internal class CostFile(cacheDir: File?, identity: String, stamp: String, threads: Int?) {
     val text: String = listOf(
         "${System.getProperty("os.name")} ${System.getProperty("os.arch")}",
         processor(),
         "${Runtime.getRuntime().availableProcessors()} cores",
         "threads ${threads ?: "default"}",
-        Native.engineStamp().text(),
+        stamp,
     ).joinToString(", ")
 
     /** Null where nothing is kept. Its folder is made; it may be read-only. */

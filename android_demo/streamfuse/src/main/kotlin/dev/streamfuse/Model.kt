@@ -1,29 +1,31 @@
 package dev.streamfuse
 
 import java.io.File
+import kotlinx.coroutines.NonCancellable
+import kotlinx.coroutines.withContext
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
+import org.jetbrains.annotations.Blocking
 
 /**
  * A bundle that is open: checked files, tokenizer, loaded graphs. Any thread may use it.
  *
- * Close it when it is no longer needed: its memory is not the garbage collector's.
+ * Close it when it is no longer needed: its memory is not the garbage collector's. One that is forgotten keeps it until
+ * the next model or session is opened; then the log names the place where it was opened.
  */
 public class Model internal constructor(
-    private val handle: Long,
+    native: NativeModel,
     private val folder: File,
     internal val options: Options,
     started: Long,
 ) : AutoCloseable {
-    private val lock = Any()
-    private val sessions = mutableSetOf<Session>() // guarded by the lock, like `closed`
-    private var closed = false
+    private val memory = ModelMemory(native)
 
     /** The manifest as JSON text, as it lies in the bundle. */
-    public val manifest: String = Native.manifest(handle).text()
+    public val manifest: String = native.manifest
     private val facts = reader.decodeFromString(Manifest.serializer(), manifest)
-    private val engine = reader.decodeFromString(Engine.serializer(), Native.description(handle).text())
-    private val costs = CostFile(options.cacheDir, Native.identity(handle).text(), options.threads)
+    private val engine = reader.decodeFromString(Engine.serializer(), native.description)
+    private val costs = CostFile(options.cacheDir, native.identity, native.stamp, options.threads)
 
     /** The name of the model, for example `HuggingFaceTB/SmolLM2-135M-Instruct`. */
     public val name: String get() = facts.model.name
@@ -52,27 +54,26 @@ public class Model internal constructor(
     public val threads: Int get() = engine.threads
 
     init {
-        val reply = Reply()
-        val code = Native.defaults(handle, reply.buffer)
-        if (code != Native.OK) throw failure(code, Native.modelError(handle).text())
-        defaults = reply.config.copy(stop = emptyList(), stopTokenIds = emptyList())
-        canChat = reply.canChat
+        val (config, chats) = native.defaults()
+        defaults = config.copy(stop = emptyList(), stopTokenIds = emptyList())
+        canChat = chats
     }
 
     /** Milliseconds that loading took. */
     public val loadMs: Double = (System.nanoTime() - started) / 1e6
+    private val watch = Leaks.watch(this, "the model $folder", memory::close)
 
     /**
      * A conversation with a cache of its own, so that only new words are read. Its memory is asked for here: call it
-     * off the main thread.
+     * off the main thread, or use [chatInBackground].
      *
      * @param system instructions that stay through [Session.reset].
-     * @param history earlier turns, for example of another bundle's chat.
+     * @param history earlier turns, for example of another bundle's chat; they stay through [Session.reset] too.
      * @param config defaults of its answers.
-     * @throws StreamFuseException where the bundle has no chat template, or memory is out.
-     * @throws IllegalStateException where this model is closed.
+     * @throws StreamFuseException where the bundle has no chat template, memory is out, or this model is closed.
      */
     @JvmOverloads
+    @Blocking
     public fun chat(
         system: String? = null,
         history: List<Message> = emptyList(),
@@ -82,49 +83,64 @@ public class Model internal constructor(
             val sentence = "$folder has no chat template; use completion() for plain text"
             throw StreamFuseException(ErrorCode.BAD_ARGUMENT, sentence)
         }
-        return open(Chat.jsonOf(system, history)) { Chat(this, it, config.over(defaults), system) }
+        val first = Chat.jsonOf(system, history)
+        return open("a chat", first) { Chat(this, it, config.over(defaults), first) }
     }
+
+    /** [chat] on [Options.dispatcher]. Where the caller is cancelled meanwhile, the chat is closed again. */
+    public suspend fun chatInBackground(
+        system: String? = null,
+        history: List<Message> = emptyList(),
+        config: GenerationConfig = GenerationConfig(),
+    ): Chat = openedOn(options.dispatcher) { chat(system, history, config) }
 
     /**
      * A sequence that continues plain text, without a chat template. Each prompt stands alone; what it shares with the
-     * text before it, from the beginning on, is not read again.
+     * text before it, from the beginning on, is not read again. Call it off the main thread, or use
+     * [completionInBackground].
      *
      * @param config defaults of its answers.
-     * @throws StreamFuseException where memory is out.
-     * @throws IllegalStateException where this model is closed.
+     * @throws StreamFuseException where memory is out, or this model is closed.
      */
     @JvmOverloads
+    @Blocking
     public fun completion(config: GenerationConfig = GenerationConfig()): Completion =
-        open(Chat.jsonOf(null, emptyList())) { Completion(this, it, config.over(defaults)) }
+        open("a completion", Chat.jsonOf(null, emptyList())) { Completion(this, it, config.over(defaults)) }
+
+    /** [completion] on [Options.dispatcher]. Where the caller is cancelled meanwhile, it is closed again. */
+    public suspend fun completionInBackground(config: GenerationConfig = GenerationConfig()): Completion =
+        openedOn(options.dispatcher) { completion(config) }
 
     /**
      * Gives the memory back, and closes its chats: an answer that runs is ended at its next token, for which this call
      * waits. Nothing happens the second time.
      */
+    @Blocking
     override fun close() {
-        val open = synchronized(lock) {
-            if (closed) return
-            closed = true
-            sessions.toList()
-        }
-        open.forEach { it.close() }
-        Native.closeModel(handle)
+        watch.end()
+        memory.close()
     }
 
-    internal fun forget(session: Session): Unit = synchronized(lock) { sessions -= session }
+    /** [close] on [Options.dispatcher], also where the caller is cancelled. */
+    public suspend fun closeInBackground(): Unit = withContext(NonCancellable + options.dispatcher) { close() }
 
-    private fun <S : Session> open(messages: ByteArray, make: (Sequence) -> S): S = synchronized(lock) {
-        check(!closed) { "this model is closed; load it again" }
-        val reply = Reply()
-        val code = Native.newSession(
-            handle, messages, costs.file?.bytes(), costs.text.encodeToByteArray(), loadMs, reply.buffer,
-        )
-        if (code != Native.OK) throw failure(code, Native.modelError(handle).text())
-        val opened = reply.handle
-        make(Sequence(opened, reply)).also {
-            it.readMessages(opened)
-            sessions += it
+    private fun <S : Session> open(kind: String, messages: ByteArray, make: (Sequence) -> S): S {
+        Leaks.sweep()
+        val sequence = memory.open { it.newSession(messages, costs, loadMs) }
+        try {
+            return make(sequence).also { session ->
+                sequence.use(session::readMessages)
+                val memory = memory // the watch must not hold the model
+                session.watch = Leaks.watch(session, "$kind of $folder") { memory.close(sequence) }
+            }
+        } catch (error: Throwable) {
+            memory.close(sequence)
+            throw error
         }
+    }
+
+    internal fun close(sequence: Sequence) {
+        memory.close(sequence)
     }
 
     // What this library reads of a manifest and of the engine's description, by their own names.

@@ -1,21 +1,16 @@
 package dev.streamfuse
 
+import java.io.File
 import java.nio.ByteBuffer
 
 /**
- * The functions of `src/main/cpp/streamfuse_jni.cpp`. Texts are UTF-8, paths too. Functions that return an Int give a
- * code of core/streamfuse.h; arrays are null where memory is out.
+ * The functions of `src/main/cpp/streamfuse_jni.cpp`, once [NativeLibrary] is loaded. Texts are UTF-8, paths too.
+ * Functions that return an Int give a code of core/streamfuse.h; arrays are null where memory is out.
  */
 internal object Native {
     const val OK = 0
     const val OUT_OF_MEMORY = 7
     const val END = 100
-
-    init {
-        // An app has the library in its package; a desktop JVM is told where it lies.
-        val file = System.getProperty("streamfuse.library.path")
-        if (file == null) System.loadLibrary("streamfuse_jni") else System.load(file)
-    }
 
     @JvmStatic external fun openModel(
         folder: ByteArray,
@@ -66,9 +61,40 @@ internal object Native {
     @JvmStatic external fun restore(session: Long, path: ByteArray, conversation: Boolean): Int
 }
 
+/** The file with the functions of [Native], loaded once for the process. */
+internal object NativeLibrary {
+    private val failure: UnsatisfiedLinkError? by lazy {
+        try {
+            // An app has the library in its package; a desktop JVM is told where it lies.
+            val file = System.getProperty("streamfuse.library.path")
+            if (file == null) System.loadLibrary("streamfuse_jni") else System.load(file)
+            null
+        } catch (error: UnsatisfiedLinkError) {
+            error
+        }
+    }
+
+    val isLoaded: Boolean get() = failure == null
+
+    /** @throws StreamFuseException ([ErrorCode.UNSUPPORTED]), as often as it is called, where it cannot be loaded. */
+    fun require() {
+        val cause = failure ?: return
+        val processor = System.getProperty("os.arch")
+        val sentence = "libstreamfuse_jni cannot be loaded on this device ($processor): ${cause.message}; it is built for " +
+            "arm64-v8a and x86_64, and StreamFuse.isSupported tells beforehand"
+        throw StreamFuseException(ErrorCode.UNSUPPORTED, sentence).apply { initCause(cause) }
+    }
+}
+
 /** What the native half wrote as UTF-8; null means that memory is out. */
 internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure(Native.OUT_OF_MEMORY, "")
 
 /** The exception of a code and its sentence. */
 internal fun failure(code: Int, sentence: String): StreamFuseException =
     StreamFuseException(ErrorCode.of(code), sentence.ifEmpty { "memory is out" })
+
+/** A path for the native half, which reads it up to a zero byte. */
+internal fun File.bytes(): ByteArray {
+    require('\u0000' !in path) { "a path cannot hold a zero character" }
+    return path.encodeToByteArray()
+}

@@ -5,6 +5,7 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 private const val STEP_BYTES = 24
+private const val MOST = Int.MAX_VALUE.toLong()
 
 /**
  * The memory through which one handle speaks with its native half: options go in, handles and steps come out. The
@@ -36,12 +37,16 @@ internal class Reply {
     /** Whether the bundle that gave the [config] has a chat template. */
     val canChat: Boolean get() = buffer.getInt(68) != 0
 
-    /** The numbers of a configuration; one that is put must be complete but for the width. */
+    /**
+     * The numbers of a configuration; one that is put must be complete but for the width. A bundle's counts may be
+     * larger than an Int: there are fewer tokens than that, in a vocabulary as in a context, so the largest means the
+     * same.
+     */
     var config: GenerationConfig
         get() = GenerationConfig(
-            maxNewTokens = buffer.getLong(0).toInt(),
+            maxNewTokens = buffer.getLong(0).coerceAtMost(MOST).toInt(),
             temperature = buffer.getDouble(8),
-            topK = buffer.getLong(16).toInt(),
+            topK = buffer.getLong(16).coerceAtMost(MOST).toInt(),
             topP = buffer.getDouble(24),
             minP = buffer.getDouble(32),
             repetitionPenalty = buffer.getDouble(40),

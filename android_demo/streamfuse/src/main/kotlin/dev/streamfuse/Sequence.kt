@@ -8,68 +8,79 @@ import kotlin.concurrent.withLock
  *
  * [use] may wait for the token that another thread computes (or for its prompt); claiming and stopping never do.
  */
-internal class Sequence(private var handle: Long, private val reply: Reply) {
+internal class Sequence(native: NativeSession) {
     private val lock = ReentrantLock(true) // fair, because whoever writes an answer takes it anew for each token
-    private val gate = Any() // around what follows and the handle's end, held for moments only
-    private var current: Answer? = null
+    private val gate = Any() // around what follows, held for moments only; to change it takes the lock too, but to claim
+    private var native: NativeSession? = native
+    private var running: Answer? = null // what the native half writes
+    private var claimed: Answer? = null // the last that was asked for; what runs beside it is ending
     private var closing = false
 
-    /** Makes [answer] the one that is being written. */
+    /** Makes [answer] the one to be written next. What is being written ends at its next token. */
     fun claim(answer: Answer): Unit = synchronized(gate) {
-        check(!closing) { CLOSED }
-        check(current == null) { "this session is writing an answer; stop that one or wait for its end" }
-        current = answer
+        if (closing) throw closed()
+        stop()
+        claimed = answer
     }
 
-    /** [answer] has ended. */
-    fun release(answer: Answer): Unit = synchronized(gate) { if (current === answer) current = null }
+    /** Whether [answer] may begin: none was asked for after it. */
+    fun isClaimed(answer: Answer): Boolean = synchronized(gate) { claimed === answer }
+
+    /** [answer] begins, once what ran has been ended; under the lock. */
+    fun begin(answer: Answer) {
+        running?.end()
+        synchronized(gate) { running = answer }
+    }
+
+    /** [answer] has ended, or will not begin. */
+    fun release(answer: Answer): Unit = synchronized(gate) {
+        if (running === answer) running = null
+        if (claimed === answer) claimed = null
+    }
 
     /** Ends what is being written at its next token; with [only] given, nothing but that. */
     fun stop(only: Answer? = null): Unit = synchronized(gate) {
-        val answer = current
-        if (answer != null && (only == null || only === answer)) {
-            answer.stopped = true
-            Native.stop(handle)
-        }
+        val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
+        answers.forEach { it.stopped = true } // one that has not begun looks at it when it does
+        if (running in answers) native?.stop()
     }
 
     /** Runs [body] while nobody else uses the session; what is being written goes on. */
-    fun <T> use(body: (handle: Long, reply: Reply) -> T): T = lock.withLock {
-        check(handle != 0L) { CLOSED }
-        body(handle, reply)
-    }
+    fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
-    /** [use] once what is being written has been ended; [body] returns a code. */
-    fun alone(body: (handle: Long) -> Int): Unit = use { handle, _ ->
-        synchronized(gate) { current }?.end()
-        check(body(handle))
-    }
-
-    /** Throws what the last native function said, unless its code is 0; under the lock. */
-    fun check(code: Int) {
-        if (code != Native.OK) throw failure(code, Native.error(handle).text())
-    }
-
-    /** Gives the memory back, once the token that is being computed is there. */
-    fun free() {
-        synchronized(gate) { closing = true }
-        stop()
-        lock.withLock {
-            if (handle == 0L) return
-            synchronized(gate) { current }?.end()
-            val freed = handle
-            synchronized(gate) {
-                handle = 0L
-                current = null
-            }
-            Native.freeSession(freed)
-        }
+    /** [use] once what is being written has been ended. */
+    fun <T> alone(body: (NativeSession) -> T): T = use {
+        endAll()
+        body(it)
     }
 
     /** Runs [body] with the lock held, closed or not. */
     fun <T> locked(body: () -> T): T = lock.withLock(body)
 
-    private companion object {
-        const val CLOSED = "this session is closed; ask the model for another one"
+    /** Gives the memory back, once the token that is being computed is there; also where the answer's end fails. False where that was done. */
+    fun free(): Boolean {
+        synchronized(gate) { closing = true }
+        stop()
+        lock.withLock {
+            val freed = native ?: return false
+            try {
+                endAll()
+            } finally {
+                synchronized(gate) { native = null }
+                freed.free()
+            }
+        }
+        return true
     }
+
+    private fun endAll() {
+        val (ran, asked) = synchronized(gate) { running to claimed }
+        try {
+            ran?.end()
+        } finally {
+            asked?.end()
+        }
+    }
+
+    private fun closed() = StreamFuseException(ErrorCode.CLOSED, "this session is closed; ask the model for another one")
 }

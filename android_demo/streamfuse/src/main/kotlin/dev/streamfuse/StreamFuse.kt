@@ -3,12 +3,14 @@ package dev.streamfuse
 import java.io.File
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.withContext
+import org.jetbrains.annotations.Blocking
 
 /**
  * How a model is loaded and run.
  *
- * @property threads of the engine; null lets it choose (on phones: the big cores).
+ * @property threads of the engine; null lets it choose (on phones: as many as there are big cores).
  * @property cacheDir a folder where the measured costs of passes are kept, for example Android's `context.cacheDir`.
  *   Null: each chat measures anew before its first drafted answer, about 100 ms.
  * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that
@@ -28,45 +30,45 @@ public data class Options(
 
 /** The way in: opens a bundle that `streamfuse export` wrote. */
 public object StreamFuse {
+    /** Whether the native library is built for this device. The first call loads it: some milliseconds. */
+    @JvmStatic
+    public val isSupported: Boolean get() = NativeLibrary.isLoaded
+
     /**
      * Opens and checks the bundle in [folder], and loads its graphs. It takes from a tenth of a second to some seconds:
      * call it off the main thread, or use [loadInBackground].
      *
      * @throws StreamFuseException where the bundle cannot be used here, or is not signed with the key of [options]; its
-     *   sentence names file and field.
+     *   sentence names file and field. [ErrorCode.UNSUPPORTED] where [isSupported] is false.
      */
     @JvmStatic
     @JvmOverloads
+    @Blocking
     public fun load(folder: File, options: Options = Options()): Model {
         val started = System.nanoTime()
-        val reply = Reply()
-        val key = options.publicKey?.encodeToByteArray()
-        val code = Native.openModel(folder.bytes(), options.threads ?: 0, options.checkHashes, key, reply.buffer)
-        val handle = reply.handle
-        if (handle == 0L) throw failure(code, "")
+        NativeLibrary.require()
+        Leaks.sweep()
+        val native = JniModel.open(folder, options)
         try {
-            if (code != Native.OK) throw failure(code, Native.modelError(handle).text())
-            return Model(handle, folder, options, started)
+            return Model(native, folder, options, started)
         } catch (error: Throwable) {
-            Native.closeModel(handle)
+            native.close()
             throw error
         }
     }
 
     /** [load] on the dispatcher of [options]. Where the caller is cancelled meanwhile, the model is closed again. */
-    public suspend fun loadInBackground(folder: File, options: Options = Options()): Model {
-        var model: Model? = null
-        try {
-            return withContext(options.dispatcher) { load(folder, options).also { model = it } }
-        } catch (error: Throwable) {
-            model?.close()
-            throw error
-        }
-    }
+    public suspend fun loadInBackground(folder: File, options: Options = Options()): Model =
+        openedOn(options.dispatcher) { load(folder, options) }
 }
 
-/** A path for the native half, which reads it up to a zero byte. */
-internal fun File.bytes(): ByteArray {
-    require('\u0000' !in path) { "a path cannot hold a zero character" }
-    return path.encodeToByteArray()
+/** What [open] gives, opened on [dispatcher]; closed again where the caller has been cancelled meanwhile. */
+internal suspend fun <T : AutoCloseable> openedOn(dispatcher: CoroutineDispatcher, open: () -> T): T {
+    var opened: T? = null
+    try {
+        return withContext(dispatcher) { open().also { opened = it } }
+    } catch (error: Throwable) {
+        withContext(NonCancellable + dispatcher) { opened?.close() }
+        throw error
+    }
 }

@@ -1,7 +1,7 @@
 package dev.streamfuse
 
-/** The kinds of failure, as in core/streamfuse.h. */
-public enum class ErrorCode(internal val value: Int) {
+/** The kinds of failure: those of core/streamfuse.h, and two of this library. */
+public enum class ErrorCode(internal val value: Int?) {
     /** The caller's numbers or text: a range, a length, an unknown name, a prompt longer than the context. */
     BAD_ARGUMENT(1),
 
@@ -31,6 +31,12 @@ public enum class ErrorCode(internal val value: Int) {
 
     /** A bundle or a saved chat is missing, damaged, or not of this kind. */
     BAD_FILE(10),
+
+    /** The model or the session is closed. */
+    CLOSED(null),
+
+    /** The native library cannot be loaded: it is not built for this processor. [StreamFuse.isSupported] tells. */
+    UNSUPPORTED(null),
     ;
 
     internal companion object {

@@ -1,7 +1,12 @@
 package dev.streamfuse
 
 import java.io.File
+import java.nio.file.Files
 import kotlinx.coroutines.runBlocking
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
+import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertNotNull
@@ -35,8 +40,13 @@ class ChatTest {
     fun `a chat begun with earlier turns answers as the chat that had them`() {
         val chat = Models.demo.chat()
         chat.answer("Name three primes.", fixed)
-        val other = Models.demo.chat(history = chat.messages)
-        assertEquals(chat.answer("And then?", fixed).tokens, other.answer("And then?", fixed).tokens)
+        val history = chat.messages
+        val other = Models.demo.chat(history = history)
+        val next = chat.answer("And then?", fixed).tokens
+        assertEquals(next, other.answer("And then?", fixed).tokens)
+        other.reset()
+        assertEquals(history, other.messages, "what it was made with stays")
+        assertEquals(next, other.answer("And then?", fixed).tokens)
         chat.close()
         other.close()
     }
@@ -165,6 +175,29 @@ class ChatTest {
         assertEquals(3, chat.answer("Hello").tokens.size)
         assertEquals(2, chat.answer("Hello", GenerationConfig(maxNewTokens = 2)).tokens.size)
         chat.close()
+    }
+
+    @Test
+    fun `counts in a manifest that no Int holds mean what they mean in Python`() {
+        val folder = Repository.scratch("counts").apply { deleteRecursively() }.apply { mkdirs() }
+        for (file in Repository.bundle("demo").canonicalFile.listFiles()!!) {
+            val copy = File(folder, file.name)
+            if (file.name != "manifest.json") Files.createLink(copy.toPath(), file.toPath())
+            else copy.writeText(withDefaults(file.readText(), "top_k" to (1L shl 32), "max_new_tokens" to (1L shl 33)))
+        }
+        val config = GenerationConfig(maxNewTokens = 24, temperature = 0.9, topP = 0.95, seed = 3, width = 8)
+        val python = Python.ask(Python.Request(folder.path, listOf("Name three primes."), config)).turns.single()
+        StreamFuse.load(folder, Options(checkHashes = false)).use { model ->
+            assertEquals(Int.MAX_VALUE, model.defaults.topK)
+            assertEquals(Int.MAX_VALUE, model.defaults.maxNewTokens)
+            model.chat().use { assertEquals(python.tokens, it.answer("Name three primes.", config).tokens) }
+        }
+    }
+
+    private fun withDefaults(manifest: String, vararg counts: Pair<String, Long>): String {
+        val all = Json.parseToJsonElement(manifest).jsonObject
+        val defaults = all.getValue("sampling_defaults").jsonObject + counts.associate { (k, v) -> k to JsonPrimitive(v) }
+        return JsonObject(all + ("sampling_defaults" to JsonObject(defaults))).toString()
     }
 
     @Test

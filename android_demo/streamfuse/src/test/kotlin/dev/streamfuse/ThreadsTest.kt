@@ -77,10 +77,7 @@ class ThreadsTest {
         over.set(true)
         workers.joinAll()
         assertTrue(errors.any { "closed" in it.message!! })
-        errors.forEach { error ->
-            val expected = listOf("closed", "writing an answer").any { it in error.message!! }
-            assertTrue(error is IllegalStateException && expected, "$error")
-        }
+        errors.forEach { assertTrue(it is StreamFuseException && it.code == ErrorCode.CLOSED, "$it") }
     }
 
     @Test
