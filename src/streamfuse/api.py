@@ -338,7 +338,7 @@ class Chat:
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Read back what `save` wrote. CoreError or TextError for any other file; the conversation has not changed."""
         self._end_turn()
-        self._conversation.take_note(self._session.restore(path))
+        self._session.restore(path, self._conversation.take_note)
 
     def close(self) -> None:
         """Give the cache's memory back; what runs is ended."""

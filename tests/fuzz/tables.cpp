@@ -158,9 +158,12 @@ void write_and_restore(sf_model* model, Bytes& from) {
     if (ftruncate(fileno(file), from.take()) != 0) std::abort();
   }
   std::fclose(file);
-  const void* note;
-  size_t note_bytes;
-  if (sf_restore(sessions[1], path.c_str(), &note, &note_bytes) != SF_OK) need_sentence(sf_error(sessions[1]));
+  const auto read_all = [](void* sum, const void* note, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) *static_cast<size_t*>(sum) += static_cast<const unsigned char*>(note)[i];
+    return static_cast<int>(SF_OK);
+  };
+  size_t sum = 0;
+  if (sf_restore(sessions[1], path.c_str(), read_all, &sum) != SF_OK) need_sentence(sf_error(sessions[1]));
   for (sf_session* session : sessions) sf_free_session(session);
 }
 

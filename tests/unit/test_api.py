@@ -274,9 +274,11 @@ def test_a_saved_chat_goes_on_in_another_model_as_if_it_had_not_stopped(
         assert 0 < read(made[-1]) - before < 40, "only the new turn is read"
 
 
-def test_a_session_without_a_conversation_is_no_chat(model: streamfuse.Model, tmp_path: Path) -> None:
+def test_a_session_without_a_conversation_is_no_chat_and_changes_nothing(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
     with model.chat(max_new_tokens=3) as chat:
-        first = chat.send("a")
+        first, engine = chat.send("a"), made[-1]
         for note in (
             b"",
             b"[]",
@@ -289,7 +291,9 @@ def test_a_session_without_a_conversation_is_no_chat(model: streamfuse.Model, tm
             with pytest.raises(TextError, match="holds no conversation"):
                 chat.restore(tmp_path / "saved")
         assert [message["content"] for message in chat.messages] == ["a", first.text]
+        before = read(engine)
         assert len(chat.send("b").tokens) == 3
+        assert read(engine) - before < 40, "the cache of the first turn is still there"
 
 
 def test_a_chat_turn_that_is_left_early_counts_as_far_as_it_was_delivered(model: streamfuse.Model) -> None:

@@ -386,7 +386,10 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
             session.restore(tmp_path / "missing")
         with pytest.raises(CoreError, match="cannot be written"):
             session.save(tmp_path / "no" / "folder")
-    path.write_bytes(good)
+        path.write_bytes(good)
+        with pytest.raises(ZeroDivisionError):
+            session.restore(path, lambda note: 1 // (note != b"note"))
+        assert session.tokens == tokens
     for identity, model in (("b", spec()), ("a", spec(capacity=50))):
         with (
             Session(SavingBackend(model), identity=identity) as other,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +39,7 @@ class Session {
   void stop() { stop_.store(true, std::memory_order_relaxed); }
   void reset();
   void save(const std::string& path, const std::string& note);
-  std::string restore(const std::string& path);  // gives the note back
+  void restore(const std::string& path, const std::function<int(const std::string&)>& take);  // the note, first of all
   std::string statistics() const { return statistics_.json(model_->spec); }
   const std::vector<int64_t>& tokens() const { return tokens_; }
   int64_t cached() const { return cached_; }

@@ -68,7 +68,7 @@ void Session::save(const std::string& path, const std::string& note) {
   write(saved, path);
 }
 
-std::string Session::restore(const std::string& path) {
+void Session::restore(const std::string& path, const std::function<int(const std::string&)>& take) {
   Saved saved = read(path, spec_);
   const bool rows = !saved.cache.empty();
   if (rows) {
@@ -78,6 +78,7 @@ std::string Session::restore(const std::string& path) {
     check(backend_.bytes_of(backend_.context, saved.cached, &bytes));
     if (bytes != saved.cache.size()) throw Failure(SF_BAD_FILE, path + " holds the cache of another engine");
   }
+  if (const int code = take(saved.note); code != SF_OK) throw Failure(code, path + " holds a note that was refused");
   finish(nullptr);
   truncate(0);
   tokens_.clear();
@@ -88,7 +89,6 @@ std::string Session::restore(const std::string& path) {
   tokens_.assign(saved.tokens.begin(), saved.tokens.end());
   statistics_.clear();
   plan_.begin(tokens_, 0);
-  return std::move(saved.note);
 }
 
 }  // namespace streamfuse

@@ -23,7 +23,7 @@ struct sf_model {
 
 struct sf_session {
   std::unique_ptr<streamfuse::Session> session;  // null where making it failed
-  std::string error, statistics, note;
+  std::string error, statistics;
 };
 
 namespace {
@@ -198,13 +198,13 @@ int sf_save(sf_session* handle, const char* path, const void* note, size_t note_
   });
 }
 
-int sf_restore(sf_session* handle, const char* path, const void** note, size_t* note_bytes) {
+int sf_restore(sf_session* handle, const char* path, int (*take)(void*, const void*, size_t), void* context) {
   return on(handle, [&](streamfuse::Session& session) {
     if (path == nullptr) bad("restore needs a path");
-    handle->note = session.restore(path);
-    if (note != nullptr) *note = handle->note.data();
-    if (note_bytes != nullptr) *note_bytes = handle->note.size();
-    return SF_OK;
+    const auto given = [&](const std::string& note) {
+      return take == nullptr ? SF_OK : take(context, note.data(), note.size());
+    };
+    return session.restore(path, given), SF_OK;
   });
 }
 

@@ -223,10 +223,12 @@ SF_EXPORT const char* sf_statistics(sf_session*);
 
 /* Writes tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, in one piece or not at all;
  * reads them back. A file of another bundle or version is refused, and so is a damaged one; then the session is as
- * before. An engine that fails to take its rows leaves it empty. A text that runs is finished. The note handed out is
- * valid until the next call on this session. */
+ * before. The note of a sound file goes to `take` (NULL: nobody wants it) before anything has changed: another code
+ * than SF_OK refuses the file, and is returned. The note is valid in that call only. An engine that fails to take its
+ * rows leaves the session empty. A text that runs is finished. */
 SF_EXPORT int sf_save(sf_session*, const char* path, const void* note, size_t note_bytes);
-SF_EXPORT int sf_restore(sf_session*, const char* path, const void** note, size_t* note_bytes);
+SF_EXPORT int sf_restore(sf_session*, const char* path, int (*take)(void* context, const void* note, size_t bytes),
+                         void* context);
 
 #ifdef __cplusplus
 }

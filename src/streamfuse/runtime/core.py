@@ -20,7 +20,7 @@ from streamfuse.runtime.handle import Handle
 Clock = Callable[[], float]  # monotonic seconds
 
 SOURCES = ("model", "streams", "lookup", "table")  # who drafted a token; the model itself where nobody did
-_OK, _BAD_ARGUMENT, _BAD_TABLES, _END = 0, 1, 9, 100
+_OK, _BAD_ARGUMENT, _BAD_TABLES, _BAD_FILE, _END = 0, 1, 9, 10, 100
 _DTYPES = {np.dtype(np.float16): 1, np.dtype(np.float32): 2, np.dtype(np.int32): 3, np.dtype(np.int64): 4}
 
 
@@ -59,6 +59,7 @@ ERROR = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
 BYTES_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64, POINTER(c_uint64))
 ROWS = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64, c_void_p, c_uint64)
+TAKE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_size_t)
 CLOCK = ctypes.CFUNCTYPE(c_double, c_void_p)
 
 
@@ -290,12 +291,23 @@ class CoreSession:
         """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
         self._call(self.library.sf_save, path.encode(), note, len(note))
 
-    def restore(self, path: str) -> bytes:
-        """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed."""
-        note, size = c_void_p(), c_size_t()
-        with self.handle:
-            self._call(self.library.sf_restore, path.encode(), byref(note), byref(size))
-            return ctypes.string_at(note.value, size.value) if note.value else b""
+    def restore(self, path: str, take: Callable[[bytes], object] | None = None) -> bytes:
+        """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed.
+        `take` gets the note before anything changes, and refuses the file by raising."""
+        notes: list[bytes] = []
+
+        def given(_: object, note: int | None, size: int) -> int:
+            notes.append(ctypes.string_at(note, size) if note else b"")
+            try:
+                if take is not None:
+                    take(notes[0])
+            except BaseException as error:
+                self.failure.append(error)
+                return _BAD_FILE
+            return _OK
+
+        self._call(self.library.sf_restore, path.encode(), TAKE(given), None)
+        return notes[0]
 
     @property
     def tokens(self) -> list[int]:
@@ -381,7 +393,7 @@ def load_core() -> ctypes.CDLL:
         "sf_tokens": (ctypes.c_int, [handle, c_void_p, c_void_p, c_void_p]),
         "sf_statistics": (text, [handle]),
         "sf_save": (ctypes.c_int, [handle, text, text, c_size_t]),
-        "sf_restore": (ctypes.c_int, [handle, text, c_void_p, c_void_p]),
+        "sf_restore": (ctypes.c_int, [handle, text, TAKE, c_void_p]),
         "sf_set_costs": (ctypes.c_int, [handle, c_void_p, c_void_p, c_int32, c_int32]),
         "sf_grow_streams": (number, [handle, number, c_void_p, c_void_p, number, number, *[c_void_p] * 3]),
         "sf_grow_table": (number, [handle, c_void_p, *[number] * 3, *[c_void_p] * 3]),

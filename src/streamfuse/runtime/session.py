@@ -190,10 +190,11 @@ class Session:
         self._close_generation()
         self.core.save(os.fspath(path), note)
 
-    def restore(self, path: str | os.PathLike[str]) -> bytes:
-        """Read back what `save` wrote; its note. CoreError for a damaged file, or another bundle's: nothing changed."""
+    def restore(self, path: str | os.PathLike[str], take: Callable[[bytes], object] | None = None) -> bytes:
+        """Read back what `save` wrote; its note. CoreError for a damaged file, or another bundle's: nothing changed.
+        `take` gets the note before anything changes, and refuses the file by raising."""
         self._close_generation()
-        return self.core.restore(os.fspath(path))
+        return self.core.restore(os.fspath(path), take)
 
     def reset(self) -> None:
         """Forget everything: the next prompt is read from its first token."""

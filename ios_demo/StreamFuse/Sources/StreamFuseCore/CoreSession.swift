@@ -87,12 +87,43 @@ final class CoreSession: @unchecked Sendable {  // a Session sees to "one at a t
     try check(code, sf_error(handle))
   }
 
-  /// Reads back what `save` wrote, and returns the note.
-  func restore(from file: URL) throws -> Data {
-    var note: UnsafeRawPointer?
-    var bytes = 0
-    let code = file.withUnsafeFileSystemRepresentation { sf_restore(handle, $0, &note, &bytes) }
-    try check(code, sf_error(handle))
-    return note.map { Data(bytes: $0, count: bytes) } ?? Data()
+  /// Reads back what `save` wrote. `take` gets the note before anything changes; what it throws refuses the file.
+  func restore(from file: URL, take: (Data) throws -> Void) throws {
+    try withoutActuallyEscaping(take) { take in
+      let reader = NoteReader(take)
+      let context = Unmanaged.passUnretained(reader).toOpaque()
+      let code = file.withUnsafeFileSystemRepresentation { path in
+        sf_restore(handle, path, { NoteReader.of($0).read($1, $2) }, context)
+      }
+      if let refusal = reader.refusal { throw refusal }
+      try check(code, sf_error(handle))
+    }
+  }
+}
+
+/// What `sf_restore` calls with the note.
+private final class NoteReader {
+  /// Who takes it.
+  private let take: (Data) throws -> Void
+  /// Why it was refused.
+  private(set) var refusal: (any Error)?
+
+  /// Hands the note to `take`.
+  init(_ take: @escaping (Data) throws -> Void) { self.take = take }
+
+  /// The reader behind the core's pointer.
+  static func of(_ context: UnsafeMutableRawPointer?) -> NoteReader {
+    Unmanaged<NoteReader>.fromOpaque(context!).takeUnretainedValue()
+  }
+
+  /// Whether the note is taken, as a code.
+  func read(_ note: UnsafeRawPointer?, _ bytes: Int) -> Int32 {
+    do {
+      try take(note.map { Data(bytes: $0, count: bytes) } ?? Data())
+      return Int32(SF_OK)
+    } catch {
+      refusal = error
+      return Int32(SF_BAD_FILE)
+    }
   }
 }

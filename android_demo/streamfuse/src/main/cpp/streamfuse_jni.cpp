@@ -387,12 +387,16 @@ NATIVE(jint, save)(JNIEnv* env, jclass, jlong handle, jbyteArray path) {
 NATIVE(jint, restore)(JNIEnv* env, jclass, jlong handle, jbyteArray path, jboolean conversation) {
   Session& s = *of<Session>(handle);
   return guarded(s.said, [&] {
-    const void* note = nullptr;
-    size_t bytes = 0;
-    int code = sf_restore(s.session, text_of(env, path).c_str(), &note, &bytes);
-    if (code != SF_OK) return failed(s.said, code, sf_error(s.session));
-    if (!conversation) return code;
-    code = sf_text_restore(s.text, note, bytes);
-    return failed(s.said, code, sf_text_error(s.text));
+    int refused = SF_OK;
+    struct Conversation {
+      sf_text* text;
+      int* refused;
+    } turns = {s.text, &refused};
+    const auto take = [](void* context, const void* note, size_t bytes) {
+      const Conversation& own = *static_cast<Conversation*>(context);
+      return *own.refused = sf_text_restore(own.text, note, bytes);
+    };
+    const int code = sf_restore(s.session, text_of(env, path).c_str(), conversation ? +take : nullptr, &turns);
+    return failed(s.said, code, refused != SF_OK ? sf_text_error(s.text) : sf_error(s.session));
   });
 }
