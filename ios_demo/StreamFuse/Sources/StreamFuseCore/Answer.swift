@@ -75,15 +75,20 @@ final class Turn: Sendable {
   let config: GenerationConfig
   /// What it took, once it has ended. Of a request that another one ended, too.
   let statistics = Mutex<Statistics?>(nil)
+  /// How often the session had been stopped when this was asked: a later `stop` ends it, whether it has begun or not.
+  let stops: Int
   /// Whether the session has begun with it. Only the session asks.
   let begun = Atomic(false)
+  /// Whether a token of the answer was delivered. Only the session asks.
+  let delivered = Atomic(false)
   /// Whether nobody steps through it any more.
   private let left = Atomic(false)
 
   /// A request that has not begun.
-  init(_ prompt: Prompt, _ config: GenerationConfig) {
+  init(_ prompt: Prompt, _ config: GenerationConfig, stops: Int) {
     self.prompt = prompt
     self.config = config
+    self.stops = stops
   }
 
   /// Nobody steps through it any more: the session ends it before it does anything else.

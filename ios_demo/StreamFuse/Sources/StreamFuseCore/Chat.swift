@@ -12,7 +12,8 @@ extension TextSession {
     get async throws { try await session.statistics }
   }
 
-  /// Ends the answer that is being written at its next token; what was delivered counts. Any thread may call it.
+  /// Ends the answers that were asked for at their next token, those too that have not begun; what was delivered counts.
+  /// Any thread may call it.
   public func stop() { session.stop() }
 
   /// Forgets all tokens, and all turns but the messages that it began with.
@@ -22,7 +23,7 @@ extension TextSession {
   public func save(to file: URL) async throws { try await session.save(to: file) }
 
   /// Takes back what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
-  /// with the code `badFile`.
+  /// with the code `badFile`, and changes nothing.
   public func restore(from file: URL) async throws { try await session.restore(from: file) }
 
   /// Measures what passes cost on this device, unless that is known, so that the first answer need not.

@@ -22,6 +22,8 @@ public actor Session {
     var core: CoreSession?
     /// The request that is being answered.
     var turn: Turn?
+    /// How often `stop` was called. A request that was asked before the last call has ended, or ends as soon as it begins.
+    var stops = 0
   }
 
   /// How core and text are made.
@@ -48,13 +50,16 @@ public actor Session {
   public nonisolated func stream(_ prompt: Prompt, _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
     var config = GenerationConfig()
     configure(&config)
-    return Answer(session: self, turn: Turn(prompt, config.over(defaults)))
+    return Answer(session: self, turn: Turn(prompt, config.over(defaults), stops: running.withLock { $0.stops }))
   }
 
-  /// Ends the answer that is being written at its next token; what was delivered counts. Any thread may call it; nothing
-  /// happens where none is written.
+  /// Ends the answers that were asked for at their next token, those too that have not begun; what was delivered counts.
+  /// Any thread may call it; a later request is answered as ever.
   public nonisolated func stop() {
-    running.withLock { $0.turn == nil ? () : $0.core?.stop() }
+    running.withLock {
+      $0.stops += 1
+      if $0.turn != nil { $0.core?.stop() }
+    }
   }
 
   /// Measures what passes cost on this device, unless that is known; otherwise the first planned answer does it. About
@@ -103,18 +108,11 @@ public actor Session {
   }
 
   /// Takes back what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
-  /// (`badFile`) and changes nothing; a file whose conversation another tokenizer wrote leaves the session empty.
+  /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know.
   public func restore(from file: URL) throws {
     endTurn()
     let core = try opened(), text = try openedText()
-    let note = try core.restore(from: file)
-    do {
-      try text.restore(note)
-    } catch {
-      try core.reset()
-      try text.reset()
-      throw error
-    }
+    try core.restore(from: file, take: text.restore)
   }
 
   /// The next piece of an answer.
@@ -124,12 +122,12 @@ public actor Session {
     do {
       try Task.checkCancellation()
       guard let token = try core.next() else {
-        let tail = try text.end()
-        close(turn)
+        let tail = try close(turn)
         // A cancelled task ended it by `stop`, and must not take the answer for a complete one.
         try Task.checkCancellation()
         return tail.isEmpty ? nil : Piece(text: tail, token: nil)
       }
+      turn.delivered.store(true, ordering: .relaxed)
       let (shown, stopped) = try text.push(token.id)
       if stopped { try core.finish("stop") }
       return Piece(text: shown, token: Int(token.id), source: Source(number: token.source))
@@ -187,6 +185,7 @@ public actor Session {
       running.withLock { $0.turn = turn }
       try core.start(ids, turn.config)
       try text.begin(stops: turn.config.stop ?? [])
+      running.withLock { $0.stops == turn.stops ? () : core.stop() }  // one that came before `start` was forgotten by it
     } catch {
       if case .turn = turn.prompt { text.takeBack() }
       try? core.finish()
@@ -197,11 +196,10 @@ public actor Session {
 
   /// Ends the answer that is being written; what was delivered counts.
   private func endTurn() {
-    guard let turn = running.withLock({ $0.turn }), let core, let text else { return }
+    guard let turn = running.withLock({ $0.turn }), let core else { return }
     // Neither fails unless memory is out, and then the next call says so.
     try? core.finish()
-    _ = try? text.end()
-    close(turn)
+    _ = try? close(turn)
   }
 
   /// Ends an answer that nobody steps through any more.
@@ -209,10 +207,16 @@ public actor Session {
     if let turn = running.withLock({ $0.turn }), turn.isLeft { endTurn() }
   }
 
-  /// Keeps what an answer took; it is not being written any more.
-  private func close(_ turn: Turn) {
+  /// Keeps what an answer took; it is not being written any more. Text that was held back. A question is forgotten where
+  /// the answer was ended before its first token.
+  private func close(_ turn: Turn) throws -> String {
+    running.withLock { $0.turn = nil }
     let took = try? core?.statistics()
     turn.statistics.withLock { $0 = took }
-    running.withLock { $0.turn = nil }
+    if case .turn = turn.prompt, !turn.delivered.load(ordering: .relaxed), took?.finishReason == "stopped" {
+      text?.takeBack()
+      return ""
+    }
+    return try text?.end() ?? ""
   }
 }

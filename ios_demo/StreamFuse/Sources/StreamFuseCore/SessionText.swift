@@ -16,7 +16,7 @@ public protocol SessionText: AnyObject {
 
   /// Adds a turn of the user: the token ids of the whole conversation.
   func ask(_ words: String) throws -> [Int64]
-  /// Forgets a question that was not answered.
+  /// Forgets a question that was not answered, and ends the stream of tokens that was to answer it.
   func takeBack()
   /// The turns so far; an answer that is being written comes when it ends.
   func messages() throws -> [Message]

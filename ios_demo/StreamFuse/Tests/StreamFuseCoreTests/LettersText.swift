@@ -3,12 +3,19 @@ import StreamFuseCore
 
 /// A tokenizer of an app's own, for tests: one character per token, and turns that follow each other in the context.
 final class LettersText: SessionText {
+  private let first: [Message]
   private var context: [Int64] = []
   private var turns: [Message] = []
   private var stops: [String] = []
   private var written = ""
   private var answer: [Int64] = []
   private var asked = false
+
+  /// A conversation that begins with these messages.
+  init(_ first: [Message] = []) {
+    self.first = first
+    reset()
+  }
 
   static func letters(_ tokens: some Sequence<Int64>) -> String {
     String(tokens.map { Character(UnicodeScalar(UInt8(48 + $0))) })
@@ -57,8 +64,8 @@ final class LettersText: SessionText {
   func messages() -> [Message] { turns }
 
   func reset() {
-    context = []
-    turns = []
+    turns = first
+    context = first.flatMap { $0.content.utf8.map { Int64($0) - 48 } }
     asked = false
   }
 
@@ -79,5 +86,5 @@ func lettersModel(
 ) throws -> Model {
   try Model(
     spec: spec, engine: ArithmeticEngine(spec: spec, accuracy: accuracy, beforePass: beforePass), canChat: true,
-    text: { _ in LettersText() })
+    text: { LettersText($0) })
 }

@@ -96,20 +96,14 @@ final class SessionTests: XCTestCase {
   }
 
   func testCancellingWhileAPassRunsEndsAtItsToken() async throws {
-    let reached = AsyncStream<Void>.makeStream()
-    let go = DispatchSemaphore(value: 0)
-    let passes = Atomic(0)
-    let chat = try lettersModel {
-      guard passes.add(1, ordering: .relaxed).newValue == 4 else { return }
-      reached.continuation.yield()
-      go.wait()
-    }.chat { $0.width = 4 }
+    let pass = HeldPass(4)
+    let chat = try lettersModel { pass.reached() }.chat { $0.width = 4 }
     let task = Task { try await chat.respond(to: "314") }
-    for await _ in reached.stream { break }
+    await pass.isReached()
     task.cancel()
-    go.signal()
+    pass.go()
     await assertThrows(CancellationError.self) { _ = try await task.value }
-    XCTAssertEqual(passes.load(ordering: .relaxed), 4)
+    XCTAssertEqual(pass.count, 4)
     let answer = try await chat.messages.last
     XCTAssertEqual(answer?.role, .assistant)
     let again = try await chat.respond(to: "2") { $0.maxNewTokens = 9 }
@@ -130,6 +124,91 @@ final class SessionTests: XCTestCase {
     chat.stop()
     let next = try await chat.respond(to: "2")
     XCTAssertEqual(next.tokens.count, 20)
+  }
+
+  func testAQuestionWhoseAnswerIsEndedBeforeItsFirstTokenIsForgotten() async throws {
+    enum Way: CaseIterable { case stop, cancel, stopAndAsk, stopAndSave }
+    let prompt = String(repeating: "31415926", count: 6)  // more than one pass
+    for way in Way.allCases {
+      let first = HeldPass(1)
+      let chat = try lettersModel { first.reached() }.chat { $0.maxNewTokens = 9 }
+      let answer = chat.stream(to: prompt)
+      let task = Task { try await answer.response() }
+      await first.isReached()
+      var next: Task<Response, any Error>?
+      if way == .cancel { task.cancel() } else { chat.stop() }
+      if way == .stopAndAsk { next = Task { try await chat.respond(to: "2") } }
+      first.go()
+      let ended = await task.result
+      if way == .cancel {
+        XCTAssertThrowsError(try ended.get()) { XCTAssert($0 is CancellationError) }
+      } else {
+        let response = try ended.get()
+        XCTAssertEqual(response.tokens, [])
+        XCTAssertEqual(response.statistics.finishReason, "stopped")
+      }
+      if way == .stopAndSave {
+        let file = temporaryFile()
+        try await chat.save(to: file)
+        try await chat.restore(from: file)
+      }
+      if next == nil {
+        let messages = try await chat.messages
+        XCTAssertEqual(messages, [], "\(way)")
+      }
+      if next == nil { next = Task { try await chat.respond(to: "2") } }
+      let after = try await next?.value
+      let expected = try await Self.afresh("2", tokens: 9)
+      XCTAssertEqual(after?.text, expected, "\(way)")
+    }
+  }
+
+  func testAnAnswerWithoutATokenThatNobodyStoppedCounts() async throws {
+    let chat = try lettersModel().chat { $0.maxNewTokens = 9 }
+    let whole = try await chat.respond(to: "314").tokens
+    try await chat.reset()
+    let empty = try await chat.respond(to: "314") { $0.stopTokenIDs = [whole[0]] }
+    XCTAssertEqual(empty.tokens, [])
+    let messages = try await chat.messages.map(\.content)
+    XCTAssertEqual(messages, ["314", ""])
+  }
+
+  func testAStopThatComesBeforeTheAnswerBeginsEndsIt() async throws {
+    // Before anything runs.
+    let chat = try lettersModel().chat { $0.maxNewTokens = 20 }
+    let early = chat.stream(to: "314")
+    chat.stop()
+    let nothing = try await early.response()
+    XCTAssertEqual(nothing.tokens, [])
+    XCTAssertEqual(nothing.statistics.finishReason, "stopped")
+    // While the engine is made.
+    let making = HeldPass(1)
+    let model = try Model(
+      spec: .arithmetic(), engine: SlowEngine(made: ArithmeticEngine(spec: .arithmetic())) { making.reached() }, canChat: true,
+      text: { LettersText($0) })
+    let other = model.chat { $0.maxNewTokens = 20 }
+    let task = Task { try await other.respond(to: "314") }
+    await making.isReached()
+    other.stop()
+    making.go()
+    let stopped = try await task.value
+    XCTAssertEqual(stopped.tokens, [])
+    // While another answer keeps the session busy: both end.
+    let pass = HeldPass(3)
+    let busy = try lettersModel { pass.reached() }.chat { $0.maxNewTokens = 20; $0.enableSpeculativeDecoding = false }
+    let first = busy.stream(to: "314"), second = busy.stream(to: "2")
+    let writing = Task { try await first.response() }
+    await pass.isReached()
+    let waiting = Task { try await second.response() }
+    busy.stop()
+    pass.go()
+    let one = try await writing.value, two = try await waiting.value
+    XCTAssertLessThan(one.tokens.count, 20)
+    XCTAssertEqual(two.tokens, [])
+    for chat in [chat, other, busy] {
+      let later = try await chat.respond(to: "2")
+      XCTAssertEqual(later.tokens.count, 20, "a stop ends no later answer")
+    }
   }
 
   func testAnotherRequestEndsTheAnswerThatIsBeingWritten() async throws {
@@ -186,22 +265,31 @@ final class SessionTests: XCTestCase {
     }
     let after = try await chat.messages
     XCTAssertEqual(before, after)
-    // A note that this tokenizer cannot read leaves the session empty.
+    // A note that this tokenizer cannot read.
     let tokens = try Model(spec: .arithmetic(), engine: ArithmeticEngine(spec: .arithmetic())).session()
     _ = try await tokens.stream(.tokens([3, 1, 4])).response()
     try await tokens.save(to: file)
-    await assertThrows(StreamFuseError.self) { try await chat.restore(from: file) }
-    let none = try await chat.messages
-    XCTAssertEqual(none, [])
+    let cached = try await chat.session.tokens
+    await assertThrows(StreamFuseError.self, { XCTAssert($0.message.contains("another tokenizer")) }) {
+      try await chat.restore(from: file)
+    }
+    let kept = try await chat.session.tokens, turns = try await chat.messages
+    XCTAssertEqual(kept, cached)
+    XCTAssertEqual(turns, before)
   }
 
-  func testResetForgetsAllTurns() async throws {
-    let chat = try lettersModel().chat { $0.maxNewTokens = 9 }
+  func testResetForgetsAllTurnsButThoseThatTheChatBeganWith() async throws {
+    let history = [Message(role: .user, content: "21"), Message(role: .assistant, content: "53")]
+    let chat = try lettersModel().chat(instructions: "7", history: history) { $0.maxNewTokens = 9 }
     let first = try await chat.respond(to: "314")
     try await chat.reset()
+    let messages = try await chat.messages
+    XCTAssertEqual(messages, [Message(role: .system, content: "7")] + history)
     let again = try await chat.respond(to: "314")
     XCTAssertEqual(again.text, first.text)
     XCTAssertEqual(again.statistics.prefilledTokens, first.statistics.prefilledTokens)
+    let expected = try await Self.afresh("7" + "21" + "53" + "314", tokens: 9)
+    XCTAssertEqual(again.text, expected)
   }
 
   func testARefusedRequestChangesNothing() async throws {
@@ -304,8 +392,46 @@ final class SessionTests: XCTestCase {
   }
 
   /// The text after a context that no session has cached.
-  private static func afresh(_ context: String) async throws -> String {
-    try await lettersModel().completion().respond(to: context) { $0.maxNewTokens = 12 }.text
+  private static func afresh(_ context: String, tokens: Int = 12) async throws -> String {
+    try await lettersModel().completion().respond(to: context) { $0.maxNewTokens = tokens }.text
+  }
+}
+
+/// A pass of an engine, counted from 1, that waits until the test lets it go on.
+private final class HeldPass: Sendable {
+  private let number: Int
+  private let passes = Atomic(0)
+  private let arrived = AsyncStream<Void>.makeStream()
+  private let gate = DispatchSemaphore(value: 0)
+
+  init(_ number: Int) { self.number = number }
+
+  /// Passes so far.
+  var count: Int { passes.load(ordering: .relaxed) }
+
+  /// The engine is at its next pass.
+  func reached() {
+    guard passes.add(1, ordering: .relaxed).newValue == number else { return }
+    arrived.continuation.yield()
+    gate.wait()
+  }
+
+  /// Waits until the pass is reached.
+  func isReached() async { for await _ in arrived.stream { break } }
+
+  /// Lets it go on.
+  func go() { gate.signal() }
+}
+
+/// An engine that takes its time to be made.
+private struct SlowEngine: Engine {
+  let made: ArithmeticEngine
+  let wait: @Sendable () -> Void
+  var device: String { made.device }
+
+  func makeTable() -> EngineTable {
+    wait()
+    return made.makeTable()
   }
 }
 
