@@ -16,7 +16,7 @@ from rich.table import Table
 from streamfuse.api import Model
 from streamfuse.extras import need
 
-from . import complete, options
+from . import complete, options, tables
 from .console import err, out, print_json
 from .engine import loaded
 from .pull import DEFAULT_MODEL
@@ -161,7 +161,7 @@ def _table(found: dict[str, Any]) -> Group:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, figures in (*found["sources"].items(), ("all", found)):
         table.add_row(
-            name,
+            tables.plain(name),
             str(figures["answers"]),
             str(figures["tokens"]),
             f"{figures['call_reduction_ratio']:.2f}",

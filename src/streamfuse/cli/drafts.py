@@ -16,7 +16,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from .console import out, say
+from .console import out, say, visible
+from .console import write as write_text
 
 if TYPE_CHECKING:
     from streamfuse.runtime.session import Generation, Piece
@@ -35,8 +36,7 @@ def write(generation: Generation, show_drafts: bool = False) -> None:
     """Stream the text to standard output, with its last newline."""
     if not show_drafts:
         for piece in generation:
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
+            write_text(piece.text)
         print()
     elif out.is_interactive and out.color_system is not None:
         _coloured(generation, out)
@@ -66,8 +66,7 @@ def _bracketed(generation: Generation) -> Text:
                 open_ = f"[{SOURCES[piece.source][0]}:" if piece.source != "model" else ""
                 sys.stdout.write(close + (" " if close and open_ else "") + open_)
                 last = piece.source
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
+            write_text(piece.text)
     finally:
         print("]" if last != "model" else "")
     return status(counts, generation)
@@ -82,7 +81,7 @@ def _coloured(generation: Generation, console: Console) -> None:
         try:
             for piece in generation:
                 _count(counts, piece)
-                tail.append(piece.text, SOURCES[piece.source][1])
+                tail.append(visible(piece.text), SOURCES[piece.source][1])
                 if time.monotonic() - drawn >= SECONDS:
                     tail = _draw(live, tail, status(counts, generation))
                     drawn = time.monotonic()

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from streamfuse.durable import os_error, reason
 from streamfuse.model.fields import CheckpointWarning
 
-from .console import say
+from .console import say, visible
 
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
@@ -45,7 +45,8 @@ def _tell(error: Exception) -> int:
     if _debug():
         traceback.print_exc()
     line, code = describe(error)
-    typer.secho(f"error: {line}", fg="red" if sys.stderr.isatty() else None, err=True)
+    terminal = sys.stderr.isatty()
+    typer.secho(f"error: {visible(line) if terminal else line}", fg="red" if terminal else None, err=True)
     try:
         sys.stdout.flush()
     except OSError:  # full, or closed by the reader

@@ -11,7 +11,7 @@ from streamfuse.bundle import open_bundle
 from streamfuse.bundle.manifest import manifest_json
 
 from . import options, tables
-from .console import out, say
+from .console import out, say, write_json
 from .engine import tell_emulated
 
 _REPORT = "export_report.json"
@@ -43,7 +43,7 @@ def inspect(
     if public_key is not None:
         say(f"signed with {public_key}")
     if json_:
-        print(manifest_json(opened.manifest), end="")
+        write_json(manifest_json(opened.manifest))
         return
     out.print(tables.bundle(opened.manifest))
     tell_emulated(opened)

@@ -10,7 +10,7 @@ from streamfuse.api import Model
 
 from . import drafts, options, tables
 from .compare import compare
-from .console import as_text, err, out, print_json, read_input, say
+from .console import as_text, err, out, print_json, read_input, say, write
 from .engine import loaded, tell_emulated, tell_limit
 from .interrupt import stop_on_interrupt
 
@@ -92,7 +92,7 @@ def run(
             if json_:
                 print_json(comparison.to_dict())
             else:
-                out.print(comparison.text, markup=False)
+                write(comparison.text + "\n")
                 out.print(tables.comparison(comparison))
         else:
             generation = session.generate(prompt_ids, config)

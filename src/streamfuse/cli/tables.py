@@ -15,13 +15,14 @@ from streamfuse.bundle import Manifest
 from streamfuse.bundle.manifest import TensorFacts
 
 from .compare import Comparison
+from .console import visible
 
 
 def statistics(facts: dict[str, Any]) -> Table:
     """One generation."""
     table = _table("", "value", right=("value",))
     for label, value in _rows(facts):
-        table.add_row(label, value)
+        _add(table, label, value)
     return table
 
 
@@ -30,7 +31,7 @@ def comparison(result: Comparison) -> Group:
     plain, speculative = result.plain.statistics, result.speculative.statistics
     table = _table("", "plain", "speculative", right=("plain", "speculative"))
     for (label, left), (_, right) in zip(_rows(plain), _rows(speculative), strict=True):
-        table.add_row(label, left, right)
+        _add(table, label, left, right)
     equal = "[green]the texts are equal[/green]" if result.equal else "[red]the texts differ[/red]"
     fallback = speculative["fallback_reason"]
     lines = [f"[bold]speed-up {result.speedup:.2f}x[/bold], {equal}"]
@@ -50,8 +51,8 @@ def operations(report: dict[str, Any]) -> Group:
     for name, found in report["functions"].items():
         counts = " ".join(f"{kind}:{count}" for kind, count in found["operations"].items())
         rules = [f"{rule}: {sum(kinds.values())}" for rule, kinds in found["might_break"].items()]
-        table.add_row(name, counts, "\n".join(rules))
-    return Group(table, *(f"{rule}: {text}" for rule, text in report["rules"].items()))
+        _add(table, name, counts, "\n".join(rules))
+    return Group(table, *(plain(f"{rule}: {text}") for rule, text in report["rules"].items()))
 
 
 def facts(rows: Sequence[Sequence[str]]) -> Table:
@@ -65,16 +66,21 @@ def facts(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def plain(text: str) -> Text:
-    """Text that is not read as markup."""
-    return Text(text)
+    """Text as it stands: not read as markup, control characters written out so that columns keep their width."""
+    return Text(visible(text))
 
 
 def figures(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows that a measurement has formatted already: names on the left, numbers on the right."""
     table = _table(*columns, right=tuple(columns[1:]))
     for row in rows:
-        table.add_row(*row)
+        _add(table, *row)
     return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A row of texts that may be names of a bundle."""
+    table.add_row(*map(plain, cells))
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -130,7 +136,7 @@ def _facts(manifest: Manifest) -> Table:
         ("exporter", manifest.exporter_version),
         ("format version", str(manifest.format_version)),
     ):
-        table.add_row(label, value)
+        _add(table, label, value)
     return table
 
 
@@ -138,7 +144,7 @@ def _methods(manifest: Manifest) -> Table:
     table = _table("method", "rows", "keep", "inputs", "outputs", right=("rows", "keep"))
     for name, method in manifest.methods.items():
         keep = "all" if method.keep is None else str(method.keep)
-        table.add_row(name, str(method.rows), keep, _tensors(method.inputs), _tensors(method.outputs))
+        _add(table, name, str(method.rows), keep, _tensors(method.inputs), _tensors(method.outputs))
     return table
 
 
@@ -153,7 +159,7 @@ def _tensors(tensors: Sequence[TensorFacts]) -> str:
     lines = []
     for (before, after, shape), layers in groups.items():
         lines.append(f"{before}{layers[0]}{f'..{layers[-1]}' if len(layers) > 1 else ''}{after} {shape}")
-    return "\n".join(lines).replace("[", "\\[")
+    return "\n".join(lines)
 
 
 def _parts(manifest: Manifest) -> Table:
@@ -161,7 +167,7 @@ def _parts(manifest: Manifest) -> Table:
     for part, scheme in manifest.quantization:
         symmetric = "-" if scheme.symmetric is None else "yes" if scheme.symmetric else "no"
         size = "-" if scheme.bytes is None else _size(scheme.bytes)
-        table.add_row(part, scheme.scheme, str(scheme.bits), str(scheme.group_size or "-"), symmetric, size)
+        _add(table, part, scheme.scheme, str(scheme.bits), str(scheme.group_size or "-"), symmetric, size)
     return table
 
 
@@ -170,10 +176,13 @@ def _parity(manifest: Manifest) -> RenderableType:
         return "no parity was measured"
     table = _table("parity", "floor", "measured")
     for name, parity in manifest.parity.items():
-        table.add_row(name, parity.floor, ", ".join(f"{key} {value:.6g}" for key, value in parity.metrics.items()))
+        _add(table, name, parity.floor, ", ".join(f"{key} {value:.6g}" for key, value in parity.metrics.items()))
     missed = (
-        f"[yellow]below the floor {one.floor}, as allowed: {one.comparison}, {one.method}, {one.metric} "
-        f"{one.measured:.6g} instead of {one.asked:.6g}[/yellow]"
+        Text(
+            f"below the floor {one.floor}, as allowed: {one.comparison}, {one.method}, {one.metric} "
+            f"{one.measured:.6g} instead of {one.asked:.6g}",
+            "yellow",
+        )
         for one in manifest.below_floor
     )
     return Group(table, *missed)
@@ -182,8 +191,8 @@ def _parity(manifest: Manifest) -> RenderableType:
 def _files(manifest: Manifest) -> Table:
     table = _table("file", "size", "sha256", right=("size",))
     for name, facts in manifest.files.items():
-        table.add_row(name, _size(facts.bytes), facts.sha256[:16])
-    table.add_row("total", _size(sum(facts.bytes for facts in manifest.files.values())), "")
+        _add(table, name, _size(facts.bytes), facts.sha256[:16])
+    _add(table, "total", _size(sum(facts.bytes for facts in manifest.files.values())), "")
     return table
 
 
