@@ -150,11 +150,13 @@ def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"temperature": -1}, "temperature must be a number of at least 0, not -1"),
+        ({"temperature": -1}, "temperature must be at least 0 and below 1e+30, not -1"),
+        ({"temperature": 1e30}, "temperature must be at least 0 and below 1e+30, not 1e+30"),
         ({"top_k": -1}, "top_k must be an integer of at least 0 (0 = off), not -1"),
         ({"top_p": 0}, "top_p must be above 0 and at most 1 (1 = off), not 0"),
         ({"min_p": 2}, "min_p must be from 0 (off) to 1, not 2"),
-        ({"repetition_penalty": 0}, "repetition_penalty must be a number above 0 (1 = off), not 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 0"),
+        ({"repetition_penalty": 1e38}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 1e+38"),
         ({"seed": -1}, "seed must be from 0 to 2**64 - 1, not -1"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, not 0"),
         ({"width": 5}, "width must be one of those of this bundle (4, 8), not 5; without it, what pays"),

@@ -649,6 +649,14 @@ def test_wrong_calls_are_refused_in_a_sentence_and_change_nothing() -> None:
             session.core.start(ids, GenerationConfig(5))
     with pytest.raises(ValueError, match="width must be one of 2, 4, 8 for this bundle, not 5"):
         session.core.start([1], GenerationConfig(5, width=5))
+    for option, words in (
+        ("temperature", "temperature must be at least 0 and below 1e+30"),
+        ("repetition_penalty", "repetition_penalty must be above 0 and below 1e+30"),
+    ):
+        sampling = SamplingConfig()
+        object.__setattr__(sampling, option, 1e30)  # past Python's own check, as another language may be
+        with pytest.raises(ValueError, match=re.escape(words)):
+            session.core.start([1], GenerationConfig(5, sampling))
     assert session.tokens == tokens
     with pytest.raises(CoreError, match="costs are asked for 4 methods"):
         session.core.set_costs({**costs_of(spec()), STREAMS: 1.0})

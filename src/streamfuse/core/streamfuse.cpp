@@ -51,12 +51,12 @@ Struct known_part(const Struct* given, const Struct& defaults) {
 sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0}; }
 
 streamfuse::Sampling sampling_of(const sf_options& o) {
-  if (!(o.temperature >= 0 && o.temperature < 1e30)) bad("temperature must be a number of at least 0");
+  if (!(o.temperature >= 0 && o.temperature < 1e30)) bad("temperature must be at least 0 and below 1e+30");
   if (o.top_k < 0) bad("top_k must be at least 0 (0 = off)");
   if (!(o.top_p > 0 && o.top_p <= 1)) bad("top_p must be above 0 and at most 1 (1 = off)");
   if (!(o.min_p >= 0 && o.min_p <= 1)) bad("min_p must be from 0 (off) to 1");
   if (!(o.repetition_penalty > 0 && o.repetition_penalty < 1e30))
-    bad("repetition_penalty must be a number above 0 (1 = off)");
+    bad("repetition_penalty must be above 0 and below 1e+30 (1 = off)");
   return {o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed};
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_VERIFY = "no verify methods in this bundle"
+_LIMIT = 1e30  # of temperature and repetition penalty, as in the core
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 
 
@@ -45,12 +45,12 @@ class SamplingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _demand(0 <= self.temperature < math.inf, "temperature", "a number of at least 0", self.temperature)
+        _demand(0 <= self.temperature < _LIMIT, "temperature", f"at least 0 and below {_LIMIT:g}", self.temperature)
         _demand(self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
         _demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
         _demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
         penalty = self.repetition_penalty
-        _demand(0 < penalty < math.inf, "repetition-penalty", "a number above 0 (1 = off)", penalty)
+        _demand(0 < penalty < _LIMIT, "repetition-penalty", f"above 0 and below {_LIMIT:g} (1 = off)", penalty)
         _demand(0 <= self.seed < 1 << 64, "seed", "from 0 to 2**64 - 1", self.seed)
 
     @property
