@@ -158,7 +158,7 @@ def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:
     ]
     done = streamfuse_command(
         "bench", "methods", str(BUNDLE), "--data", f"asked={data}", "--lab", str(tmp_path / "lab"), "--methods",
-        "streams, ours; streams, as published; prompt look-up; n-gram table", "--peers", "none", "--quick", "--json",
+        "streams, ours; streams, fixed 2x2 tree; prompt look-up; n-gram table", "--peers", "none", "--quick", "--json",
         *files,
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -168,5 +168,5 @@ def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:
     assert found["methods"]["streams, ours"]["results"]["asked"]["mean_accepted_tokens"] > 1.2
     assert "| streams, ours |" in (tmp_path / "t.md").read_text(encoding="utf-8")
     assert len((tmp_path / "a" / "asked" / "streams-ours.jsonl").read_text().splitlines()) == 2
-    assert "streams, as published" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "streams, fixed 2x2 tree" in (tmp_path / "p.html").read_text(encoding="utf-8")
     assert not (tmp_path / "lab").exists(), "nothing is exported for methods that nobody asked for"

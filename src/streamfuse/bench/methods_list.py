@@ -144,8 +144,9 @@ METHODS: tuple[Method, ...] = (
         _streams(lambda parts: our_tree(parts.tables)), needs=(TABLES,), reads_streams=True,
     ),
     Method(
-        "streams, as published", "no parent term, full tree of the two best candidates", _STREAMING, "streams",
-        "full, 2 x 2", _streams(lambda parts: static_tree(cartesian_shape((2, 2, 2, 2), WIDTH))), reads_streams=True,
+        "streams, fixed 2x2 tree", "no parent term, the two best candidates of two streams: 7 nodes", _STREAMING,
+        "streams", "full, 2 x 2", _streams(lambda parts: static_tree(cartesian_shape((2, 2, 2, 2), WIDTH))),
+        reads_streams=True,
     ),
     Method("Medusa heads", "4 heads, tree from their live probabilities", _MEDUSA, "heads", "best first", _BEST,
            bundle=MEDUSA, reads_streams=True),
@@ -186,7 +187,7 @@ METHODS: tuple[Method, ...] = (
            bundle=SELF),
     Method("prompt look-up", "what followed the last tokens before", "Saxena, 2023", "text", "best first",
            lambda parts, _: LookUpDrafter()),
-    Method("n-gram table", "what the model usually says after two tokens", _OWN, "table", "best first",
+    Method("n-gram table", "what the model usually says after up to five tokens", _OWN, "table", "best first",
            lambda parts, _: TableDrafter(parts.ngrams), needs=(TABLES,)),
 )  # fmt: skip
 
