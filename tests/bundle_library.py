@@ -17,6 +17,37 @@ LIBRARY = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse
 OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
 
 
+_text, _place, _size = POINTER(c_void_p), POINTER(c_void_p), POINTER(c_size_t)
+_ids, _count = POINTER(c_void_p), POINTER(c_int64)
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "sf_bundle_open": (c_int, [c_char_p, c_int32, _place]),
+    "sf_bundle_open_signed": (c_int, [c_char_p, c_char_p, _place]),
+    "sf_bundle_close": (None, [c_void_p]),
+    "sf_bundle_error": (c_char_p, [c_void_p]),
+    "sf_bundle_spec": (c_int, [c_void_p, POINTER(Spec)]),
+    "sf_bundle_tensors": (c_int, [c_void_p, POINTER(POINTER(Tensor)), POINTER(c_int32)]),
+    "sf_bundle_defaults": (c_int, [c_void_p, POINTER(Options)]),
+    "sf_bundle_manifest": (c_char_p, [c_void_p]),
+    "sf_bundle_graph": (c_char_p, [c_void_p]),
+    "sf_bundle_can_chat": (c_int32, [c_void_p]),
+    "sf_new_text": (c_int, [c_void_p, _place]),
+    "sf_free_text": (None, [c_void_p]),
+    "sf_text_error": (c_char_p, [c_void_p]),
+    "sf_text_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int32, _ids, _count]),
+    "sf_text_decode": (c_int, [c_void_p, c_void_p, c_int64, _text, _size]),
+    "sf_text_render": (c_int, [c_void_p, c_char_p, c_size_t, _text, _size]),
+    "sf_text_reset": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _ids, _count]),
+    "sf_text_take_back": (c_int, [c_void_p]),
+    "sf_text_messages": (c_int, [c_void_p, _text, _size]),
+    "sf_text_save": (c_int, [c_void_p, _text, _size]),
+    "sf_text_restore": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_push": (c_int, [c_void_p, c_int64, _text, _size]),
+    "sf_text_end": (c_int, [c_void_p, _text, _size]),
+}
+
+
 class LibraryFailure(Exception):
     """A code and its sentence."""
 
@@ -29,36 +60,9 @@ class LibraryFailure(Exception):
 def library() -> ctypes.CDLL:
     load_executorch(LIBRARY)
     loaded = ctypes.CDLL(str(LIBRARY))
-    text, place, size = POINTER(c_void_p), POINTER(c_void_p), POINTER(c_size_t)
-    ids, count = POINTER(c_void_p), POINTER(c_int64)
-    signatures: dict[str, list[Any]] = {
-        "sf_bundle_open": [c_char_p, c_int32, place],
-        "sf_bundle_open_signed": [c_char_p, c_char_p, place],
-        "sf_bundle_spec": [c_void_p, POINTER(Spec)],
-        "sf_bundle_tensors": [c_void_p, POINTER(POINTER(Tensor)), POINTER(c_int32)],
-        "sf_bundle_defaults": [c_void_p, POINTER(Options)],
-        "sf_bundle_can_chat": [c_void_p],
-        "sf_new_text": [c_void_p, place],
-        "sf_text_encode": [c_void_p, c_char_p, c_size_t, c_int32, ids, count],
-        "sf_text_decode": [c_void_p, c_void_p, c_int64, text, size],
-        "sf_text_render": [c_void_p, c_char_p, c_size_t, text, size],
-        "sf_text_reset": [c_void_p, c_char_p, c_size_t],
-        "sf_text_ask": [c_void_p, c_char_p, c_size_t, ids, count],
-        "sf_text_take_back": [c_void_p],
-        "sf_text_messages": [c_void_p, text, size],
-        "sf_text_save": [c_void_p, text, size],
-        "sf_text_restore": [c_void_p, c_char_p, c_size_t],
-        "sf_text_begin": [c_void_p, c_char_p, c_size_t],
-        "sf_text_push": [c_void_p, c_int64, text, size],
-        "sf_text_end": [c_void_p, text, size],
-    }
-    for name, arguments in signatures.items():
+    for name, (result, arguments) in SIGNATURES.items():
         function = getattr(loaded, name)
-        function.argtypes, function.restype = arguments, c_int
-    for name in ("sf_bundle_error", "sf_text_error", "sf_bundle_manifest", "sf_bundle_graph"):
-        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], c_char_p
-    for name in ("sf_bundle_close", "sf_free_text"):
-        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], None
+        function.restype, function.argtypes = result, arguments
     return loaded
 
 

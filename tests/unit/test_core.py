@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import os
 import re
 import threading
 import time
@@ -399,6 +400,15 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
     with Session(ArithmeticBackend(spec()), identity="a") as other, pytest.raises(CoreError, match="another engine"):
         other.restore(path)
     assert sorted(tmp_path.iterdir()) == [path], "no draft is left behind"
+
+
+def test_a_session_is_saved_under_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"chat-\xff")
+    with Session(SavingBackend(spec()), cost_file=tmp_path / os.fsdecode(b"costs-\xff")) as session:
+        session.generate([1, 2, 3], GenerationConfig(5)).finish()
+        session.save(path, b"note")
+        assert session.restore(path) == b"note"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def flipped(data: bytes, place: int) -> bytes:

@@ -676,3 +676,12 @@ print(get() == pool, count(pool) - before)
 
 def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) -> None:
     assert said_by([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"
+
+
+def test_a_program_opens_under_a_name_that_is_no_utf_8(program, tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+
+    path = tmp_path / os.fsdecode(b"model-\xff.pte")
+    path.symlink_to(program[0])
+    with ExecuTorchProgram(path, num_threads=1) as loaded:
+        assert "decode" in loaded.description["methods"]

@@ -9,6 +9,7 @@ import os
 import sys
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RUNTIME_LIBRARIES = (  # what the engine links; each needs only those before it
@@ -23,6 +24,32 @@ QUANTIZED_KERNELS = (
 )
 MOST_THREADS = 64  # of an engine, as kernels/ops/team.h has it; a test compares them
 VERSION_FILE = "executorch-version.txt"  # beside packaged copies: the executorch that engine and copies are from
+
+
+_program = _engine = _rows = ctypes.c_void_p
+_text, _place, _code = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of kernels/engine/streamfuse_engine.h; a test compares them
+    "sf_program_open": (_code, [_text, ctypes.c_int, _place]),
+    "sf_program_close": (None, [_program]),
+    "sf_program_error": (_text, [_program]),
+    "sf_program_describe": (_code, [_program, ctypes.POINTER(_text)]),
+    "sf_program_check": (_code, [_program, ctypes.c_void_p]),
+    "sf_engine_new": (_code, [_program, _place]),
+    "sf_engine_free": (None, [_engine]),
+    "sf_engine_error": (_text, [_engine]),
+    "sf_engine_backend": (_code, [_engine, ctypes.c_void_p]),
+    "sf_engine_run": (_code, [_engine, _text, ctypes.c_int, _rows, _rows, _rows, ctypes.c_int]),
+    "sf_engine_streams": (_code, [_engine, ctypes.c_int, ctypes.c_int64]),
+    "sf_engine_read": (_code, [_engine, ctypes.c_void_p]),
+    "sf_engine_commit": (_code, [_engine, _rows, ctypes.c_int]),
+    "sf_engine_truncate": (_code, [_engine, ctypes.c_int64]),
+    "sf_engine_length": (_code, [_engine, ctypes.POINTER(ctypes.c_int64)]),
+    "sf_engine_profile": (_code, [_engine, ctypes.c_int]),
+    "sf_engine_profile_data": (_code, [_engine, _place, ctypes.POINTER(ctypes.c_size_t)]),
+    "sf_waited_ms": (ctypes.c_double, []),
+    "sf_read_bandwidth": (ctypes.c_double, [ctypes.c_int]),
+    "sf_core_distance_ns": (ctypes.c_double, []),
+}
 
 
 class LibraryError(OSError):
@@ -121,32 +148,7 @@ def load_library() -> ctypes.CDLL:
         raise LibraryError(
             f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.kernels.build"
         ) from error
-    program = engine = ctypes.c_void_p
-    text, pointer = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
-    code, rows, number = ctypes.c_int, ctypes.c_void_p, ctypes.c_double
-    signatures: dict[str, tuple[object, list[object]]] = {
-        "sf_program_open": (code, [text, code, pointer]),
-        "sf_program_close": (None, [program]),
-        "sf_program_error": (text, [program]),
-        "sf_program_describe": (code, [program, ctypes.POINTER(text)]),
-        "sf_program_check": (code, [program, ctypes.c_void_p]),
-        "sf_engine_new": (code, [program, pointer]),
-        "sf_engine_free": (None, [engine]),
-        "sf_engine_error": (text, [engine]),
-        "sf_engine_backend": (code, [engine, rows]),
-        "sf_engine_run": (code, [engine, text, code, rows, rows, rows, code]),
-        "sf_engine_streams": (code, [engine, code]),
-        "sf_engine_read": (code, [engine, rows]),
-        "sf_engine_commit": (code, [engine, rows, code]),
-        "sf_engine_truncate": (code, [engine, ctypes.c_int64]),
-        "sf_engine_length": (code, [engine, ctypes.POINTER(ctypes.c_int64)]),
-        "sf_engine_profile": (code, [engine, code]),
-        "sf_engine_profile_data": (code, [engine, pointer, ctypes.POINTER(ctypes.c_size_t)]),
-        "sf_waited_ms": (number, []),
-        "sf_read_bandwidth": (number, [code]),
-        "sf_core_distance_ns": (number, []),
-    }
-    for name, (result, arguments) in signatures.items():
+    for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from functools import lru_cache
@@ -227,7 +228,7 @@ class CoreSession:
         self.methods = list(model.spec.widths)
         options = _SessionOptions(device=device.encode(), model_load_ms=model_load_ms)
         if cost_file is not None:
-            options.cost_file = str(cost_file).encode()
+            options.cost_file = os.fsencode(cost_file)
         if clock is not None:
             self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         self._table = table_of(engine)
@@ -289,7 +290,7 @@ class CoreSession:
 
     def save(self, path: str, note: bytes = b"") -> None:
         """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
-        self._call(self.library.sf_save, path.encode(), note, len(note))
+        self._call(self.library.sf_save, os.fsencode(path), note, len(note))
 
     def restore(self, path: str, take: Callable[[bytes], object] | None = None) -> bytes:
         """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed.
@@ -306,7 +307,7 @@ class CoreSession:
                 return _BAD_FILE
             return _OK
 
-        self._call(self.library.sf_restore, path.encode(), TAKE(given), None)
+        self._call(self.library.sf_restore, os.fsencode(path), TAKE(given), None)
         return notes[0]
 
     @property
@@ -369,6 +370,38 @@ class CoreSession:
         return code
 
 
+STRUCTURES: dict[str, type[ctypes.Structure]] = {  # of core/streamfuse.h; a test compares them
+    "sf_results": Results, "sf_backend": EngineTable, "sf_method": _Method, "sf_spec": Spec, "sf_tensor": Tensor,
+    "sf_session_options": _SessionOptions, "sf_options": Options, "sf_token": _Token,
+}  # fmt: skip
+_handle, _text, _number = c_void_p, c_char_p, c_int64
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse.h and streamfuse_low.h; a test compares them
+    "sf_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
+    "sf_close": (None, [_handle]),
+    "sf_model_error": (_text, [_handle]),
+    "sf_new_session": (ctypes.c_int, [_handle, c_void_p, c_void_p, POINTER(c_void_p)]),
+    "sf_free_session": (None, [_handle]),
+    "sf_error": (_text, [_handle]),
+    "sf_prepare": (ctypes.c_int, [_handle]),
+    "sf_start": (ctypes.c_int, [_handle, c_void_p, _number, c_void_p]),
+    "sf_next": (ctypes.c_int, [_handle, c_void_p]),
+    "sf_finish": (ctypes.c_int, [_handle, _text]),
+    "sf_stop": (None, [_handle]),
+    "sf_reset": (ctypes.c_int, [_handle]),
+    "sf_tokens": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_void_p]),
+    "sf_statistics": (_text, [_handle]),
+    "sf_save": (ctypes.c_int, [_handle, _text, _text, c_size_t]),
+    "sf_restore": (ctypes.c_int, [_handle, _text, TAKE, c_void_p]),
+    "sf_set_costs": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, c_int32]),
+    "sf_grow_streams": (_number, [_handle, _number, c_void_p, c_void_p, _number, _number, *[c_void_p] * 3]),
+    "sf_grow_table": (_number, [_handle, c_void_p, *[_number] * 3, *[c_void_p] * 3]),
+    "sf_choose": (_number, [c_void_p, _number, c_void_p, _number, _number, c_void_p, c_void_p]),
+    "sf_uniform": (c_double, [c_uint64, c_uint64]),
+    "sf_exp": (None, [c_void_p, c_void_p, _number]),
+    "sf_log": (None, [c_void_p, c_void_p, _number]),
+}
+
+
 @lru_cache(maxsize=1)
 def load_core() -> ctypes.CDLL:
     """The core's library with the types of core/streamfuse.h and streamfuse_low.h. CoreError where it is not built."""
@@ -376,33 +409,7 @@ def load_core() -> ctypes.CDLL:
         library = ctypes.CDLL(str(find_core()))
     except OSError as error:
         raise CoreError(str(error)) from error
-    handle, text, number = c_void_p, c_char_p, c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "sf_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
-        "sf_close": (None, [handle]),
-        "sf_model_error": (text, [handle]),
-        "sf_new_session": (ctypes.c_int, [handle, c_void_p, c_void_p, POINTER(c_void_p)]),
-        "sf_free_session": (None, [handle]),
-        "sf_error": (text, [handle]),
-        "sf_prepare": (ctypes.c_int, [handle]),
-        "sf_start": (ctypes.c_int, [handle, c_void_p, number, c_void_p]),
-        "sf_next": (ctypes.c_int, [handle, c_void_p]),
-        "sf_finish": (ctypes.c_int, [handle, text]),
-        "sf_stop": (None, [handle]),
-        "sf_reset": (ctypes.c_int, [handle]),
-        "sf_tokens": (ctypes.c_int, [handle, c_void_p, c_void_p, c_void_p]),
-        "sf_statistics": (text, [handle]),
-        "sf_save": (ctypes.c_int, [handle, text, text, c_size_t]),
-        "sf_restore": (ctypes.c_int, [handle, text, TAKE, c_void_p]),
-        "sf_set_costs": (ctypes.c_int, [handle, c_void_p, c_void_p, c_int32, c_int32]),
-        "sf_grow_streams": (number, [handle, number, c_void_p, c_void_p, number, number, *[c_void_p] * 3]),
-        "sf_grow_table": (number, [handle, c_void_p, *[number] * 3, *[c_void_p] * 3]),
-        "sf_choose": (number, [c_void_p, number, c_void_p, number, number, c_void_p, c_void_p]),
-        "sf_uniform": (c_double, [c_uint64, c_uint64]),
-        "sf_exp": (None, [c_void_p, c_void_p, number]),
-        "sf_log": (None, [c_void_p, c_void_p, number]),
-    }
-    for name, (result, arguments) in signatures.items():
+    for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library

@@ -37,6 +37,11 @@ class _Step(ctypes.Structure):
 
 OBSERVER = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Pass))
 PLANNER = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64, POINTER(_Step))
+STRUCTURES: dict[str, type[ctypes.Structure]] = {"sf_tree": _Tree, "sf_pass": _Pass, "sf_step": _Step}
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # as in runtime/core.py
+    "sf_observe": (None, [c_void_p, OBSERVER, c_void_p]),
+    "sf_plan_by": (None, [c_void_p, PLANNER, c_void_p]),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +103,8 @@ def observe(session: CoreSession, observer: Callable[[Pass], None] | None) -> No
             session.failure.append(error)
 
     function = OBSERVER() if observer is None else OBSERVER(see)
-    session.library.sf_observe.argtypes = [c_void_p, OBSERVER, c_void_p]
     with session.handle as handle:
-        session.library.sf_observe(handle, function, None)
+        _typed(session.library, "sf_observe")(handle, function, None)
         session.kept["observer"] = function
 
 
@@ -119,6 +123,12 @@ def plan_by(session: CoreSession, planner: Planner) -> None:
             session.failure.append(error)
 
     session.kept["planner"] = function = PLANNER(plan)
-    session.library.sf_plan_by.argtypes = [c_void_p, PLANNER, c_void_p]
     with session.handle as handle:
-        session.library.sf_plan_by(handle, function, None)
+        _typed(session.library, "sf_plan_by")(handle, function, None)
+
+
+def _typed(library: ctypes.CDLL, name: str) -> Callable[..., None]:
+    function = getattr(library, name)
+    function.restype, function.argtypes = SIGNATURES[name]
+    found: Callable[..., None] = function
+    return found
