@@ -78,10 +78,9 @@ def loop_trace(about: str, backend: ArithmeticBackend, prompt: list[int], config
 
 
 def spec_facts(model: ModelSpec) -> dict[str, Any]:
-    """The spec; of the schedule only where it is the deferred one."""
-    return {
-        key: value for key, value in asdict(model).items() if model.deferred or key not in ("stream_nodes", "deferred")
-    }
+    """The spec; of the schedule only where it is the deferred one. Streams propose any token."""
+    left_out = {"stream_vocab_size"} if model.deferred else {"stream_vocab_size", "stream_nodes", "deferred"}
+    return {key: value for key, value in asdict(model).items() if key not in left_out}
 
 
 def loop_traces() -> dict[str, dict[str, Any]]:

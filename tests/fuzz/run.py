@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "fuzz"
+MEMORY = Path("/dev/shm")
 TARGETS = ("program", "tables")
 SANITIZERS = "fuzzer-no-link,address,undefined"
 # What is small enough for a pass to be tried thousands of times a second; a program begins with some 100 KB.
@@ -69,6 +70,8 @@ def fuzz(target: str, seconds: int, jobs: int) -> bool:
         else [f"-artifact_prefix={found}/{target}-"]
     )
     environment = os.environ | {"ASAN_OPTIONS": "allocator_may_return_null=1:detect_odr_violation=0"}
+    if MEMORY.is_dir():
+        environment["TMPDIR"] = str(MEMORY)  # a saved session is flushed to the disk, which takes most of the time
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
     lines = done.stderr.splitlines()
     print("\n".join(line for line in lines if line.startswith(("stat::", "Done", "SUMMARY", "=="))), flush=True)

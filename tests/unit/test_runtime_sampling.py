@@ -149,8 +149,11 @@ def test_a_number_on_the_edge_belongs_to_the_next_token_that_has_weight(
 def test_near_ties_are_counted() -> None:
     greedy = Sampler(SamplingConfig())
     greedy.pick(np.array([1, 1.0005, 0], np.float32), [], 0)
-    greedy.pick(np.array([1, 2, 0], np.float32), [], 0)
-    assert greedy.near_ties == 1
+    greedy.pick(np.array([1, 2, 0], np.float32), [], 1)
+    greedy.pick(np.array([2, 2, 0], np.float32), [], 2)
+    greedy.pick(np.array([2, 2, 0], np.float32), [], 3)
+    greedy.pick(np.array([1, 2, 0], np.float32), [], 3)  # chosen again, after other tokens
+    assert [greedy.near_ties_before(position) for position in (0, 1, 2, 3, 4)] == [0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

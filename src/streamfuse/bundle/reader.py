@@ -74,6 +74,7 @@ class Bundle:
             default_width=manifest.speculation.default_width,
             stream_nodes={n: m.stream_nodes for n, m in manifest.verify_methods.items() if m.stream_nodes is not None},
             deferred=STREAMS in manifest.methods,
+            stream_vocab_size=manifest.speculation.stream_vocab_size,
         )
 
 

@@ -3,6 +3,7 @@
 #include "model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 
@@ -17,6 +18,7 @@ namespace {
 constexpr const char* kKnown[] = {"parent_left", "parent_right", "gate",      "stream_vocab",   "calibration",
                                   "ngram_keys",  "ngram_starts", "ngram_ids", "ngram_log_probs"};
 constexpr int64_t kMostElements = int64_t{1} << 40;
+constexpr double kMostTerm = 1e4;
 
 std::string of_shape(const sf_tensor& tensor) {
   std::string text = "[" + std::to_string(tensor.shape[0]);
@@ -38,6 +40,31 @@ void need_finite(const sf_tensor& tensor) {
   if (!fine) bad_tables(std::string(tensor.name) + " holds what is not a finite number");
 }
 
+// Of each column, the largest magnitude: half floats without their sign are ordered as their bits are.
+std::vector<uint16_t> largest(const sf_tensor& halves) {
+  std::vector<uint16_t> bits(static_cast<size_t>(halves.shape[1]), 0);
+  const auto* value = static_cast<const uint16_t*>(halves.data);
+  for (int64_t row = 0; row < halves.shape[0]; ++row)
+    for (uint16_t& most : bits) most = std::max<uint16_t>(most, *value++ & 0x7fffu);
+  return bits;
+}
+
+// What the parent term may add to a log-probability. Trained tables reach 200; drafts fail from 700 on (grow.cpp).
+void need_small_terms(const sf_tensor& left, const sf_tensor& right, const sf_tensor& gates) {
+  const std::vector<uint16_t> lefts = largest(left), rights = largest(right);
+  const auto* gate = static_cast<const float*>(gates.data);
+  for (int64_t stream = 0; stream < gates.shape[0]; ++stream) {
+    double term = 0.0;
+    for (size_t i = 0; i < lefts.size(); ++i)
+      term += std::abs(static_cast<double>(*gate++)) * static_cast<double>(from_half(lefts[i])) *
+              static_cast<double>(from_half(rights[i]));
+    if (term > kMostTerm)
+      bad_tables("parent_left, parent_right and gate make terms of up to " + std::to_string(term) + " for stream " +
+                 std::to_string(stream) + ", at most " + std::to_string(static_cast<int64_t>(kMostTerm)) +
+                 " can be meant");
+  }
+}
+
 }  // namespace
 
 Spec::Spec(const sf_spec& given)
@@ -46,6 +73,7 @@ Spec::Spec(const sf_spec& given)
       num_streams(given.num_streams),
       top_k(given.top_k),
       prefill_rows(given.prefill_rows),
+      stream_vocab_size(given.stream_vocab_size),
       deferred(given.deferred != 0),
       identity(given.identity == nullptr ? "" : given.identity) {
   constexpr int64_t kMost = int64_t{1} << 31;
@@ -59,6 +87,7 @@ Spec::Spec(const sf_spec& given)
   within("prefill_rows", prefill_rows, 1, 1 << 20);
   within("num_streams", num_streams, 0, 64);
   within("top_k", top_k, 0, 4096);
+  within("stream_vocab_size", stream_vocab_size, 0, vocab_size);
   within("verify_count", given.verify_count, 0, 64);
   within("stop_count", given.stop_count, 0, 1 << 16);
   if ((given.verify_count > 0 && given.verify == nullptr) || (given.stop_count > 0 && given.stop_ids == nullptr))
@@ -159,7 +188,11 @@ void Tables::read_parent_term(const Spec& spec) {
   if (left.shape[1] > 0 && gates.shape[0] != spec.num_streams)
     bad_tables("gate has the shape " + of_shape(gates) + ", the bundle " + std::to_string(spec.num_streams) +
                " streams");
+  if (spec.stream_vocab_size > 0 && vocab.shape[0] != spec.stream_vocab_size)
+    bad_tables("stream_vocab lists " + std::to_string(vocab.shape[0]) + " tokens, the bundle's streams propose " +
+               std::to_string(spec.stream_vocab_size));
   for (const sf_tensor* tensor : {&left, &right, &gates}) need_finite(*tensor);
+  need_small_terms(left, right, gates);
   slot_of.assign(static_cast<size_t>(spec.vocab_size), -1);
   const auto* ids = static_cast<const int32_t*>(vocab.data);
   for (int64_t i = 0; i < vocab.shape[0]; ++i) {

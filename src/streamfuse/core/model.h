@@ -19,7 +19,7 @@ struct Method {
 
 struct Spec {
   explicit Spec(const sf_spec& given);  // throws Failure(SF_BAD_ARGUMENT)
-  int64_t capacity, vocab_size, num_streams, top_k, prefill_rows;
+  int64_t capacity, vocab_size, num_streams, top_k, prefill_rows, stream_vocab_size;
   bool deferred;
   std::vector<Method> verify;  // narrowest first
   std::vector<int64_t> stop_ids;

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "numbers.h"
 
@@ -97,13 +98,40 @@ double Plan::ride_price() const {
 
 void Plan::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
   const int64_t widest = model_.spec.widest();
+  grow_streams(tokens.back(), widest, depth, out.streams);
   out.of_streams = streams_ready_;
-  out.streams.set_root(tokens.back());
-  if (streams_ready_) from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), widest, depth, out.streams);
-  from_table_.grow(tokens, widest, depth, out.table);
+  out.table.set_root(tokens.back());
+  attempt(table_failed_, out.table, [&] { from_table_.grow(tokens, widest, depth, out.table); });
   out.tree.nodes = out.streams.nodes;
   joiner_.join(out.table, widest, out.tree);
-  out.looked_up = look_up_.join(tokens, widest, depth, out.tree);
+  out.looked_up = false;
+  attempt(look_up_failed_, out.tree, [&] { out.looked_up = look_up_.join(tokens, widest, depth, out.tree); });
+}
+
+// A root alone where there are no streams, or they fail.
+void Plan::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
+  out.set_root(root);
+  if (!streams_ready_) return;
+  attempt(streams_failed_, out,
+          [&] { from_streams_.grow(root, ids_.data(), log_probs_.data(), width, depth, out); });
+  streams_ready_ = !streams_failed_;
+}
+
+// Runs one source of drafts. Where it fails, `tree` is the root alone.
+template <typename Grow>
+void Plan::attempt(bool& failed, Tree& tree, const Grow& grow) {
+  if (failed) return;
+  try {
+    grow();
+  } catch (const std::exception& error) {
+    fail(failed, error.what());
+    tree.nodes.resize(1);
+  }
+}
+
+void Plan::fail(bool& failed, const std::string& why) {
+  failed = true;
+  if (damage_.empty()) damage_ = "drafts are damaged: " + why;
 }
 
 Plan::Choice Plan::best(const Draft& draft) {
@@ -140,7 +168,7 @@ Plan::Choice Plan::best(const Draft& draft) {
 
 // Whether streams for the next step are worth a price, given the gain of the free draft.
 bool Plan::wanted(double free_gain, double price) const {
-  if (model_.spec.num_streams == 0) return false;
+  if (model_.spec.num_streams == 0 || streams_failed_) return false;
   return tries_ < kTries || worth_ - free_gain > rate() * price;
 }
 
@@ -149,11 +177,15 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   if (width > 0) {  // one width always
     draft_.tree.set_root(tokens.back());
     if (width < 2 || room < 2) return plain;  // the last token's successor is of no use
-    if (streams_ready_) {
-      from_streams_.grow(tokens.back(), ids_.data(), log_probs_.data(), width, room - 1, draft_.tree);
-    } else if (model_.spec.num_streams == 0) {
+    if (!damage_.empty()) plain.reason = damage_.c_str();
+    if (model_.spec.num_streams > 0) {
+      grow_streams(tokens.back(), width, room - 1, draft_.tree);
+      if (streams_failed_) return plain.reason = damage_.c_str(), plain;
+    } else {
       look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
-      if (!look_up_.join(tokens, width, room - 1, draft_.tree)) return plain;
+      bool found = false;
+      attempt(look_up_failed_, draft_.tree, [&] { found = look_up_.join(tokens, width, room - 1, draft_.tree); });
+      if (!found) return plain;
     }
     int64_t method = 0;
     while (model_.spec.verify[static_cast<size_t>(method)].rows < draft_.tree.size()) ++method;
@@ -181,14 +213,17 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   const bool buys = wanted(0.0, price) && can_buy(price);
   if (buys && model_.spec.rider() >= 0) return {model_.spec.rider(), 1, nullptr};
   if (buys && !model_.spec.deferred && !streams_ready_) return {0, 1, nullptr};
-  if (!buys) plain.reason = model_.spec.num_streams == 0 && draft_.tree.size() == 1 ? kNothing : reason_;
+  if (!buys)
+    plain.reason = !damage_.empty()                                            ? damage_.c_str()
+                   : model_.spec.num_streams == 0 && draft_.tree.size() == 1 ? kNothing
+                                                                             : reason_;
   return plain;
 }
 
 bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs,
                  Took took, const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   take_streams(ids, log_probs);
-  if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_;
+  if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_ && !streams_failed_;
   costs_.observe(step.method, step.nodes, took.pass);
   const double drafting = costs_.frozen() ? 0.0 : took.draft;  // at frozen costs a plan does not hang on a clock
   const double cost = costs_.of(step.method, step.nodes) + drafting, brought = static_cast<double>(chosen.size());
@@ -206,7 +241,7 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
   }
   if (draft_.table.size() > 1) of_table_.learn(draft_.table, chosen);
   if (draft_.looked_up) look_up_.learn(chosen);
-  if (model_.spec.num_streams == 0) return false;
+  if (model_.spec.num_streams == 0 || streams_failed_) return false;
   if (!wanted(0.0, cheapest()) && position_ >= retry_) {
     tries_ = 0;
     of_streams_.doubt();
@@ -259,7 +294,7 @@ void Plan::learn_streams(const int64_t* ids, const float* log_probs, double ms, 
 }
 
 void Plan::take_streams(const int64_t* ids, const float* log_probs) {
-  streams_ready_ = ids != nullptr && log_probs != nullptr;
+  streams_ready_ = ids != nullptr && log_probs != nullptr && !streams_failed_;
   if (!streams_ready_) return;
   std::copy_n(ids, ids_.size(), ids_.begin());
   std::copy_n(log_probs, log_probs_.size(), log_probs_.begin());

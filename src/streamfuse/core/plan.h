@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 
 #include "costs.h"
 #include "grow.h"
@@ -72,6 +73,10 @@ class Plan {
   bool learn(const Step& step, std::span<const int64_t> chosen, const int64_t* ids, const float* log_probs, Took took,
              const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   void learn_streams(const int64_t* ids, const float* log_probs, double ms, int64_t width);
+  // The engine's streams cannot be used. A source of drafts that fails once is left alone for the rest of the session:
+  // a text never ends because of a draft. Plain passes name the first failure as their reason.
+  void fail_streams(const std::string& why) { fail(streams_failed_, why); }
+  bool streams_failed() const { return streams_failed_; }
 
  private:
   struct Draft {
@@ -85,6 +90,10 @@ class Plan {
   };
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
   Choice best(const Draft& draft);
+  void grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out);
+  template <typename Grow>
+  void attempt(bool& failed, Tree& tree, const Grow& grow);
+  void fail(bool& failed, const std::string& why);
   void take_streams(const int64_t* ids, const float* log_probs);
   double plain_ms() const { return costs_.of(kDecode); }
   double rate() const;   // tokens per millisecond of the best known way
@@ -105,6 +114,8 @@ class Plan {
   TreeJoiner joiner_;
   Calibration of_streams_, of_table_;
 
+  bool streams_failed_ = false, table_failed_ = false, look_up_failed_ = false;
+  std::string damage_;  // the sentence of the first of these failures; statistics point to it
   bool streams_ready_ = false;
   std::vector<int64_t> ids_;  // streams of the last accepted node
   std::vector<float> log_probs_;

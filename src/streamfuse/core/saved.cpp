@@ -2,11 +2,12 @@
 
 #include "saved.h"
 
-#include <chrono>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 
+#include "atomic_file.h"
 #include "error.h"
 
 namespace streamfuse {
@@ -44,13 +45,28 @@ class Checksum {
   void mix(uint64_t word) { value = (value ^ word) * 0x100000001b3u, value ^= value >> 29; }
 };
 
+const char* why(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "the disk is full";
+    case ENOENT:
+    case ENOTDIR:
+      return "there is no such folder";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "it is not allowed there";
+    default:
+      return "the disk failed";
+  }
+}
+
 [[noreturn]] void bad(const std::string& path, const std::string& why) { throw Failure(SF_BAD_FILE, path + " " + why); }
 
 }  // namespace
 
 void write(const Saved& saved, const std::string& path) {
-  const auto unique = std::chrono::high_resolution_clock::now().time_since_epoch().count();
-  const std::string draft = path + "." + std::to_string(unique) + ".tmp";
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.version = kVersion;
@@ -60,27 +76,19 @@ void write(const Saved& saved, const std::string& path) {
   header.cached = static_cast<uint64_t>(saved.cached);
   header.cache_bytes = saved.cache.size();
   header.note_bytes = saved.note.size();
-  File file(std::fopen(draft.c_str(), "wb"));
-  if (file == nullptr) bad(path, "cannot be written");
+  AtomicFile file(path);
   Checksum sum;
-  bool fine = true;
   const auto put = [&](const void* data, size_t size) {
     sum.add(data, size);
-    fine = fine && (size == 0 || std::fwrite(data, 1, size, file.get()) == size);
+    file.write(data, size);
   };
   put(&header, sizeof header);
   put(saved.identity.data(), saved.identity.size());
   put(saved.tokens.data(), saved.tokens.size() * sizeof(int64_t));
   put(saved.cache.data(), saved.cache.size());
   put(saved.note.data(), saved.note.size());
-  const uint64_t value = sum.value;
-  fine = fine && std::fwrite(&value, 1, sizeof value, file.get()) == sizeof value && std::fflush(file.get()) == 0;
-  file.reset();
-  if (fine) fine = std::rename(draft.c_str(), path.c_str()) == 0;
-  if (!fine) {
-    std::remove(draft.c_str());
-    bad(path, "cannot be written: the disk may be full");
-  }
+  file.write(&sum.value, sizeof sum.value);
+  if (!file.commit()) bad(path, std::string("cannot be written: ") + why(file.error()));
 }
 
 Saved read(const std::string& path, const Spec& spec) {

@@ -43,7 +43,8 @@ Session::Session(std::shared_ptr<const Model> model, const sf_backend& backend, 
   tokens_.reserve(static_cast<size_t>(spec_.capacity) + 1);
   history_.reserve(static_cast<size_t>(spec_.capacity) + rows);
   ids_.resize(rows), positions_.resize(rows), ancestors_.resize(rows * rows);
-  walk_rows_.reserve(rows + 1), walk_tokens_.reserve(rows + 1), rows_.reserve(rows + 1);
+  walk_rows_.reserve(rows + 1), walk_tokens_.reserve(rows + 1), walk_near_.reserve(rows + 1);
+  rows_.reserve(rows + 1);
 }
 
 Session::~Session() {
@@ -60,10 +61,13 @@ double Session::lap(Phase phase) {
 }
 
 void Session::check(int code) const {
-  if (code == SF_OK) return;
+  if (code != SF_OK) throw Failure(code == SF_END ? SF_EXECUTION : code, engine_error());
+}
+
+// The sentence of the engine's last failure.
+const char* Session::engine_error() const {
   const char* sentence = backend_.error != nullptr ? backend_.error(backend_.context) : nullptr;
-  throw Failure(code == SF_END ? SF_EXECUTION : code,
-                sentence != nullptr && *sentence != 0 ? sentence : "the engine failed without a reason");
+  return sentence != nullptr && *sentence != 0 ? sentence : "the engine failed without a reason";
 }
 
 const char* Session::name_of(int64_t method) const {
@@ -174,8 +178,8 @@ bool Session::deliver(sf_token& out) {
   if (reason_ != nullptr || at == walk_tokens_.size() || delivered_ == room_ || stop_.load(std::memory_order_relaxed))
     return false;
   const int64_t token = walk_tokens_[at];
-  const auto& stops = generation_.stop_ids;
-  if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+  statistics_.near_ties += walk_near_[at];
+  if (ends_text(token)) {
     reason_ = kStop;
     saw_end_ = true;
     return false;
@@ -236,13 +240,12 @@ void Session::check_results(int64_t n, bool want_logits) const {
     root = root || r.kept[i] == 0;
   }
   if (!root) throw Failure(SF_EXECUTION, std::string(name_of(step_.method)) + " did not keep its root");
-  for (int64_t i = 0; i < r.survivors; ++i)
-    if (r.best[i] < 0 || r.best[i] >= spec_.vocab_size)
-      throw Failure(SF_EXECUTION, "the engine's best token lies outside the vocabulary");
 }
 
 // Sample and match: at each node the next token is chosen as plain decoding would choose it, from the model's own
-// distribution and the number that belongs to its position; where a child carries it the walk goes on.
+// distribution and the number that belongs to its position; where a child carries it the walk goes on. It ends where
+// the text does. A choice that fails behind others ends it too: they are delivered, and the next pass fails as plain
+// decoding would.
 void Session::accept() {
   const sf_results& r = results_;
   const auto place_of = [&](int64_t row) {
@@ -253,17 +256,19 @@ void Session::accept() {
   const bool samples = generation_.sampling.needs_logits();
   if (samples) history_ = tokens_;
   walk_rows_.assign(1, 0);
-  walk_tokens_.clear();
-  int64_t row = 0, place = place_of(0), position = static_cast<int64_t>(tokens_.size());
+  walk_tokens_.clear(), walk_near_.clear();
+  int64_t row = 0, place = place_of(0);
   while (true) {
-    int64_t token = r.best[place];
-    if (samples) {
-      lap(kAccept);
-      token = sampler_.choose(generation_.sampling, r.logits + place * spec_.vocab_size, history_, position);
-      statistics_.near_ties += sampler_.near_tie;
-      lap(kSample);
+    int64_t token;
+    try {
+      token = choose(place);
+    } catch (const Failure&) {
+      if (walk_tokens_.empty()) throw;
+      walk_rows_.pop_back();
+      return;
     }
     walk_tokens_.push_back(token);
+    walk_near_.push_back(samples && sampler_.near_tie);
     int64_t child = 0, rank = -1, offers = 0;
     for (int64_t other = row + 1; other < step_.nodes; ++other) {
       if ((*tree_)[other].parent != row) continue;
@@ -273,11 +278,32 @@ void Session::accept() {
     const int64_t next = child > 0 ? place_of(child) : -1;
     statistics_.count_rank(offers, next < 0 ? -1 : rank);
     survivor_ = place;
-    if (next < 0) return;
-    row = child, place = next, ++position;
+    if (next < 0 || ends_text(token) || static_cast<int64_t>(walk_tokens_.size()) == room_) return;
+    row = child, place = next;
     walk_rows_.push_back(row);
     if (samples) history_.push_back(token);
   }
+}
+
+// The token that follows a survivor of the pass; with logits, after `history_`.
+int64_t Session::choose(int64_t place) {
+  const sf_results& r = results_;
+  if (!generation_.sampling.needs_logits()) {
+    const int64_t best = r.best[place];
+    if (best < 0 || best >= spec_.vocab_size)
+      throw Failure(SF_EXECUTION, "the engine's best token lies outside the vocabulary");
+    return best;
+  }
+  lap(kAccept);
+  const int64_t token = sampler_.choose(generation_.sampling, r.logits + place * spec_.vocab_size, history_,
+                                        static_cast<int64_t>(history_.size()));
+  lap(kSample);
+  return token;
+}
+
+bool Session::ends_text(int64_t token) const {
+  const auto& stops = generation_.stop_ids;
+  return std::find(stops.begin(), stops.end(), token) != stops.end();
 }
 
 // The block is over: commit what was delivered, learn from it, and buy streams where they pay.
@@ -316,10 +342,9 @@ void Session::end_block() {
         cached_};
     observer_(observer_context_, &pass);
   }
-  check_streams(results_, survivor_);
-  const bool carries = results_.stream_ids != nullptr && survivor_ < results_.carrying;
+  const bool carries = has_streams(results_, survivor_);
   const size_t block = static_cast<size_t>(survivor_ * spec_.num_streams * spec_.top_k);
-  bool asks = planned_streams_ && spec_.deferred;
+  bool asks = planned_streams_ && spec_.deferred && !plan_.streams_failed();
   if (planner_ == nullptr || generation_.width != 0)
     asks = plan_.learn(step_, walk_tokens_, carries ? results_.stream_ids + block : nullptr,
                        carries ? results_.stream_log_probs + block : nullptr, {draft_ms_, pass_ms_}, tokens_, room_,
@@ -328,18 +353,22 @@ void Session::end_block() {
   lap(kDraft);
   ++statistics_.streams_passes;
   sf_results streams = {};
-  check(backend_.streams(backend_.context, static_cast<int32_t>(survivor_), tokens_.back(), &streams));
+  const int code = backend_.streams(backend_.context, static_cast<int32_t>(survivor_), tokens_.back(), &streams);
   const double ms = lap(kVerify);
-  check_streams(streams, 0);
-  if (streams.stream_ids == nullptr || streams.carrying < 1) throw Failure(SF_EXECUTION, "the engine gave no streams");
-  if (planner_ == nullptr || generation_.width != 0)
+  if (code != SF_OK)
+    plan_.fail_streams(engine_error());
+  else if (!has_streams(streams, 0))
+    plan_.fail_streams("the engine gave no streams");
+  else if (planner_ == nullptr || generation_.width != 0)
     plan_.learn_streams(streams.stream_ids, streams.stream_log_probs, ms, generation_.width);
 }
 
-void Session::check_streams(const sf_results& r, int64_t index) const {
-  if (r.stream_ids == nullptr || index >= r.carrying) return;
-  if (r.stream_log_probs == nullptr || r.num_streams != spec_.num_streams || r.top_k != spec_.top_k)
-    throw Failure(SF_EXECUTION, "the engine's streams are not of the shape that the bundle says");
+// Whether a survivor has streams that can be drafted from.
+bool Session::has_streams(const sf_results& r, int64_t index) {
+  if (r.stream_ids == nullptr || index >= r.carrying || plan_.streams_failed()) return false;
+  if (r.stream_log_probs != nullptr && r.num_streams == spec_.num_streams && r.top_k == spec_.top_k) return true;
+  plan_.fail_streams("the engine's streams are not of the shape that the bundle says");
+  return false;
 }
 
 void Session::ask_planner() {

@@ -59,6 +59,7 @@ class Session {
   double now() const;
   double lap(Phase phase);
   void check(int code) const;
+  const char* engine_error() const;
   const char* name_of(int64_t method) const;
   void run(const char* method, int64_t n, bool want_logits);
   void prefill();
@@ -66,12 +67,14 @@ class Session {
   void pass();
   void ask_planner();
   void accept();
+  int64_t choose(int64_t place);
+  bool ends_text(int64_t token) const;
   bool deliver(sf_token& out);
   void end_block();
   void end(const char* reason);
   void truncate(int64_t length);
   void check_results(int64_t n, bool want_logits) const;
-  void check_streams(const sf_results& results, int64_t index) const;
+  bool has_streams(const sf_results& results, int64_t index);
 
   std::shared_ptr<const Model> model_;
   const Spec& spec_;
@@ -99,6 +102,7 @@ class Session {
   const Tree* tree_ = nullptr;
   sf_results results_{};
   std::vector<int64_t> walk_rows_, walk_tokens_;
+  std::vector<uint8_t> walk_near_;  // of each token: whether it was a near tie
   int64_t survivor_ = 0;  // of the last accepted node, among the pass's
   int64_t delivered_ = 0;
   bool saw_end_ = false;  // the stop token that ended the text was in it

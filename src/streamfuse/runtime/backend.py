@@ -46,6 +46,7 @@ class ModelSpec:
     default_width: int | None = None
     stream_nodes: Mapping[str, int] = field(default_factory=dict)
     deferred: bool = False
+    stream_vocab_size: int = 0  # tokens that streams may propose; 0: not known
 
     def __post_init__(self) -> None:
         for name in ("capacity", "vocab_size", "prefill_rows"):

@@ -96,7 +96,7 @@ class Spec(_Struct):
         ("verify", POINTER(_Method)),
         *((n, c_int32) for n in ("verify_count", "deferred")),
         ("stop_ids", c_void_p),
-        *((n, c_int32) for n in ("stop_count", "reserved")),
+        *((n, c_int32) for n in ("stop_count", "stream_vocab_size")),
         ("identity", c_char_p),
     ]
 
@@ -161,7 +161,7 @@ def spec_struct(spec: ModelSpec, identity: str = "") -> tuple[ctypes.Structure, 
         capacity=spec.capacity, vocab_size=spec.vocab_size, num_streams=spec.num_streams, top_k=spec.top_k,
         prefill_rows=spec.prefill_rows, verify=methods,
         verify_count=len(methods), deferred=spec.deferred, stop_ids=stops.ctypes.data, stop_count=len(stops),
-        identity=identity.encode(),
+        stream_vocab_size=spec.stream_vocab_size, identity=identity.encode(),
     )  # fmt: skip
     return given, [methods, stops]
 

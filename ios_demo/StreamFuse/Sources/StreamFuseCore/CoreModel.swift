@@ -31,6 +31,8 @@ public struct ModelSpec: Sendable, Equatable {
   public var numStreams: Int
   /// Candidates per stream.
   public var topK: Int
+  /// Tokens that streams may propose; 0 where that is not known.
+  public var streamVocabSize: Int
   /// Prompt tokens per prefill pass.
   public var prefillRows: Int
   /// In any order.
@@ -44,13 +46,14 @@ public struct ModelSpec: Sendable, Equatable {
 
   /// The facts of a bundle.
   public init(
-    capacity: Int, vocabSize: Int, numStreams: Int = 0, topK: Int = 0, prefillRows: Int, verify: [VerifyMethod] = [],
-    deferred: Bool = false, stopTokenIDs: [Int] = [], identity: String
+    capacity: Int, vocabSize: Int, numStreams: Int = 0, topK: Int = 0, streamVocabSize: Int = 0, prefillRows: Int,
+    verify: [VerifyMethod] = [], deferred: Bool = false, stopTokenIDs: [Int] = [], identity: String
   ) {
     self.capacity = capacity
     self.vocabSize = vocabSize
     self.numStreams = numStreams
     self.topK = topK
+    self.streamVocabSize = streamVocabSize
     self.prefillRows = prefillRows
     self.verify = verify
     self.deferred = deferred
@@ -62,7 +65,7 @@ public struct ModelSpec: Sendable, Equatable {
   package init(_ spec: sf_spec) {
     self.init(
       capacity: Int(spec.capacity), vocabSize: Int(spec.vocab_size), numStreams: Int(spec.num_streams),
-      topK: Int(spec.top_k), prefillRows: Int(spec.prefill_rows),
+      topK: Int(spec.top_k), streamVocabSize: Int(spec.stream_vocab_size), prefillRows: Int(spec.prefill_rows),
       verify: UnsafeBufferPointer(start: spec.verify, count: Int(spec.verify_count)).map {
         VerifyMethod(
           name: String(cString: $0.name), rows: Int($0.rows), keep: Int($0.keep), carrying: Int($0.carrying))
@@ -94,6 +97,7 @@ public struct ModelSpec: Sendable, Equatable {
           spec.deferred = deferred ? 1 : 0
           spec.stop_ids = stops.baseAddress
           spec.stop_count = Int32(stops.count)
+          spec.stream_vocab_size = Int32(streamVocabSize)
           spec.identity = identity
           return try body(&spec)
         }

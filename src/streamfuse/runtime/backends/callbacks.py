@@ -1,6 +1,7 @@
 """An engine written in Python as the core's table of functions. Inputs of a run are copies; results cross by address.
 
 An exception of the engine does not cross C: the function returns an error, and the session raises the exception again.
+One of `streams` becomes a sentence, because a text goes on without them.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ class _Callbacks:
     def __init__(self, engine: Backend) -> None:
         self._engine, self._spec = engine, engine.spec
         self._held: list[Any] = []  # arrays of the last results
+        self._sentence = ctypes.create_string_buffer(b"")  # of the last failure
         self.table = Table(EngineTable())
         functions = {
             "run": RUN(self._guarded(self._run)),
-            "streams": STREAMS_OF(self._guarded(self._streams)),
+            "streams": STREAMS_OF(self._guarded(self._streams, ends_text=False)),
             "commit": COMMIT(self._guarded(lambda rows, n: self._engine.commit(rows[:n]))),
             "truncate": TRUNCATE(self._guarded(lambda length: self._engine.truncate(length))),
-            "error": ERROR(lambda _: None),
+            "error": ERROR(lambda _: ctypes.addressof(self._sentence)),
             "release": RELEASE(lambda _: self._engine.close()),
         }
         if hasattr(engine, "cache_bytes"):
@@ -70,14 +72,18 @@ class _Callbacks:
             setattr(self.table.struct, name, function)
         self.table.held.append(functions)
 
-    def _guarded(self, body: Callable[..., None]) -> Callable[..., int]:
+    def _guarded(self, body: Callable[..., None], ends_text: bool = True) -> Callable[..., int]:
         failure = self.table.failure
 
         def call(_: Any, *arguments: Any) -> int:
             try:
                 body(*arguments)
             except BaseException as error:  # nothing may cross C
-                failure.append(error)
+                self._sentence = ctypes.create_string_buffer(
+                    f"{type(error).__name__}: {error}".encode(errors="replace")
+                )
+                if ends_text or not isinstance(error, Exception):
+                    failure.append(error)
                 return _EXECUTION
             return _OK
 

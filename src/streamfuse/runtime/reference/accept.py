@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,15 @@ class Walk:
     last: int  # where rows[-1] stands among the surviving nodes of the pass
     ranks: list[int] = field(default_factory=list)  # of rows[i + 1] among the children of rows[i], 0 the most probable
     offers: list[int] = field(default_factory=list)  # children that rows[i] had in the tree, as many as rows
+
+    def until(self, room: int, stop_ids: Collection[int], kept: Sequence[int]) -> Walk:
+        """The same as far as the text goes: to a stop token, and to `room` tokens; `kept` are the pass's survivors."""
+        ends = (place for place, token in enumerate(self.tokens, start=1) if token in stop_ids or place == room)
+        count = next(ends, len(self.tokens))
+        if count == len(self.tokens):
+            return self
+        rows = self.rows[:count]
+        return Walk(rows, self.tokens[:count], kept.index(rows[-1]), self.ranks[: count - 1], self.offers[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,8 @@ class MatchAcceptor:
     """Sample and match: draw the next token as plain decoding would; walk where a child carries it, else emit and stop.
 
     Lossless by construction, greedy or sampled: each token comes from the model's distribution at its node and from the
-    uniform number of its position, neither of which depends on the tree. A pruned child simply is not there.
+    uniform number of its position, neither of which depends on the tree. A pruned child simply is not there. Where no
+    token can be chosen the walk ends, unless it is the first one: the next pass begins there and fails.
     """
 
     needs_logits = False
@@ -99,7 +109,15 @@ class MatchAcceptor:
         walk = Walk([0], [], 0)
         row, index = 0, kept.index(0)
         while True:
-            token = pick(index, before, len(before))
+            try:
+                token = pick(index, before, len(before))
+            except ValueError:  # what the model says there are no numbers
+                if not walk.tokens:
+                    raise
+                walk.rows.pop()
+                walk.ranks.pop()
+                return walk
+            walk.last = index
             walk.tokens.append(token)
             child, rank, offers = 0, 0, 0
             for other in range(row + 1, count):
@@ -109,7 +127,6 @@ class MatchAcceptor:
                     offers += 1
             walk.offers.append(offers)
             if not child or child not in kept:
-                walk.last = index
                 return walk
             row, index = child, kept.index(child)
             walk.rows.append(row)

@@ -95,12 +95,12 @@ class Loop:
             positions, visible = tree.positions(len(tokens) - 1), tree.ancestors()
             output = backend.run(method, tree.tokens, positions, visible, needs_logits)
             walk = self.acceptor.accept(tree, output, tokens, Target(sampler, output))
+            walk = walk.until(room, stop_ids, output.kept.tolist())
             counts.target_forward_passes += 1
             counts.draft_tokens_proposed += len(tree) - 1
-            counts.near_ties = sampler.near_ties
             delivered = 0
             try:
-                for token in walk.tokens[:room]:
+                for token in walk.tokens:
                     if self.stop.is_set():
                         break
                     if token in stop_ids:
@@ -111,6 +111,7 @@ class Loop:
                     counts.generated_tokens += 1
                     yield Emitted(token, drafted=delivered < len(walk.tokens))
             finally:
+                counts.near_ties = sampler.near_ties_before(len(tokens) + (reason == "stop"))
                 counts.draft_tokens_accepted += min(delivered, len(walk.tokens) - 1)
                 if delivered:  # the root and every delivered token but the last, which becomes the next root
                     backend.commit(walk.rows[:delivered])

@@ -32,7 +32,11 @@ class Sampler:
 
     def __init__(self, config: SamplingConfig) -> None:
         self.config = config
-        self.near_ties = 0
+        self._near: dict[int, bool] = {}  # by position, of its last choice
+
+    def near_ties_before(self, position: int) -> int:
+        """How many of the tokens before `position` were near ties when they were last chosen."""
+        return sum(near for place, near in self._near.items() if place < position)
 
     @property
     def needs_logits(self) -> bool:
@@ -46,17 +50,17 @@ class Sampler:
         """
         scores = penalise(logits, history, self.config.repetition_penalty)
         if self.config.greedy:
-            return self._best(scores)
+            return self._best(scores, position)
         ids, weights = distribution(scores, self.config)
         place, distance = draw(weights, uniform(self.config.seed, position))
-        self.near_ties += distance < NEAR_TIE_PROBABILITY
+        self._near[position] = distance < NEAR_TIE_PROBABILITY
         return place if ids is None else int(ids[place])
 
-    def _best(self, scores: FloatArray | Float64Array) -> int:
+    def _best(self, scores: FloatArray | Float64Array, position: int) -> int:
         best = int(np.argmax(scores))
         top = float(scores[best])
         _demand_finite(top)
-        self.near_ties += int(np.count_nonzero(scores >= top - NEAR_TIE_LOGIT)) > 1
+        self._near[position] = int(np.count_nonzero(scores >= top - NEAR_TIE_LOGIT)) > 1
         return best
 
 

@@ -44,6 +44,7 @@ pub struct Manifest {
     pub vocab_size: i64,
     pub num_streams: i64,
     pub top_k: i64,
+    pub stream_vocab_size: i64,
     pub prefill_rows: i64,
     pub verify: Vec<Method>, // ascending by rows
     pub methods: Vec<Method>,
@@ -98,6 +99,7 @@ impl Manifest {
             vocab_size: count(&model["vocab_size"]),
             num_streams: count(&speculation["num_streams"]),
             top_k: count(&speculation["top_k"]),
+            stream_vocab_size: count(&speculation["stream_vocab_size"]),
             prefill_rows: methods.iter().find(|method| method.name == "prefill").map_or(0, |method| method.rows),
             verify,
             deferred: methods.iter().any(|method| method.name == "streams"),

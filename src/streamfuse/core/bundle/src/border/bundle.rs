@@ -33,7 +33,7 @@ pub struct Spec {
     deferred: i32,
     stop_ids: *const i64,
     stop_count: i32,
-    reserved: i32,
+    stream_vocab_size: i32,
     identity: *const c_char,
 }
 
@@ -239,7 +239,7 @@ impl OpenBundle {
             deferred: manifest.deferred.into(),
             stop_ids: manifest.eos_token_ids.as_ptr(),
             stop_count: narrow(manifest.eos_token_ids.len() as i64),
-            reserved: 0,
+            stream_vocab_size: narrow(manifest.stream_vocab_size),
             identity: bundle.identity.as_ptr(),
         };
         Ok(OpenBundle { tensors, spec, _owned: (names, methods), bundle })
