@@ -4,6 +4,7 @@ A mutation is a list, its kind first:
 
     ["json", file, path, value]      put a value at a path of a JSON file; `path` is a list of names and numbers
     ["drop", file, path]             take it out
+    ["many", file, path, count, value] put a value there many times, under new names or as items
     ["header", tensor, field, value] the same in the header of draft.safetensors; a field of null takes the tensor out
     ["number", tensor, index, value] one number of a tensor; "nan" and "inf" are words
     ["flip", file, byte, bit]        ["cut", file, bytes left]    ["grow", file, bytes more]
@@ -30,6 +31,10 @@ from streamfuse.bundle import BundleWriter
 MANIFEST, DRAFT, TOKENIZER, GRAPH = "manifest.json", "draft.safetensors", "tokenizer.json", "model.pte"
 RANK, STREAMS, SLOTS = 2, 2, VOCAB_SIZE  # the arithmetic model's streams propose any token
 _DTYPES = {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8"}
+_CONTAINERS: list[list[str]] = [
+    ["files"], ["methods"], ["parity"], ["parity", "decode", "metrics"], ["model"], [], ["required_operators"],
+    ["model", "eos_token_ids"], ["methods", "decode", "inputs"],
+]  # fmt: skip
 _PLACES = ("fifo", "folder", "gone", "link")
 _VALUES: list[Any] = [
     None, True, False, -1, 0, 1, 2, 3, 7, 65, 258, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, 10**30,
@@ -86,6 +91,19 @@ def _json(bundle: Path, name: str, path: list[Any], value: Any, drop: bool = Fal
         del place[path[-1]]
     else:
         place[path[-1]] = value
+    file.write_text(json.dumps(data), encoding="utf-8")
+
+
+def _many(bundle: Path, name: str, path: list[Any], count: int, value: Any) -> None:
+    file = bundle / name
+    data = json.loads(file.read_text(encoding="utf-8"))
+    place = data
+    for key in path:
+        place = place[key]
+    if isinstance(place, list):
+        place.extend([value] * count)
+    else:
+        place.update({f"extra {number}": value for number in range(count)})
     file.write_text(json.dumps(data), encoding="utf-8")
 
 
@@ -176,6 +194,7 @@ def _honest(bundle: Path) -> None:
 _KINDS: dict[str, Any] = {
     "json": _json,
     "drop": lambda bundle, name, path: _json(bundle, name, path, None, drop=True),
+    "many": _many,
     "header": _header,
     "number": _number,
     "flip": _flip,
@@ -192,7 +211,7 @@ _KINDS: dict[str, Any] = {
 
 def random_damage(draw: np.random.Generator, bundle: Path) -> list[list[Any]]:
     """One to three mutations of a sound bundle. Most are honest about sizes and hashes, or none would get further."""
-    kinds = ["json"] * 6 + ["drop"] * 2 + ["header"] * 3 + ["number"] * 4 + ["bytes"] * 3 + ["place"]
+    kinds = ["json"] * 6 + ["drop"] * 2 + ["many"] + ["header"] * 3 + ["number"] * 4 + ["bytes"] * 3 + ["place"]
     made: list[list[Any]] = []
     for _ in range(draw.integers(1, 4)):
         kind = _pick(draw, kinds)
@@ -200,6 +219,9 @@ def random_damage(draw: np.random.Generator, bundle: Path) -> list[list[Any]]:
         if kind in ("json", "drop"):
             path = _random_path(draw, json.loads((bundle / name).read_text(encoding="utf-8")))
             made.append([kind, name, path, *([_pick(draw, _VALUES)] if kind == "json" else [])])
+        elif kind == "many":
+            count = _pick(draw, [1, 1000, 1000, 50_000, 101_000])
+            made.append(["many", MANIFEST, _pick(draw, _CONTAINERS), count, _pick(draw, _VALUES)])
         elif kind == "header":
             made.append(_random_header(draw, bundle))
         elif kind == "number":
@@ -227,7 +249,8 @@ def _random_path(draw: np.random.Generator, data: Any) -> list[Any]:
     while True:
         keys = list(data) if isinstance(data, dict) else list(range(min(len(data), 4)))
         if not keys or (isinstance(data, dict) and draw.random() < 0.03):
-            return [*path, "extra"] if isinstance(data, dict) else path
+            name = _pick(draw, ["extra", "extra", "x" * 255, "x" * 1_000_000, "\x1b[2J"])
+            return [*path, name] if isinstance(data, dict) else path
         path.append(_pick(draw, keys))
         data = data[path[-1]]
         if not isinstance(data, (dict, list)) or not data or draw.random() < 0.2:

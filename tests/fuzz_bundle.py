@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import bundle_mutations
+from bundle_library import BROKEN, LIBRARY, LibraryBundle, LibraryFailure
 from bundle_samples import PrintableBackend
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.runtime.config import GenerationConfig
@@ -29,7 +30,7 @@ from streamfuse.runtime.tensors import map_tensors
 from streamfuse.text_io import TextError, TextIO
 
 _SECONDS = 10  # for one bundle
-_MOST_MEMORY = 8 << 30
+_MOST_MEMORY = 1 << 30  # beyond what the process has when it begins
 
 
 class Hangs(BaseException):
@@ -38,11 +39,12 @@ class Hangs(BaseException):
 
 def main(arguments: list[str]) -> int:
     first, count = map(int, arguments)
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     warnings.simplefilter("error")  # a warning of numpy is no sentence of ours
     memory = "/dev/shm"  # where there is one: a damaged bundle lives for milliseconds
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         seed = bundle_mutations.seed_bundle(Path(folder) / "seed")
+        sentence_of(seed)  # loads what there is to load
+        _bound_memory()
         for number in range(first, first + count):
             print(number, file=sys.stderr, flush=True)
             mutations = bundle_mutations.random_damage(np.random.default_rng(number), seed)
@@ -50,6 +52,11 @@ def main(arguments: list[str]) -> int:
             if found is not None:
                 print(json.dumps({"number": number, "damage": mutations, "found": found}), flush=True)
     return 0
+
+
+def _bound_memory() -> None:
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + _MOST_MEMORY, now + _MOST_MEMORY))
 
 
 def finding(seed: Path, mutations: list[list[Any]]) -> str | None:
@@ -78,12 +85,14 @@ def finding(seed: Path, mutations: list[list[Any]]) -> str | None:
 
 def sentence_of(folder: Path) -> str | None:
     """What is said of a bundle that cannot be used; None for one that was read whole, and drafted with."""
+    refused = _refused_in_library(folder)
     try:
         bundle = open_bundle(folder)
         model = bundle.manifest.model
         text = TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
     except (BundleError, TextError) as error:
-        return _named(str(error), folder, "chat template")
+        own = _named(str(error), folder, "chat template")
+        return f"core/bundle opens it, and Python says: {own}" if refused is None and LIBRARY.is_file() else own
     try:
         tables = map_tensors(bundle.draft) if bundle.draft else None
     except (ValueError, OSError) as error:
@@ -97,6 +106,21 @@ def sentence_of(folder: Path) -> str | None:
         return _named(str(error), folder, "chat template", "no chat template")
     refused = _draft(PrintableBackend(spec), tables, ids[-8:], spec.vocab_size)
     return refused and f"{folder}: {refused}"
+
+
+def _refused_in_library(folder: Path) -> str | None:
+    """What core/bundle, where it is built, says of a bundle that it does not open."""
+    if not LIBRARY.is_file():
+        return None
+    try:
+        LibraryBundle(folder).close()
+    except LibraryFailure as failure:
+        code, sentence = failure.code, str(failure)
+    else:
+        return None
+    if code == BROKEN or len(sentence) > 1000 or "\n" in sentence:
+        raise AssertionError(f"core/bundle says: {sentence}")
+    return sentence
 
 
 def _named(sentence: str, folder: Path, *topics: str) -> str:

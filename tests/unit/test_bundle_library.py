@@ -162,7 +162,17 @@ def schema_words(schema: dict[str, Any]) -> set[str]:
 def test_the_schema_uses_only_words_that_the_library_reads() -> None:
     """core/bundle/src/schema.rs."""
     known = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "enum", "exclusiveMinimum", "items"}
-    known |= {"maxLength", "maximum", "minLength", "minimum", "pattern", "properties", "required", "type"}
+    known |= {
+        "maxLength",
+        "maximum",
+        "minLength",
+        "minimum",
+        "pattern",
+        "properties",
+        "propertyNames",
+        "required",
+        "type",
+    }
     schema = json.loads((BUILD.parent / "docs" / "manifest.schema.json").read_text(encoding="utf-8"))
     assert schema_words(schema) - known == {"$schema", "description", "title"}
 

@@ -7,6 +7,7 @@ answer. A change that an older runtime would misread raises FORMAT_VERSION.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -38,9 +39,16 @@ OPERATORS = tuple(
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
 _MOST = 2**53  # above, readers that keep numbers as doubles lose digits
+# More than any model needs; what a reader says of a manifest, and the memory that it takes, is bounded by them.
+_MOST_VALUES = 100_000
+_LONGEST_NAME = 255
+_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"  # no characters that act on a terminal
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
 TokenId = Annotated[int, Field(ge=0, le=_MOST)]
+Line = Annotated[str, Field(pattern=_LINE)]
+FilledLine = Annotated[str, Field(min_length=1, pattern=_LINE)]
+Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
 
@@ -52,10 +60,12 @@ class _Strict(BaseModel):
 class ModelFacts(_Strict):
     """The base model, as the runtime and a reader of `streamfuse inspect` need it."""
 
-    name: Annotated[str, Field(min_length=1)] = Field(description="for example HuggingFaceTB/SmolLM2-135M-Instruct")
-    architecture: str = Field(description="class name in the Hugging Face config, for example LlamaForCausalLM")
-    source: str = Field(description="where the weights came from: a hub revision, a package, or a file with its sha256")
-    license: str | None
+    name: FilledLine = Field(description="for example HuggingFaceTB/SmolLM2-135M-Instruct")
+    architecture: Line = Field(description="class name in the Hugging Face config, for example LlamaForCausalLM")
+    source: Line = Field(
+        description="where the weights came from: a hub revision, a package, or a file with its sha256"
+    )
+    license: Line | None
     num_layers: Positive
     num_heads: Positive
     num_kv_heads: Positive
@@ -73,7 +83,7 @@ class ModelFacts(_Strict):
 class TensorFacts(_Strict):
     """One input or output of a method."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: FilledLine
     dtype: DType
     shape: tuple[Count, ...]
 
@@ -99,7 +109,7 @@ class Speculation(_Strict):
     prune_layer: Count | None = Field(description="the pruner acts before this layer; null: no pruning")
     stream_vocab_size: Count = Field(description="tokens that streams may propose")
     parent_rank: Count = Field(description="rank of the parent term in draft.safetensors; 0: off")
-    adapter: str | None = Field(description="name of the trained adapter; null: none")
+    adapter: Line | None = Field(description="name of the trained adapter; null: none")
     extra_parameters: Count = Field(description="parameters on top of the base model")
     default_width: Positive | None = Field(description="rows of the verify method to use where nobody measures")
     schedule: Literal["fused", "deferred", "both"] = Field(
@@ -121,7 +131,7 @@ class CacheFacts(_Strict):
 class Scheme(_Strict):
     """How the weights of one part are stored and multiplied."""
 
-    scheme: Annotated[str, Field(min_length=1)] = Field(description="for example float32, 8da4w, int8_channel")
+    scheme: FilledLine = Field(description="for example float32, 8da4w, int8_channel")
     bits: Annotated[int, Field(ge=1, le=32)] = Field(description="bits per weight, scales not counted")
     group_size: Positive | None = Field(description="weights per scale; null: one scale per channel or none")
     symmetric: bool | None = Field(description="null where nothing is quantized")
@@ -153,8 +163,8 @@ class SamplingDefaults(_Strict):
 class Parity(_Strict):
     """What the exporter measured for one method against the PyTorch model, and the floor it had to pass."""
 
-    floor: Annotated[str, Field(min_length=1)] = Field(description="name of the floor, for example float32")
-    metrics: dict[str, float] = Field(description="for example max_abs_difference, cosine, top1_agreement")
+    floor: FilledLine = Field(description="name of the floor, for example float32")
+    metrics: dict[Name, float] = Field(description="for example max_abs_difference, cosine, top1_agreement")
 
 
 class BelowFloor(_Strict):
@@ -163,11 +173,11 @@ class BelowFloor(_Strict):
     comparison: Literal["quantization", "lowering"] = Field(
         description="integer weights against float32 ones, or the emitted graphs against PyTorch on the same weights"
     )
-    method: Annotated[str, Field(min_length=1)] = Field(description="a method, or walk: passes over natural text")
+    method: FilledLine = Field(description="a method, or walk: passes over natural text")
     metric: Literal["snr_db", "top1_agreement"]
     measured: float
     asked: float = Field(description="what the floor asks for")
-    floor: Annotated[str, Field(min_length=1)]
+    floor: FilledLine
 
 
 class FileFacts(_Strict):
@@ -181,24 +191,24 @@ class Manifest(_Strict):
     """All that a runtime must know about a bundle."""
 
     format_version: Literal[4]
-    exporter_version: Annotated[str, Field(min_length=1)]
+    exporter_version: FilledLine
     target: Literal["executorch", "coreml", "onnx"]
-    backend: Annotated[str, Field(min_length=1)] = Field(description="delegate inside the target, for example xnnpack")
+    backend: FilledLine = Field(description="delegate inside the target, for example xnnpack")
     kernels: bool = Field(description="whether the graphs use the operators of streamfuse's kernels")
-    required_operators: tuple[str, ...] = Field(
+    required_operators: tuple[Line, ...] = Field(
         description="custom operators that the engine must carry, for example streamfuse::tree_attention.out"
     )
     model: ModelFacts
-    methods: dict[str, Method]
+    methods: dict[Name, Method]
     speculation: Speculation
     cache: CacheFacts
     quantization: Quantization
     sampling_defaults: SamplingDefaults
-    parity: dict[str, Parity]
+    parity: dict[Name, Parity]
     below_floor: tuple[BelowFloor, ...] = Field(
         (), description="what missed its parity floor; left out where nothing did"
     )
-    files: dict[str, FileFacts] = Field(
+    files: dict[Name, FileFacts] = Field(
         description="every file but the manifest and its signature; relative paths with /"
     )
 
@@ -292,6 +302,7 @@ def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
         data = load_strict(text)
+        _check_extent(data)
     except ValueError as error:  # UnicodeDecodeError is one
         raise BundleError(f"{where}: not valid JSON ({_one_line(str(error))})") from None
     if not isinstance(data, dict) or "format_version" not in data:
@@ -315,9 +326,27 @@ def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
         raise BundleError(f"{where}: {validation_line(error)}") from None
 
 
+def _check_extent(data: Any) -> None:
+    """ValueError for more values than a manifest has, and for names that no sentence could repeat."""
+    left, count = [data], 0
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            if any(len(name) > _LONGEST_NAME for name in value):
+                raise ValueError(f"a name is longer than {_LONGEST_NAME} characters")
+            if not all(re.fullmatch(_LINE, name) for name in value):
+                raise ValueError("a name holds a control character")
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        count += 1
+        if count + len(left) > _MOST_VALUES:
+            raise ValueError(f"it holds more than {_MOST_VALUES} values")
+
+
 def validation_line(error: ValidationError) -> str:
     """The first problem of a pydantic error in one line, `field.path: reason`, and how many more there are."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     reason = _one_line(first["msg"].removeprefix("Value error, "))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

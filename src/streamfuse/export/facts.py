@@ -70,11 +70,12 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         where = f"{where}: {source.get('file', '')} sha256 {source['sha256']}"
     elif "revision" in source:
         where = f"{where}: revision {source['revision']}"
+    license_ = source.get("license")
     return {
-        "name": str(source.get("model") or source.get("name") or plan.model.name),
+        "name": _line(str(source.get("model") or source.get("name") or plan.model.name)),
         "architecture": config.architecture,
-        "source": where,
-        "license": source.get("license"),
+        "source": _line(where),
+        "license": _line(license_) if isinstance(license_, str) else license_,
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "num_kv_heads": config.num_kv_heads,
@@ -86,6 +87,11 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "eos_token_ids": list(config.eos_token_ids),
         "chat_template": adapter_facts(plan).get("chat_template") or own_template(plan.model),
     }
+
+
+def _line(text: str) -> str:
+    """The manifest's texts are lines; a GGUF may have a whole license in its metadata."""
+    return " ".join(text.split())
 
 
 def adapter_facts(plan: ExportPlan) -> dict[str, str]:

@@ -1,10 +1,11 @@
 //! Untrusted JSON: names that stand twice and zeros with a sign are refused, as runtime/strict_json.py does.
 
+use std::cell::Cell;
 use std::fmt;
 
 use indexmap::map::Entry;
 use indexmap::IndexMap;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 pub type Object = IndexMap<String, Json>;
 
@@ -19,9 +20,26 @@ pub enum Json {
     Object(Box<Object>), // in the order of the file
 }
 
+/// What `parse_bounded` takes at most.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub values: usize,
+    pub name: Option<usize>, // its characters
+}
+
 impl Json {
     pub fn parse(text: &str) -> Result<Json, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None })
+    }
+
+    /// The same for what a sentence names the parts of: with a bound on values and the length of names, which hold no
+    /// control characters.
+    pub fn parse_bounded(text: &str, bounds: Bounds) -> Result<Json, String> {
+        let mut source = serde_json::Deserializer::from_str(text);
+        let reader = Reader { bounds, left: &Cell::new(bounds.values) };
+        let value = reader.deserialize(&mut source).map_err(|error| error.to_string())?;
+        source.end().map_err(|error| error.to_string())?;
+        Ok(value)
     }
 
     /// A field of an object; nothing where this is no object or has no such field.
@@ -93,20 +111,35 @@ impl fmt::Display for Json {
     }
 }
 
+/// Whether a terminal acts on this character, or it turns the direction of writing.
+fn is_control(c: char) -> bool {
+    matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A name in single quotes, with what cannot be printed escaped.
 pub fn quoted(name: &str) -> String {
     format!("'{}'", name.escape_debug().to_string().replace("\\\"", "\""))
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
-        deserializer.deserialize_any(Reader)
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    bounds: Bounds,
+    left: &'a Cell<usize>, // of the values
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Json;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
+        match self.left.get().checked_sub(1) {
+            Some(left) => self.left.set(left),
+            None => return Err(D::Error::custom(format!("it holds more than {} values", self.bounds.values))),
+        }
+        deserializer.deserialize_any(self)
     }
 }
 
-struct Reader;
-
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for Reader<'_> {
     type Value = Json;
 
     fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
@@ -146,7 +179,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
+        while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
         Ok(Json::List(list))
@@ -155,11 +188,19 @@ impl<'de> Visitor<'de> for Reader {
     fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
         let mut object = Object::new();
         while let Some(name) = items.next_key::<String>()? {
+            if let Some(longest) = self.bounds.name {
+                if name.chars().nth(longest).is_some() {
+                    return Err(A::Error::custom(format!("a name is longer than {longest} characters")));
+                }
+                if name.contains(is_control) {
+                    return Err(A::Error::custom("a name holds a control character"));
+                }
+            }
             match object.entry(name) {
                 Entry::Occupied(twin) => {
-                    return Err(A::Error::custom(format!("{} stands there twice", quoted(twin.key()))))
+                    return Err(A::Error::custom(format!("{:.80} stands there twice", quoted(twin.key()))))
                 }
-                Entry::Vacant(place) => place.insert(items.next_value()?),
+                Entry::Vacant(place) => place.insert(items.next_value_seed(self)?),
             };
         }
         Ok(Json::Object(Box::new(object)))

@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 
-use crate::json::{quoted, Json};
-use crate::schema::{manifest_schema, problems};
+use crate::json::{quoted, Bounds, Json};
+use crate::schema::{manifest_schema, problems, Problems};
 use crate::signature;
 
 pub const NAME: &str = "manifest.json";
+
+// More than any model needs; what a reader says of a manifest, and the memory that it takes, is bounded by them.
+const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255) };
 
 /// Custom operators that an engine of this version carries; the list of manifest.py.
 const OPERATORS: [&str; 9] = [
@@ -70,13 +73,12 @@ pub struct Sampling {
 impl Manifest {
     /// Reads a manifest's text; the error is `field: reason`.
     pub fn parse(text: &str) -> Result<Manifest, String> {
-        let mut data = Json::parse(text).map_err(|error| format!("not valid JSON ({error})"))?;
+        let mut data = Json::parse_bounded(text, BOUNDS).map_err(|error| format!("not valid JSON ({error})"))?;
         check_version(&data)?;
-        let wrong = problems(manifest_schema(), &mut data);
-        match wrong.len() {
-            0 => (),
-            1 => return Err(wrong[0].clone()),
-            n => return Err(format!("{} (and {} more)", wrong[0], n - 1)),
+        match problems(manifest_schema(), &mut data) {
+            Problems { first: None, .. } => (),
+            Problems { first: Some(first), others: 0 } => return Err(first),
+            Problems { first: Some(first), others } => return Err(format!("{first} (and {others} more)")),
         }
         let manifest = Manifest::of(&data);
         manifest.check_relations(&data)?;
@@ -215,7 +217,7 @@ fn check_version(data: &Json) -> Result<(), String> {
         return Err("format_version: missing; this is not the manifest of a streamfuse bundle".into());
     };
     match version.whole() {
-        None => Err(format!("format_version: must be an integer, is {version:.40}")),
+        None => Err(format!("format_version: must be an integer, is {:.40}", version.to_string())),
         Some(version) if version > reads => Err(format!(
             "format_version: {version} is newer than {reads}, the newest that this version of streamfuse reads; \
              upgrade streamfuse or export the bundle again"

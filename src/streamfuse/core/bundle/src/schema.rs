@@ -2,6 +2,8 @@
 //! tests/unit/test_bundle_library.py fails where the schema uses another one.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::OnceLock;
 
 use regex::Regex;
@@ -16,28 +18,63 @@ pub fn manifest_schema() -> &'static Json {
     })
 }
 
-/// Every problem of `value`, as `field.path: reason`, in the order of the schema. Defaults are filled in.
-pub fn problems(root: &Json, value: &mut Json) -> Vec<String> {
-    let mut found = Vec::new();
-    Checker { root, found: &mut found }.check(root, value, "");
-    found
+/// What is wrong with a value.
+#[derive(Default)]
+pub struct Problems {
+    pub first: Option<String>, // field.path: reason
+    pub others: usize,
 }
 
-struct Checker<'a> {
-    root: &'a Json,
-    found: &'a mut Vec<String>,
+/// The problems of `value` in the order of the schema, of which there may be as many as values. Defaults are filled in.
+pub fn problems(root: &'static Json, value: &mut Json) -> Problems {
+    let mut checker = Checker { root, patterns: HashMap::new(), found: Problems::default() };
+    checker.check(root, value, &Place::Root);
+    checker.found
 }
 
-impl Checker<'_> {
-    fn wrong(&mut self, place: &str, reason: &str) {
-        self.found.push(if place.is_empty() { reason.to_owned() } else { format!("{place}: {reason}") });
+/// Where a value is: the names and numbers that lead to it.
+enum Place<'a> {
+    Root,
+    Name(&'a Place<'a>, &'a str),
+    Item(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let (outer, part) = match self {
+            Place::Root => return Ok(()),
+            Place::Name(outer, name) => (outer, (*name).to_owned()),
+            Place::Item(outer, number) => (outer, number.to_string()),
+        };
+        match outer {
+            Place::Root => write!(out, "{part}"),
+            outer => write!(out, "{outer}.{part}"),
+        }
+    }
+}
+
+struct Checker {
+    root: &'static Json,
+    patterns: HashMap<&'static str, Regex>,
+    found: Problems,
+}
+
+impl Checker {
+    fn wrong(&mut self, place: &Place, reason: impl fmt::Display) {
+        if self.found.first.is_some() {
+            self.found.others += 1;
+            return;
+        }
+        self.found.first = Some(match place {
+            Place::Root => reason.to_string(),
+            place => format!("{place}: {reason}"),
+        });
     }
 
-    fn check(&mut self, schema: &Json, value: &mut Json, place: &str) {
+    fn check(&mut self, schema: &'static Json, value: &mut Json, place: &Place) {
         if let Some(name) = schema.get("$ref").and_then(Json::text) {
             let name = name.strip_prefix("#/$defs/").expect("references are local");
-            let root = self.root;
-            return self.check(&root.get("$defs").expect("there are $defs")[name], value, place);
+            return self.check(&self.root.get("$defs").expect("there are $defs")[name], value, place);
         }
         if let Some(choices) = schema.get("anyOf").and_then(Json::list) {
             // Only `X or null` is written.
@@ -48,13 +85,13 @@ impl Checker<'_> {
         }
         if let Some(expected) = schema.get("const") {
             if value != expected {
-                self.wrong(place, &format!("Input should be {expected}"));
+                self.wrong(place, format_args!("Input should be {expected}"));
             }
             return;
         }
         if let Some(choices) = schema.get("enum").and_then(Json::list) {
             if !choices.contains(value) {
-                self.wrong(place, &format!("Input should be {}", listed(choices)));
+                self.wrong(place, format_args!("Input should be {}", Choices(choices)));
             }
             return;
         }
@@ -63,7 +100,7 @@ impl Checker<'_> {
             "array" => match value {
                 Json::List(items) => {
                     for (i, item) in items.iter_mut().enumerate() {
-                        self.check(&schema["items"], item, &below(place, &i.to_string()));
+                        self.check(&schema["items"], item, &Place::Item(place, i));
                     }
                 }
                 _ => self.wrong(place, "Input should be a valid array"),
@@ -86,55 +123,62 @@ impl Checker<'_> {
         }
     }
 
-    fn object(&mut self, schema: &Json, value: &mut Json, place: &str) {
+    fn object(&mut self, schema: &'static Json, value: &mut Json, place: &Place) {
+        static NONE: OnceLock<Object> = OnceLock::new();
         let Json::Object(fields) = value else {
             return self.wrong(place, "Input should be an object");
         };
-        let none = Object::new();
-        let properties = schema.get("properties").and_then(Json::object).unwrap_or(&none);
+        let properties =
+            schema.get("properties").and_then(Json::object).unwrap_or_else(|| NONE.get_or_init(Object::new));
         for (name, inner) in properties {
             match (fields.get_mut(name), inner.get("default")) {
-                (Some(field), _) => self.check(inner, field, &below(place, name)),
+                (Some(field), _) => self.check(inner, field, &Place::Name(place, name)),
                 (None, Some(default)) => {
                     fields.insert(name.clone(), default.clone());
                 }
-                (None, None) => self.wrong(&below(place, name), "Field required"),
+                (None, None) => self.wrong(&Place::Name(place, name), "Field required"),
             }
         }
         let others = fields.iter_mut().filter(|(name, _)| !properties.contains_key(*name));
         match schema.get("additionalProperties") {
             Some(inner @ Json::Object(_)) => {
+                let names = schema.get("propertyNames");
                 for (name, field) in others {
-                    self.check(inner, field, &below(place, name));
+                    let place = Place::Name(place, name);
+                    if let Some(names) = names {
+                        self.text(names, name, &Place::Name(&place, "[key]"));
+                    }
+                    self.check(inner, field, &place);
                 }
             }
             _ => {
                 for (name, _) in others {
-                    self.wrong(&below(place, name), "Extra inputs are not permitted");
+                    self.wrong(&Place::Name(place, name), "Extra inputs are not permitted");
                 }
             }
         }
     }
 
-    fn text(&mut self, schema: &Json, text: &str, place: &str) {
+    fn text(&mut self, schema: &'static Json, text: &str, place: &Place) {
         if let Some(least) = schema.get("minLength").and_then(Json::whole) {
             if (text.chars().count() as i128) < least {
-                self.wrong(place, &format!("String should have at least {least} character{}", plural(least)));
+                self.wrong(place, format_args!("String should have at least {least} character{}", plural(least)));
             }
         }
         if let Some(most) = schema.get("maxLength").and_then(Json::whole) {
             if (text.chars().count() as i128) > most {
-                self.wrong(place, &format!("String should have at most {most} character{}", plural(most)));
+                self.wrong(place, format_args!("String should have at most {most} character{}", plural(most)));
             }
         }
         if let Some(pattern) = schema.get("pattern").and_then(Json::text) {
-            if !Regex::new(pattern).expect("the schema's patterns are valid").is_match(text) {
-                self.wrong(place, &format!("String should match pattern '{pattern}'"));
+            let compile = || Regex::new(pattern).expect("the schema's patterns are valid");
+            if !self.patterns.entry(pattern).or_insert_with(compile).is_match(text) {
+                self.wrong(place, format_args!("String should match pattern '{pattern}'"));
             }
         }
     }
 
-    fn range(&mut self, schema: &Json, number: &Json, place: &str) {
+    fn range(&mut self, schema: &'static Json, number: &Json, place: &Place) {
         type Rule = (&'static str, &'static str, fn(Ordering) -> bool);
         const RULES: [Rule; 3] = [
             ("maximum", "less than or equal to", Ordering::is_le),
@@ -145,7 +189,7 @@ impl Checker<'_> {
             if let Some(bound) = schema.get(word) {
                 if !compare(number, bound).is_some_and(holds) {
                     let bound = bound.number().unwrap_or_default();
-                    return self.wrong(place, &format!("Input should be {relation} {bound}"));
+                    return self.wrong(place, format_args!("Input should be {relation} {bound}"));
                 }
             }
         }
@@ -169,14 +213,6 @@ impl std::ops::Index<&str> for Json {
     }
 }
 
-fn below(place: &str, name: &str) -> String {
-    if place.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{place}.{name}")
-    }
-}
-
 fn plural(count: i128) -> &'static str {
     if count == 1 {
         ""
@@ -186,10 +222,18 @@ fn plural(count: i128) -> &'static str {
 }
 
 /// `'a', 'b' or 'c'`
-fn listed(choices: &[Json]) -> String {
-    let words: Vec<String> = choices.iter().map(Json::to_string).collect();
-    match words.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        _ => words.join(""),
+struct Choices<'a>(&'a [Json]);
+
+impl fmt::Display for Choices<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        for (i, choice) in self.0.iter().enumerate() {
+            let separator = match i {
+                0 => "",
+                _ if i + 1 == self.0.len() => " or ",
+                _ => ", ",
+            };
+            write!(out, "{separator}{choice}")?;
+        }
+        Ok(())
     }
 }
