@@ -1,4 +1,4 @@
-"""The `streamfuse` command as a program. Ctrl-C ends it without a word also while Python loads it, and at its end."""
+"""The `streamfuse` command as a program. It exits quietly on Ctrl-C, also during start-up and shutdown."""
 
 from __future__ import annotations
 

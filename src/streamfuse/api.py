@@ -1,7 +1,7 @@
 """The way in for Python: `import streamfuse; model = streamfuse.open("build/demo")`.
 
 A model finds everything of its bundle by itself: engine, tokenizer, chat template, drafting tables, and what passes
-cost on this device. The command line and the benches use the same.
+cost on this device. The command line and the benches open bundles with it, and generate through its session.
 """
 
 from __future__ import annotations

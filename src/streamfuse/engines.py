@@ -39,7 +39,7 @@ def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
     The native engine shares its weights among them; ONNX Runtime and Core ML load graphs anew for each.
 
     Raises:
-        BackendError: the engine or the graphs cannot be loaded, or the delegate lives on phones only.
+        BackendError: the engine or the graphs cannot be loaded, or the engine has no such delegate.
         MissingExtra: a package is not installed.
     """
     need_engine(bundle)
@@ -55,8 +55,8 @@ def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
         from streamfuse.runtime.backend import BackendError
 
         raise BackendError(
-            f"{bundle.folder} needs ExecuTorch's delegate {bundle.manifest.backend}, which is on devices;"
-            f" here run {' and '.join(_HERE)}, so export it with `--backend kernels` to run it here"
+            f"{bundle.folder} needs ExecuTorch's delegate {bundle.manifest.backend}, which no library of streamfuse "
+            f"carries; here run {' and '.join(_HERE)}, so export it with `--backend kernels` to run it here"
         )
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 

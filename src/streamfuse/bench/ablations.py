@@ -1,7 +1,7 @@
 """Ablations: small models that differ in one setting, trained on the same steps and measured on the same texts.
 
-All in lossless mode on the base's own answers. One row of JSON is written as it is found; what is there is not done
-again, and a training run that was stopped continues. Measures are exact replays, of greedy texts and of texts that the
+All in lossless mode on the base's own answers. One row of JSON is written as it is found; existing rows are reused,
+and a training run that was stopped continues. Measures are exact replays, of greedy texts and of texts that the
 base sampled at temperature 1: sample-and-match accepts a drafted token where it is the one that the sampling says, and
 trees do not depend on the temperature, so a sampled text says as exactly as a greedy one what each pass accepts.
 """

@@ -208,7 +208,7 @@ def export(
         float,
         typer.Option(
             metavar="MB",
-            help="Megabytes of the adapter's n-gram table to take at most, those that say most; 0 leaves it out.",
+            help="Maximum size of the n-gram table in MB; keeps the contexts of highest gain. 0 leaves it out.",
             rich_help_panel=_SPECULATION,
         ),
     ] = 8.0,

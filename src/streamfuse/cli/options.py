@@ -85,7 +85,7 @@ Width = Annotated[
     ),
 ]
 NoCostCache = Annotated[
-    bool, typer.Option("--no-cost-cache", help="Measure what passes cost again, and do not remember it.")
+    bool, typer.Option("--no-cost-cache", help="Measure pass latencies again, and do not cache them.")
 ]
 ShowDrafts = Annotated[
     bool,
@@ -109,7 +109,7 @@ DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Of the rows; see docs/data.md.",
+        help="Row format; see docs/data.md.",
         show_default="told by the fields",
         autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"),
     ),
@@ -122,7 +122,7 @@ DataTemplate = Annotated[
         show_default="none",
     ),
 ]
-DataSplit = Annotated[str, typer.Option(help="Of a folder or a data set.")]
+DataSplit = Annotated[str, typer.Option(help="Split of a folder or a data set.")]
 ReportFile = Annotated[
     Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
 ]

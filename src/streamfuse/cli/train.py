@@ -63,7 +63,7 @@ def train(
     task: Annotated[
         str,
         typer.Option(
-            **complete.among("chat", "e2e", "sql", "dialogsum"), help="Whose prompts these are (docs/data.md)."
+            **complete.among("chat", "e2e", "sql", "dialogsum"), help="Prompt template to use (docs/data.md)."
         ),
     ] = "chat",
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,

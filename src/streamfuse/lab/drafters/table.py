@@ -10,7 +10,7 @@ from streamfuse.runtime.reference.tree import Tree
 
 
 class TableDrafter:
-    """Drafts what the model usually says after the last two tokens (runtime/reference/ngram_table.py)."""
+    """Drafts what the model usually says after the last tokens, five at most (runtime/reference/ngram_table.py)."""
 
     def __init__(self, table: NgramTable) -> None:
         self.table = table
