@@ -900,6 +900,20 @@ def test_statistics_do_not_follow_the_locale() -> None:
         locale.setlocale(locale.LC_NUMERIC, before)
 
 
+def test_statistics_are_json_whatever_the_reason_and_the_names_are() -> None:
+    model = spec(widths={'verify "8"\n': (8, 8)})
+    with Session(ArithmeticBackend(model, 16), costs={DECODE: 2.0, 'verify "8"\n': 2.1}) as session:
+        for reason, shown in ((b"a\xffb\xed\xa0\x80", "a?b???"), ('"\\\t\u00fc'.encode(), '"\\\t\u00fc')):
+            generation = session.generate([3, 1, 4], GenerationConfig(20))
+            next(generation)
+            with session.core.handle as handle:
+                assert load_core().sf_finish(handle, reason) == 0
+                text = load_core().sf_statistics(handle)
+            statistics = json.loads(text.decode())
+            assert statistics["finish_reason"] == shown
+            assert set(statistics["cost_ms"]) == {DECODE, 'verify "8"\n'}
+
+
 STANDARD = {  # and POSIX, for files
     *("cerrno", "exception", "fcntl.h", "sys/file.h", "sys/stat.h", "unistd.h"),
     *("algorithm", "array", "atomic", "bit", "chrono", "cmath", "cstddef", "cstdint", "cstdio", "cstring", "ctime"),

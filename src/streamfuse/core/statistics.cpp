@@ -7,6 +7,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "json_string.h"
+
 namespace streamfuse {
 namespace {
 
@@ -29,11 +31,11 @@ class Writer {
   }
   void open(char bracket) { separate(), out_ << bracket, first_ = true; }
   void close(char bracket) { out_ << bracket, first_ = false; }
-  void key(const char* name) { separate(), text(name), out_ << ": ", first_ = true; }
+  void key(const char* name) { separate(), out_ << json_string(name) << ": ", first_ = true; }
   void value(double number) { std::isfinite(number) ? (separate(), void(out_ << number)) : null(); }
   void value(int64_t number) { separate(), out_ << number; }
   void value(bool yes) { separate(), out_ << (yes ? "true" : "false"); }
-  void value(const char* sentence) { sentence == nullptr ? null() : (separate(), text(sentence)); }
+  void value(const char* sentence) { sentence == nullptr ? null() : (separate(), void(out_ << json_string(sentence))); }
   void null() { separate(), out_ << "null"; }
   template <typename T>
   void member(const char* name, T number) {
@@ -45,14 +47,6 @@ class Writer {
   void separate() {
     if (!first_) out_ << ", ";
     first_ = false;
-  }
-  void text(const std::string& words) {
-    out_ << '"';
-    for (const char c : words) {
-      if (c == '"' || c == '\\') out_ << '\\';
-      out_ << (static_cast<unsigned char>(c) < 32 ? ' ' : c);
-    }
-    out_ << '"';
   }
   std::ostringstream out_;
   bool first_ = true;

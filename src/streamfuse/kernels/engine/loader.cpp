@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -78,15 +78,16 @@ Result<FreeableBuffer> Loader::load(size_t offset, size_t size, const SegmentInf
   return part;
 }
 
-// From a thread, because reading makes the caller wait.
+// From a thread, because reading makes the caller wait. The file is opened there: without a thread there is nothing to
+// close.
 void read_ahead(const std::string& path) try {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return;
-  std::thread([file] {
+  std::thread([path] {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return;
     read_all(file);
     close(file);
   }).detach();
-} catch (const std::system_error&) {
+} catch (const std::exception&) {
   // The first pass reads for itself.
 }
 

@@ -1,7 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <cstdlib>
 #include <system_error>
 #include <thread>
@@ -13,6 +13,7 @@
 
 #include "block.h"
 #include "error.h"
+#include "json_string.h"
 #include "ops/lane_kernels.h"
 #include "ops/register.h"
 #include "ops/team.h"
@@ -29,23 +30,8 @@ using executorch::runtime::MethodMeta;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
-std::string entry(const char* name, int64_t value) { return quoted(name) + ": " + std::to_string(value); }
-std::string flag(const char* name, bool value) { return quoted(name) + (value ? ": true" : ": false"); }
+std::string entry(const char* name, int64_t value) { return json_string(name) + ": " + std::to_string(value); }
+std::string flag(const char* name, bool value) { return json_string(name) + (value ? ": true" : ": false"); }
 
 std::string joined(const std::vector<std::string>& parts) {
   std::string all;
@@ -137,9 +123,9 @@ void Program::load_constant(const std::string& name) {
   else if (value.isBool())
     constants_[name] = value.toBool() ? "true" : "false";
   else if (value.isDouble())
-    constants_[name] = std::to_string(value.toDouble());
+    constants_[name] = std::isfinite(value.toDouble()) ? std::to_string(value.toDouble()) : "null";
   else if (value.isString())
-    constants_[name] = quoted(std::string(value.toString().data(), value.toString().size()));
+    constants_[name] = json_string(std::string(value.toString().data(), value.toString().size()));
 }
 
 const Signature& Program::signature(const std::string& name) const {
@@ -153,19 +139,19 @@ const Signature& Program::signature(const std::string& name) const {
 std::string Program::describe() const {
   std::vector<std::string> methods, constants;
   for (const auto& [name, s] : signatures_)
-    methods.push_back(quoted(name) + ": {" +
+    methods.push_back(json_string(name) + ": {" +
                       joined({entry("rows", s.rows), entry("keep", s.keep), flag("logits", s.logits.has_value()),
                               flag("streams", s.stream_ids.has_value()), entry("carrying", s.carrying),
                               flag("hidden", s.hidden.has_value())}) +
                       "}");
-  for (const auto& [name, value] : constants_) constants.push_back(quoted(name) + ": " + value);
+  for (const auto& [name, value] : constants_) constants.push_back(json_string(name) + ": " + value);
   return "{" +
          joined({"\"methods\": {" + joined(methods) + "}", entry("layers", shapes_.layers),
                  entry("kv_heads", shapes_.kv_heads), entry("head_dim", shapes_.head_dim),
                  entry("capacity", shapes_.capacity), entry("vocab_size", shapes_.vocab_size),
                  entry("num_streams", shapes_.num_streams), entry("top_k", shapes_.top_k),
                  "\"constants\": {" + joined(constants) + "}", entry("threads", threads_),
-                 quoted("instruction_set") + ": " + quoted(lane_kernels().name),
+                 json_string("instruction_set") + ": " + json_string(lane_kernels().name),
                  entry("cache_bytes",
                        shapes_.layers * shapes_.capacity * (shapes_.position_bytes(0) + shapes_.position_bytes(1)))}) +
          "}";

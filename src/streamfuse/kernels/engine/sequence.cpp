@@ -20,12 +20,12 @@ void check_rows(const Shapes& shapes, const Signature& method, int n, const int6
                  std::to_string(n));
   if (ids == nullptr || positions == nullptr || ancestors == nullptr) bad_argument("an input of run is a null pointer");
   for (int i = 0; i < n; ++i) {
-    const std::string row_text = " in row " + std::to_string(i);
+    const auto row_text = [i] { return " in row " + std::to_string(i); };
     if (ids[i] < 0 || (shapes.vocab_size > 0 && ids[i] >= shapes.vocab_size))
-      bad_argument("token " + std::to_string(ids[i]) + row_text + " lies outside the vocabulary of " +
+      bad_argument("token " + std::to_string(ids[i]) + row_text() + " lies outside the vocabulary of " +
                    std::to_string(shapes.vocab_size));
     if (positions[i] < 0 || positions[i] >= shapes.capacity)
-      bad_argument("position " + std::to_string(positions[i]) + row_text + " lies outside the capacity of " +
+      bad_argument("position " + std::to_string(positions[i]) + row_text() + " lies outside the capacity of " +
                    std::to_string(shapes.capacity));
     const uint8_t* row = ancestors + static_cast<size_t>(i) * n;
     if (row[i] == 0) bad_argument("row " + std::to_string(i) + " is not its own ancestor");
@@ -55,7 +55,7 @@ Sequence::Sequence(std::shared_ptr<const Program> program)
   const Shapes& shapes = program_->shapes();
   int64_t most_rows = 0;
   for (const auto& [name, signature] : program_->signatures()) most_rows = std::max(most_rows, signature.rows);
-  kept_.reserve(static_cast<size_t>(most_rows));
+  kept_.reserve(static_cast<size_t>(most_rows)), places_.reserve(static_cast<size_t>(most_rows));
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
     caches_.emplace_back(static_cast<size_t>(shapes.capacity * shapes.position_bytes(i)));
@@ -174,12 +174,12 @@ void Sequence::commit(const int32_t* rows, int n) {
   if (!can_commit_) throw Failure(SF_NOT_KEPT, "there is no run to commit from");
   const Shapes& shapes = program_->shapes();
   if (n < 0 || (n > 0 && rows == nullptr)) bad_argument("commit takes a list of rows");
-  std::vector<int64_t> places;
+  places_.clear();
   for (int i = 0; i < n; ++i) {
     const auto found = std::find(kept_.begin(), kept_.end(), rows[i]);
     if (found == kept_.end())
       throw Failure(SF_NOT_KEPT, "row " + std::to_string(rows[i]) + " of the last run did not survive");
-    places.push_back(found - kept_.begin());
+    places_.push_back(found - kept_.begin());
   }
   if (length_ + n > shapes.capacity)
     throw Failure(SF_CONTEXT_FULL, "the cache holds " + std::to_string(length_) + " of " +
@@ -193,7 +193,7 @@ void Sequence::commit(const int32_t* rows, int n) {
     bool by_place;
     const float* const source = new_rows(c, by_place);
     for (int i = 0; i < n; ++i)
-      write_row(c, length_ + i, source + (by_place ? places[i] : rows[i]) * shapes.cache_row());
+      write_row(c, length_ + i, source + (by_place ? places_[static_cast<size_t>(i)] : rows[i]) * shapes.cache_row());
   }
   length_ += n;
 }

@@ -56,7 +56,8 @@ class Sequence {
   GraphMethod* streamed_ = nullptr;  // where stream_ids and stream_log_probs come from
   int64_t ran_at_length_ = 0;
   bool can_commit_ = false;
-  std::vector<int64_t> kept_;  // real surviving rows; its memory does not move
+  std::vector<int64_t> kept_;    // real surviving rows; its memory does not move
+  std::vector<int64_t> places_;  // among them, of the rows that are being committed
 };
 
 }  // namespace streamfuse

@@ -166,6 +166,8 @@ int sf_program_check(sf_program* handle, const sf_spec* manifest) {
   if (const int code = sf_program_spec(handle, &own); code != SF_OK) return code;
   return of_program(handle, [&] {
     if (manifest == nullptr || manifest->size < offsetof(sf_spec, stop_ids)) bad_argument("check needs a spec");
+    if (manifest->verify_count < 0 || (manifest->verify_count > 0 && manifest->verify == nullptr))
+      bad_argument("the spec's list of verify methods is a null pointer");
     const auto agree = [](const std::string& name, int64_t said, int64_t found) {
       if (said != found)
         throw Failure(SF_BAD_PROGRAM, "the manifest says " + name + " " + std::to_string(said) +
@@ -179,6 +181,7 @@ int sf_program_check(sf_program* handle, const sf_spec* manifest) {
     agree("deferred", manifest->deferred, own.deferred);
     for (int32_t i = 0; i < manifest->verify_count; ++i) {
       const sf_method& said = manifest->verify[i];
+      if (said.name == nullptr) bad_argument("a verify method of the spec has no name");
       const std::string name = said.name;
       const sf_method* end = own.verify + own.verify_count;
       const sf_method* found = std::find_if(own.verify, end, [&](const sf_method& m) { return name == m.name; });

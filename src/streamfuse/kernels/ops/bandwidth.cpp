@@ -30,8 +30,9 @@ constexpr auto kPatience = std::chrono::milliseconds(200);  // until the system 
 
 double read_bandwidth() {
   using Clock = std::chrono::steady_clock;
-  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(kPage, kBytes), std::free);
-  if (memory == nullptr) throw std::bad_alloc();
+  void* pages = nullptr;
+  if (posix_memalign(&pages, kPage, kBytes) != 0) throw std::bad_alloc();
+  const std::unique_ptr<void, void (*)(void*)> memory(pages, std::free);
 #if defined(__linux__)
   (void)madvise(memory.get(), kBytes,
                 MADV_HUGEPAGE);  // small pages can halve the speed, and a mapped file has large ones

@@ -46,7 +46,45 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
+// The limit of one group, in cores; 0: none. `period` is empty where both numbers stand in one file.
+double limit_of(const std::string& quota_file, const std::string& period_file) {
+  std::ifstream quotas(quota_file);
+  double quota = 0, period = 0;
+  if (!(quotas >> quota)) return 0;  // no such file, or "max"
+  if (period_file.empty()) {
+    quotas >> period;
+  } else {
+    std::ifstream periods(period_file);
+    periods >> period;
+  }
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
 }  // namespace
+
+int cores_of_group(const std::string& root) {
+  // Lines "number:controllers:path"; v2 has one with no controllers. In a container the path may be the machine's own
+  // and lie nowhere: then what is mounted at the top counts.
+  std::ifstream groups(root + "/proc/self/cgroup");
+  double least = 0;
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(",cpu,") == std::string::npos) continue;
+    const std::string top = root + "/sys/fs/cgroup" + (unified ? "" : "/cpu");
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      if (path == "/") path.clear();
+      const std::string group = top + path;
+      const double limit = unified ? limit_of(group + "/cpu.max", "")
+                                   : limit_of(group + "/cpu.cfs_quota_us", group + "/cpu.cfs_period_us");
+      if (limit > 0) least = least > 0 ? std::min(least, limit) : limit;
+      if (path.empty() || path[0] != '/') break;
+    }
+  }
+  return least > 0 ? static_cast<int>(std::clamp(least, 1.0, 1e6)) : 0;
+}
 
 int big_cores(const std::string& folder, const std::vector<int>& allowed) {
   for (const char* const file : {"cpu_capacity", "cpufreq/cpuinfo_max_freq"}) {
@@ -61,7 +99,9 @@ int big_cores(const std::string& folder, const std::vector<int>& allowed) {
   return 0;
 }
 
-int default_threads() {
+int default_threads(const std::string& root) {
+  const int allowed_time = cores_of_group(root);
+  const int most = allowed_time > 0 ? allowed_time : kMostBig;
   int big = 0;
   const std::vector<int> allowed = allowed_cores();
 #if defined(__APPLE__)
@@ -72,10 +112,10 @@ int default_threads() {
   // Elsewhere frequencies differ between cores that are alike, and a big core counts twice.
   big = big_cores("/sys/devices/system/cpu", allowed);
 #endif
-  if (big > 0) return std::min(big, kMostBig);
+  if (big > 0) return std::min({big, kMostBig, most});
   int all = static_cast<int>(std::thread::hardware_concurrency());
   if (!allowed.empty()) all = std::min(all, static_cast<int>(allowed.size()));
-  return std::clamp(all, 1, kMostAlike);
+  return std::clamp(all, 1, std::min(kMostAlike, most));
 }
 
 }  // namespace streamfuse

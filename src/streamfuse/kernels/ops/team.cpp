@@ -26,6 +26,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The type that the system's own wait takes; waiting on any other, libc++ goes through one table of the whole process.
+#if defined(__linux__)
+using WaitWord = int32_t;
+#else
+using WaitWord = int64_t;
+#endif
+
 // Covers the loop's own work between two passes. A caller that takes longer over a token (it draws, or it waits for
 // somebody) would pay for spinning in every pass, and waking costs it 50 us at most.
 constexpr Clock::duration kWorkerSpin = std::chrono::microseconds(400);
@@ -156,7 +163,7 @@ class Team {
     call_word_.store(call.packed(), std::memory_order_release);
     rouse(limit);
     reported_ += call.chunks - take_chunks(call, 0);  // what the others have reported in all when this job is done
-    if (done_.load(std::memory_order_acquire) != reported_) {
+    if (done() != reported_) {
       const Clock::time_point start = Clock::now();
       wait_for_reports();
       waited_by_this_thread += Clock::now() - start;
@@ -192,12 +199,14 @@ class Team {
       if (asleep_[i].load(std::memory_order_relaxed) != 0 && asleep_[i].exchange(0) != 0) asleep_[i].notify_one();
   }
 
+  uint32_t done() const { return static_cast<uint32_t>(done_.load(std::memory_order_acquire)); }
+
   void wait_for_reports() {
-    const auto all = [&] { return done_.load(std::memory_order_acquire) == reported_; };
+    const auto all = [&] { return done() == reported_; };
     while (!spin(all, kCallerSpin)) {
       // Giving the core away lets the system run the worker there that it has put aside.
       caller_sleeps_.store(true);
-      for (uint32_t seen; (seen = done_.load()) != reported_;) done_.wait(seen);
+      for (WaitWord seen; static_cast<uint32_t>(seen = done_.load()) != reported_;) done_.wait(seen);
       caller_sleeps_.store(false);
     }
   }
@@ -216,7 +225,7 @@ class Team {
         job_.job.run(job_.job.context, begin, std::min(begin + job_.chunk, job_.units), static_cast<int>(index));
       }
       if (index != 0 && mine != before) {
-        done_.fetch_add(mine - before);
+        done_.fetch_add(static_cast<WaitWord>(mine - before));
         if (caller_sleeps_.load()) done_.notify_all();
       }
     }
@@ -225,6 +234,10 @@ class Team {
 
   void work(uint32_t index) {
     const DefaultFloats as_everywhere;
+#if defined(__APPLE__)
+    // The caller's class does not come with a new thread, and one without a class is put on the slow cores.
+    (void)pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0);
+#endif
     Clock::duration patience = kWorkerSpin;
     for (uint64_t last = 0;;) {
       const auto is_new = [&] { return call_word_.load() != last; };
@@ -254,9 +267,9 @@ class Team {
   Share shares_[kMostThreads];
   alignas(kCacheLine) std::atomic<uint64_t> call_word_{0};  // with the description: one line brings a job to a worker
   Description job_{};
-  alignas(kCacheLine) std::atomic<uint32_t> done_{0};  // chunks that workers have reported, of all jobs
+  alignas(kCacheLine) std::atomic<WaitWord> done_{0};  // chunks that workers have reported, of all jobs
   std::atomic<bool> caller_sleeps_{false};
-  alignas(kCacheLine) std::atomic<uint32_t> asleep_[kMostThreads] = {};  // by worker: 1 while it sleeps
+  alignas(kCacheLine) std::atomic<WaitWord> asleep_[kMostThreads] = {};  // by worker: 1 while it sleeps
 
   static std::atomic<Team*> of_process_;
 };

@@ -1,11 +1,13 @@
 // Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH
 // where the program has prefill, decode and verify_WIDTH. tests/unit/test_kernels_sanitizers.py makes a tiny one.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -13,6 +15,19 @@
 #include <vector>
 
 #include "engine/streamfuse_engine.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}  // namespace
+
+// For the whole process, the libraries too.
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* const memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -169,6 +184,26 @@ void speculation_changes_no_token(const Program& program) {
            "speculative text differs from plain text");
 }
 
+void a_token_allocates_no_memory(const Program& program) {
+  const Session session(program);
+  for (int text = 0; text < 10; ++text)  // lists grow with the largest draft and the longest text
+    for (const int64_t seed : {1, 2, 4}) (void)text_of(program, session, seed, true);
+  for (const int64_t seed : {1, 2, 4}) {
+    const std::vector<int64_t> prompt = prompt_of(program, seed, 11);
+    sf_options options;
+    sf_default_options(&options);
+    options.max_new_tokens = 12, options.width = seed == 2 ? 0 : static_cast<int32_t>(program.width);
+    check(sf_reset(session.handle), session.handle);
+    check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options), session.handle);
+    sf_token token;
+    check(sf_next(session.handle, &token), session.handle);
+    const int64_t before = allocations;
+    for (int count = 0; count < 8; ++count) check(sf_next(session.handle, &token), session.handle);
+    const int64_t made = allocations - before;
+    expect(made == 0, std::to_string(made) + " allocations in eight tokens");
+  }
+}
+
 void sessions_of_one_program_do_not_disturb_each_other(const Program& program) {
   std::vector<std::vector<int64_t>> alone, together(4);
   for (int64_t seed = 0; seed < 4; ++seed) alone.push_back(text_of(program, Session(program), seed, seed % 2));
@@ -305,6 +340,13 @@ void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
     other = spec, other.verify = changed.data();
     expect_refused(other, name);
   }
+  std::vector<sf_method> nameless = verify;
+  nameless.back().name = nullptr;
+  other = spec, other.verify = nameless.data();
+  expect(sf_program_check(program.handle, &other) == SF_BAD_ARGUMENT, "a method without a name was taken");
+  other.verify = nullptr;
+  expect(sf_program_check(program.handle, &other) == SF_BAD_ARGUMENT, "a list that is a null pointer was taken");
+  expect(sf_program_check(program.handle, nullptr) == SF_BAD_ARGUMENT, "no spec was taken");
   std::vector<sf_method> more = verify;
   more.push_back({"verify_999", 999, 999, 0});
   other = spec, other.verify = more.data(), ++other.verify_count;
@@ -338,6 +380,7 @@ int main(int argc, char** argv) {
   try {
     const Program program(argv[1], std::string("verify_") + argv[2]);
     speculation_changes_no_token(program);
+    a_token_allocates_no_memory(program);
     sessions_of_one_program_do_not_disturb_each_other(program);
     a_session_outlives_its_neighbours(program);
     wrong_passes_are_refused(program);

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -109,6 +110,63 @@ void big_cores_are_counted() {
   expect(big_cores(equal_frequencies.folder.string(), {}) == 0, "no core is allowed");
   expect(big_cores("/nowhere", {0, 1}) == 0, "there is no folder");
   expect(default_threads() >= 1 && default_threads() <= 8, "the default number of threads");
+}
+
+// Files below a folder that stands for "/".
+struct Root {
+  std::string folder;
+
+  explicit Root(const std::vector<std::pair<std::string, std::string>>& files) {
+    folder = (std::filesystem::temp_directory_path() / "streamfuse-groups-XXXXXX").string();
+    if (mkdtemp(folder.data()) == nullptr) std::abort();
+    for (const auto& [name, text] : files) {
+      const std::filesystem::path path = folder + "/" + name;
+      std::filesystem::create_directories(path.parent_path());
+      std::ofstream(path) << text << "\n";
+    }
+  }
+  ~Root() { std::filesystem::remove_all(folder); }
+};
+
+void a_groups_limit_is_read() {
+  const std::string self = "proc/self/cgroup", top = "sys/fs/cgroup/";
+  const struct {
+    const char* name;
+    std::vector<std::pair<std::string, std::string>> files;
+    int cores;
+  } roots[] = {
+      {"a container of one core", {{self, "0::/"}, {top + "cpu.max", "100000 100000"}}, 1},
+      {"two and a half", {{self, "0::/"}, {top + "cpu.max", "250000 100000"}}, 2},
+      {"half a core", {{self, "0::/"}, {top + "cpu.max", "50000 100000"}}, 1},
+      {"no limit", {{self, "0::/"}, {top + "cpu.max", "max 100000"}}, 0},
+      {"a group in a group that has less",
+       {{self, "0::/app/part"}, {top + "app/part/cpu.max", "400000 100000"}, {top + "app/cpu.max", "300000 100000"}},
+       3},
+      {"a path of the machine, seen from a container",
+       {{self, "0::/system.slice/docker-1.scope"}, {top + "cpu.max", "200000 100000"}},
+       2},
+      {"cgroup v1",
+       {{self, "12:memory:/\n4:cpu,cpuacct:/docker/1\n1:name=systemd:/"},
+        {top + "cpu/docker/1/cpu.cfs_quota_us", "150000"},
+        {top + "cpu/docker/1/cpu.cfs_period_us", "50000"}},
+       3},
+      {"cgroup v1 without a limit",
+       {{self, "4:cpuacct,cpu:/"}, {top + "cpu/cpu.cfs_quota_us", "-1"}, {top + "cpu/cpu.cfs_period_us", "100000"}},
+       0},
+      {"cgroup v1 and v2",
+       {{self, "2:cpu:/\n0::/"}, {top + "cpu/cpu.cfs_quota_us", "200000"}, {top + "cpu/cpu.cfs_period_us", "100000"}},
+       2},
+      {"garbage", {{self, "0::/\n::\n:\nx\n0:cpu"}, {top + "cpu.max", "?? 5"}}, 0},
+      {"a period of nothing", {{self, "0::/"}, {top + "cpu.max", "100000 0"}}, 0},
+      {"no group", {}, 0},
+  };
+  for (const auto& root : roots) {
+    const Root made(root.files);
+    const int found = cores_of_group(made.folder);
+    expect(found == root.cores, root.name, found);
+    const int threads = default_threads(made.folder);
+    expect(root.cores == 0 ? threads == default_threads() : threads <= root.cores, root.name, threads);
+  }
 }
 
 // ---- jobs ----
@@ -263,6 +321,7 @@ void a_forked_process_has_a_team() {
 
 int main() {
   big_cores_are_counted();
+  a_groups_limit_is_read();
   workers_sleep_when_nothing_follows();
   floats_do_not_follow_the_caller();
   a_forked_process_has_a_team();

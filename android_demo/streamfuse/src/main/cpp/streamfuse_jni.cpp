@@ -323,7 +323,8 @@ NATIVE(jint, next)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
     code = sf_text_push(s.text, token.id, &s.shown, &s.bytes);
     if (code != SF_OK && code != SF_END) return failed(s.said, code, sf_text_error(s.text));
     reply(env, buffer, s, token);
-    return code == SF_END ? sf_finish(s.session, "stop") : SF_OK;  // a stop string is complete
+    if (code != SF_END) return SF_OK;
+    return failed(s.said, sf_finish(s.session, "stop"), sf_error(s.session));  // a stop string is complete
   });
 }
 
