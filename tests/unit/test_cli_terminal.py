@@ -24,7 +24,7 @@ from streamfuse.runtime.session import Piece
 TITLE = "\x1b]0;owned\x07"  # sets a window's title
 CLEAR = "\x1b[2J\x9b31m"  # clears the screen, and a colour by a single control character of C1
 HOSTILE = f"a{TITLE}b{CLEAR}\r\x08c\td\né"
-SEEN = r"a\x1b]0;owned\x07b\x1b[2J\x9b31m\x0d\x08c" + "\td\né"
+SEEN = r"a\x1b]0;owned\x07b\x1b[2J\x9b31m\r\x08c" + "\td\né"
 
 
 class Stream(io.StringIO):
@@ -73,20 +73,13 @@ def in_terminal(*arguments: object, **environment: str) -> str:
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Path:
-    """A bundle whose manifest would take over the terminal that shows it."""
-    bundle = write_bundle(tmp_path / "demo")
-
-    def take_over(manifest: dict[str, Any]) -> None:
-        manifest["model"]["name"] = f"model{TITLE}{CLEAR}[link=https://example.org]name[/link]"
-        manifest["model"]["license"] = f"free{TITLE}"
-
-    edit_manifest(bundle, take_over)
-    return bundle
+def bundle(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "demo")
 
 
 def test_control_characters_but_tab_and_line_feed_are_written_out() -> None:
     assert visible(HOSTILE) == SEEN
+    assert visible("a\u202eb\u2066c") == r"a\u202eb\u2066c", "these turn the order of what follows round"
     assert visible("plain é 漢 \t\n") == "plain é 漢 \t\n"
 
 
@@ -123,15 +116,15 @@ def test_tables_show_names_as_they_stand() -> None:
         assert r"row\x1b[2J\x9b31m" in written
 
 
-def test_a_manifest_cannot_reach_the_terminal(hostile: Path) -> None:
-    written = in_terminal("inspect", hostile, "--no-verify")
-    assert "\x1b]" not in written
-    assert "\x9b" not in written
-    assert r"model\x1b]0;owned\x07\x1b[2J\x9b31m[link=https://example.org]name[/link]" in written
-    facts = in_terminal("inspect", hostile, "--no-verify", "--json")
-    assert "\x1b" not in facts
-    assert "\x9b" not in facts
-    assert json.loads(facts)["model"]["license"] == f"free{TITLE}"
+def test_a_manifest_cannot_reach_the_terminal(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["model"].update(name="[link=https://example.org]name[/link]"))
+    assert "[link=https://example.org]name[/link]" in in_terminal("inspect", bundle, "--no-verify")
+    edit_manifest(bundle, lambda manifest: manifest["model"].update(name=f"name{TITLE}{CLEAR}"))
+    for flags in ((), ("--json",)):
+        written = in_terminal("inspect", bundle, "--no-verify", *flags)
+        assert "\x1b]" not in written
+        assert "\x1b[2J" not in written
+        assert "\x9b" not in written
 
 
 def test_an_error_that_quotes_a_file_cannot_either(tmp_path: Path) -> None:
@@ -152,7 +145,7 @@ def test_json_says_every_character_in_every_encoding(encoding: str, monkeypatch:
     assert "\x9b" not in written
 
 
-def test_an_ascii_terminal_gets_json_with_escapes(hostile: Path) -> None:
-    edit_manifest(hostile, lambda manifest: manifest["model"].update(name="café"))
-    written = in_terminal("inspect", hostile, "--no-verify", "--json", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+def test_an_ascii_terminal_gets_json_with_escapes(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["model"].update(name="café"))
+    written = in_terminal("inspect", bundle, "--no-verify", "--json", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert r"caf\u00e9" in written

@@ -21,13 +21,14 @@ from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.text_io import TextError
 
 _NO_COLOR = bool(os.environ.get("NO_COLOR"))  # then no escape codes for styles either, such as bold
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+# All but tab and line feed; and what breaks lines or turns the order of characters round.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f]")  # what JSON does not escape by itself
 
 
 def visible(text: str) -> str:
     """The text with control characters as `\\x1b`: what a terminal may be sent."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class SafeConsole(Console):
