@@ -80,6 +80,18 @@ def test_other_families_are_written_too(
     assert min(row["snr_db"] for row in figures.values()) > 90
 
 
+def test_a_model_of_one_layer_has_the_inputs_that_every_pass_is_asked_with(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    written = write(tmp_path, tiny_model({"num_msa_layers": 1}, num_hidden_layers=1), "float32", "none")
+    assert [t["name"] for t in written.facts["prefill"]["inputs"]] == [
+        "input_ids", "position_ids", "ancestors", "cache_length"
+    ]  # fmt: skip
+    script = selftest.Script.of(written.spec, TEXT)
+    with OnnxBackend(tmp_path, written.spec, 1) as backend:
+        figures = selftest.compare(script.run(backend), script.run(written.reference()))
+    assert min(row["snr_db"] for row in figures.values()) > 90
+
+
 def test_every_graph_is_valid_and_says_its_opset(written: Written) -> None:
     for name in graphs(written):
         onnx.checker.check_model(str(written.folder / f"{name}.onnx"), full_check=False)

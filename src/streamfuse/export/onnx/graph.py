@@ -150,7 +150,7 @@ class Graph:
     def model(
         self, name: str, outputs: dict[str, Value], describe: Callable[[str], str], facts: dict[str, str]
     ) -> onnx.ModelProto:
-        """The graph that gives `outputs`, without what they do not need. `describe`: a sentence per tensor's name."""
+        """The graph that gives `outputs`, without operators and caches that they do not need. `describe`: a sentence per tensor's name."""
         renamed: dict[str, str] = {}
         for output, value in outputs.items():
             if value.name in self._producers and value.name not in renamed:
@@ -162,6 +162,8 @@ class Graph:
                 names[:] = [renamed.get(name, name) for name in names]
         nodes = self._needed(set(outputs))
         used = {name for node in nodes for name in node.input}
+        # Every pass is asked in the same way: of its inputs only caches that it does not read are left out.
+        used |= {value.name for value in self.inputs if not value.name.startswith("past_key_values.")}
         shown = [*(v for v in self.inputs if v.name in used), *(Value(n, v.shape, v.dtype) for n, v in outputs.items())]
         infos = [helper.make_tensor_value_info(v.name, v.dtype, v.shape, describe(v.name)) for v in shown]
         count = len(shown) - len(outputs)
