@@ -79,7 +79,13 @@ class Source:
                 add(value)
         self._write_tokens(writer)
         for name, value in self.fields.items():
-            adders = {str: writer.add_string, float: writer.add_float32, bool: writer.add_bool, int: writer.add_uint32}
+            adders = {
+                str: writer.add_string,
+                float: writer.add_float32,
+                bool: writer.add_bool,
+                int: writer.add_uint32,
+                list: writer.add_array,
+            }
             adders[type(value)](name, value)
         for name, weight in gguf_tensors(self.model, self.architecture).items():
             kind = (kinds or {}).get(name)

@@ -89,6 +89,13 @@ class TextIO:
         """Token ids of a chat."""
         return self.encode_rendered(self.render_cut(messages))
 
+    def check_chat(self) -> None:
+        """TextError where the template refuses a plain chat: a question, and a second one after an answer."""
+        question, answer = {"role": "user", "content": "Why?"}, {"role": _MODEL, "content": "Because."}
+        if self.can_chat:
+            self.encode_chat([question])
+            self.encode_chat([question, answer, question])
+
     def cut(self, text: str) -> str:
         """Text with a `CUT` in each control token that it spells."""
         return self._control.cut(text)

@@ -15,14 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 import fakes
-from bundle_samples import write_bundle
+from bundle_samples import manifest_fields, write_bundle
+from export_samples import tiny_model, write_checkpoint
 from streamfuse import engines
 from streamfuse.cli import app, doctor_facts
 from streamfuse.kernels.library import LibraryError
 
 KEYS = [
     "usable", "streamfuse", "python", "machine", "memory_gb_per_s", "instruction_set", "forced_isa", "engines",
-    "cost_cache", "packages", "bundles", "missing", "to_do",
+    "cost_cache", "packages", "bundles", "models", "missing", "to_do",
 ]  # fmt: skip
 
 
@@ -102,3 +103,53 @@ def test_bundles_that_are_named_are_checked(tmp_path: Path, monkeypatch: pytest.
     assert found["to_do"][0].startswith(f"{damaged}: ")
     page = CliRunner().invoke(app, ["doctor", str(sound)]).stdout
     assert "sound is sound: test/bytes, executorch (xnnpack), by the native engine" in " ".join(page.split())
+
+
+def checkpoint(folder: Path, **changes: Any) -> Path:
+    made, _ = write_checkpoint(folder, tiny_model(), **changes)
+    return made
+
+
+def test_a_models_folder_that_can_be_exported_is_said_so(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "mine")
+    (model,) = examined(folder)["models"]
+    assert model == {
+        "folder": str(folder),
+        "about": "LlamaForCausalLM, 3 layers, without a chat template",
+        "problem": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "template", "words"),
+    [
+        ({"quantization_config": {"quant_method": "gptq"}}, None, "quantization_config: the weights are quantized (gptq)"),
+        ({"num_hidden_layers": 4}, None, "tensors do not fit config.json (missing: layers.3."),
+        ({}, "{% unknown %}", "the chat template is not valid Jinja"),
+        ({}, "{{ raise_exception('no') }}", "the chat template refuses these messages (no)"),
+    ],
+)  # fmt: skip
+def test_why_a_models_folder_cannot_be_exported_is_said(
+    changes: dict[str, Any], template: str | None, words: str, tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path / "mine", **changes)
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    found = examined(folder, code=1)
+    assert words in found["models"][0]["problem"]
+    assert found["to_do"] == [f"{folder}: {found['models'][0]['problem']}"]
+
+
+def test_a_peft_folder_is_called_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+    found = examined(tmp_path / "lora", code=1)
+    assert "is a PEFT adapter" in found["models"][0]["problem"]
+
+
+def test_a_bundle_whose_chat_template_fails_is_not_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "engines_of", lambda bundle, threads: lambda: fakes.ArithmeticBackend(bundle.spec()))
+    model = {**manifest_fields()["model"], "chat_template": "{% unknown %}"}
+    write_bundle(tmp_path / "bundle", model=model)
+    (bundle,) = examined(tmp_path / "bundle", code=1)["bundles"]
+    assert "the chat template is not valid Jinja" in bundle["problem"]

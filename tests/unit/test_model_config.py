@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tiny
+from streamfuse.adapters import find
 from streamfuse.export import selftest
 from streamfuse.model.checkpoint import load_base, own_template, read_adapter, save_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
+from streamfuse.model.fields import CheckpointWarning
 from streamfuse.text_io import TextError
 from streamfuse.train.config import TrainConfig
 from streamfuse.train.generate import DistillConfig
@@ -98,6 +100,33 @@ def test_of_several_chat_templates_the_default_one_is_taken(folder: Path) -> Non
     named = [{"name": "tool_use", "template": "b"}, {"name": "default", "template": "a"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert own_template(folder) == "a"
+
+
+def test_several_chat_templates_with_none_called_default_are_not_dropped_without_a_word(folder: Path) -> None:
+    named = [{"name": "tool_use", "template": "b"}, {"name": "rag", "template": "a"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, rag, none is called default"):
+        assert own_template(folder) is None
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("b")
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, none is called default"):
+        assert own_template(folder) is None
+
+
+def test_a_peft_folder_is_called_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    lora = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 32)}
+    save_file(lora, tmp_path / "adapter_model.safetensors")
+    for read in (lambda: find(str(tmp_path)), lambda: ModelConfig.load(tmp_path),
+                 lambda: read_adapter(tmp_path / "adapter_model.safetensors")):  # fmt: skip
+        with pytest.raises((CheckpointError, FileNotFoundError), match=r"is a PEFT adapter .* merge it .* --model"):
+            read()
+
+
+def test_a_folder_is_no_adapter(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is a folder; name the adapter's file in it"):
+        find(str(tmp_path))
 
 
 @pytest.mark.parametrize("value", [float("nan"), INFINITY])
@@ -182,3 +211,23 @@ def test_the_preview_reads_the_tokenizer(tmp_path: Path) -> None:
     (made[0] / "tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(TextError, match=r"tokenizer\.json: not a tokenizer"):
         preview(plan_for(made, tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% unknown %}", "the chat template is not valid Jinja"),
+        ("{{ raise_exception('tools alone') }}", r"the chat template refuses these messages \(tools alone\)"),
+        ("{{ raise_exception('one') if messages | length > 1 }}", r"refuses these messages \(one\)"),
+    ],
+)
+def test_an_export_tries_the_chat_template_first(template: str, words: str, tmp_path: Path) -> None:
+    from export_samples import plan_for, tiny_model, write_checkpoint
+    from streamfuse.export.pipeline import export_bundle
+    from streamfuse.export.preview import preview
+
+    made = write_checkpoint(tmp_path / "base", tiny_model())
+    (made[0] / "chat_template.jinja").write_text(template)
+    for export in (preview, export_bundle):
+        with pytest.raises(CheckpointError, match=f"{words}.*; mend its chat template, or take it out"):
+            export(plan_for(made, tmp_path / "out"))

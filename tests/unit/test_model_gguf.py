@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from gguf_samples import SPECIAL, Source
-from streamfuse.model.checkpoint import load_base
+from streamfuse.model.checkpoint import load_base, own_template
 from streamfuse.model.config import CheckpointError
+from streamfuse.model.fields import CheckpointWarning
 from streamfuse.model.gguf import convert
 from streamfuse.model.pull import resolve_model
 
@@ -171,6 +172,16 @@ def test_a_bias_of_the_mlp_is_refused_by_name(tmp_path: Path) -> None:
     source.tensors["blk.0.ffn_up.bias"] = np.ones(96, np.float32)
     with pytest.raises(CheckpointError, match=r"m\.gguf: tensor 'blk.0.ffn_up.bias' is a bias of the MLP"):
         convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+
+
+def test_named_chat_templates_without_a_default_are_said(tmp_path: Path) -> None:
+    source = Source()
+    source.skip = {"template"}
+    source.fields |= {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ tools }}"}
+    path = source.write(tmp_path / "m.gguf")
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, none is called default"):
+        convert(path, tmp_path / "hf")
+        assert own_template(tmp_path / "hf") is None
 
 
 def split(path: Path, folder: Path, count: int) -> list[Path]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from streamfuse.model.fields import PEFT
+
 DEFAULT = "chat-lossless"
 
 
@@ -16,7 +18,7 @@ def find(name_or_path: str) -> Path:
     """The file of a shipped adapter, or the path itself.
 
     Raises:
-        FileNotFoundError: neither; the message names what ships.
+        FileNotFoundError: neither; the message names what ships, or says what the folder of this name is.
     """
     path = Path(name_or_path)
     own = Path(__file__).parent / f"{name_or_path}.safetensors"
@@ -24,6 +26,10 @@ def find(name_or_path: str) -> Path:
         return own
     if path.is_file():
         return path
+    if (path / "adapter_config.json").is_file():
+        raise FileNotFoundError(f"{path} {PEFT}")
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a folder; name the adapter's file in it")
     raise FileNotFoundError(
         f"{name_or_path}: no such file, and not an adapter that ships ({', '.join(shipped()) or 'none'})"
     )

@@ -19,20 +19,28 @@ def register(app: typer.Typer) -> None:
 def doctor(
     bundles: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[BUNDLE...]", help="Bundles to check too.", autocompletion=complete.bundles),
+        typer.Argument(
+            metavar="[BUNDLE|MODEL...]",
+            help="Bundles, and folders of models to export, to check too.",
+            autocompletion=complete.bundles,
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Look at this machine and installation: engines, instruction set, memory speed, cost cache, missing parts.
 
-    A bundle that is named is opened, its files are checked and its graphs are loaded. Exit code 0: bundles run here,
-    those that were named too; 1: something must be done first, and the last lines say what.
+    A bundle that is named is opened, its files are checked, its graphs are loaded and its chat template is tried. Of a
+    model's folder the configuration, the headers of the weights, the tokenizer and the chat template are checked. Exit
+    code 0: bundles run here, those that were named too, and the models can be exported; 1: something must be done
+    first, and the last lines say what.
 
     [bold]Examples[/bold]
 
     streamfuse doctor
 
     streamfuse doctor build/demo build/e2e
+
+    streamfuse doctor ~/models/mine
 
     streamfuse doctor --json | jq .to_do
     """
@@ -59,6 +67,7 @@ def _page(found: dict[str, Any]) -> Group:
         ["cost cache", f"{cache['entries']} entries in {cache['folder']}; to measure anew: {cache['clear']}"],
         ["packages", ", ".join(f"{name} {version or '-'}" for name, version in found["packages"].items())],
         *(["bundle", one["problem"] or _sound(one)] for one in found["bundles"]),
+        *(["model", one["problem"] or f"{one['folder']} can be exported: {one['about']}"] for one in found["models"]),
         *(["missing", f"{', '.join(row['packages'])} for {row['work']}: {row['pip']}"] for row in found["missing"]),
     ]
     to_do = [f"To do: {line}" for line in found["to_do"]] or ["Nothing to do: bundles run here."]

@@ -8,16 +8,18 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from streamfuse import __version__, engines
 from streamfuse.bench.machine import ReadBandwidth
 from streamfuse.bundle import open_bundle
-from streamfuse.extras import NEEDS
+from streamfuse.extras import NEEDS, need
 from streamfuse.kernels.library import LibraryError, find_library, load_library
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
+from streamfuse.text_io import TextIO, load_tokenizer
 
 from .errors import describe
 
@@ -33,15 +35,16 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
     """
     found_engines = _engines()
     core = found_engines["native"]["problem"] is None
-    bundles = [_bundle(folder) for folder in named]
+    models = [_model(folder) for folder in named if _is_model(folder)]
+    bundles = [_bundle(folder) for folder in named if not _is_model(folder)]
     said = next((one["instruction_set"] for one in bundles if one["instruction_set"]), None)
     if said is None and core:
         said = next(filter(None, map(_instruction_set, nearby)), None)
     missing = _missing()
     to_do = [facts["to_do"] for facts in found_engines.values() if facts["to_do"]]
-    to_do += [f"{one['folder']}: {one['problem']}" for one in bundles if one["problem"]]
+    to_do += [f"{one['folder']}: {one['problem']}" for one in [*bundles, *models] if one["problem"]]
     return {
-        "usable": core and not any(one["problem"] for one in bundles),
+        "usable": core and not any(one["problem"] for one in [*bundles, *models]),
         "streamfuse": __version__,
         "python": platform.python_version(),
         "machine": _machine(),
@@ -52,6 +55,7 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
         "cost_cache": _cost_cache(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "bundles": bundles,
+        "models": models,
         "missing": missing,
         "to_do": to_do,
     }
@@ -92,11 +96,41 @@ def _bundle(folder: str) -> dict[str, Any]:
             facts["instruction_set"] = getattr(backend, "description", {}).get("instruction_set")
         finally:
             backend.close()
+        facts_of = manifest.model
+        TextIO(bundle.tokenizer, facts_of.chat_template, facts_of.bos_token_id, facts_of.eos_token_ids).check_chat()
         emulated = "by the emulator here" if engines.emulated(bundle) else "by Core ML"
         facts["runs"] = _RUNS.get(manifest.backend, emulated)
     except Exception as error:  # whatever it is, it is what this command is asked for
         facts["problem"] = describe(error)[0]
     return {"folder": folder, **facts}
+
+
+def _is_model(folder: str) -> bool:
+    """Whether a folder is a checkpoint, and not a bundle."""
+    there = [(Path(folder) / name).is_file() for name in ("manifest.json", "config.json", "adapter_config.json")]
+    return not there[0] and any(there)
+
+
+def _model(folder: str) -> dict[str, Any]:
+    """A checkpoint, as an export would take it; `problem` is the sentence that `streamfuse export` would say."""
+    facts: dict[str, Any] = {"folder": folder, "about": None, "problem": None}
+    try:
+        need("export")
+        from streamfuse.model.checkpoint import load_config, own_template
+        from streamfuse.model.pull import check_folder
+        from streamfuse.model.tokenizer import tokenizer_json
+
+        path = Path(folder)
+        check_folder(path)
+        config = load_config(path)
+        tokenizer = load_tokenizer(path / "tokenizer.json", tokenizer_json(path))
+        text = TextIO(tokenizer, own_template(path), config.bos_token_id, config.eos_token_ids)
+        text.check_chat()
+        chats = "with a chat template" if text.can_chat else "without a chat template"
+        facts["about"] = f"{config.architecture}, {config.num_layers} layers, {chats}"
+    except Exception as error:  # whatever it is, it is what this command is asked for
+        facts["problem"] = describe(error)[0]
+    return facts
 
 
 def _instruction_set(folder: str) -> str | None:
@@ -109,10 +143,10 @@ def _instruction_set(folder: str) -> str | None:
 def _missing() -> list[dict[str, Any]]:
     """Per line of pip: the works that it makes possible, and what it brings."""
     found: dict[str, dict[str, Any]] = {}
-    for need in NEEDS.values():
-        if packages := need.missing:
-            row = found.setdefault(need.pip, {"work": [], "packages": [], "pip": need.pip})
-            row["work"].append(need.work)
+    for work in NEEDS.values():
+        if packages := work.missing:
+            row = found.setdefault(work.pip, {"work": [], "packages": [], "pip": work.pip})
+            row["work"].append(work.work)
             row["packages"] += [name for name in packages if name not in row["packages"]]
     return [{**row, "work": ", ".join(row["work"])} for row in found.values()]
 

@@ -85,13 +85,18 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.base.parameters()),
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
-        "chat_template": adapter_facts(plan).get("chat_template") or own_template(plan.model),
+        "chat_template": chat_template(plan),
     }
 
 
 def _line(text: str) -> str:
     """The manifest's texts are lines; a GGUF may have a whole license in its metadata."""
     return " ".join(text.split())
+
+
+def chat_template(plan: ExportPlan) -> str | None:
+    """The adapter's, which its streams were trained with, else the model's own."""
+    return adapter_facts(plan).get("chat_template") or own_template(plan.model)
 
 
 def adapter_facts(plan: ExportPlan) -> dict[str, str]:

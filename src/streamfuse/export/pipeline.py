@@ -24,11 +24,12 @@ from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base
+from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.tokenizer import tokenizer_json
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.strict_json import dump_strict
-from streamfuse.text_io import TextIO, load_tokenizer
+from streamfuse.text_io import TextIO
 
 from . import facts, selftest
 from .calibrate import calibrate, held_out_prompts, questions
@@ -37,7 +38,7 @@ from .draft import draft_arrays, write_tensors
 from .graphs import Method, Weights, build_methods
 from .plan import ExportPlan
 from .plan_file import to_config
-from .preview import Preview, check_fit, with_streams
+from .preview import Preview, check_fit, check_text, with_streams
 from .reference import Form, reference_backend
 from .selftest import PassResult, Script
 from .target import Progress, Target, TargetFacts, make_target
@@ -86,6 +87,7 @@ class Report:
 def load(plan: ExportPlan, folder: Path, progress: Progress) -> tuple[StreamFused, ModelSpec, Target, Script]:
     """The model of the plan, what the loop will need of it, its target, and the passes that prove it."""
     progress("loading the model")
+    tokenizer = check_text(plan, ModelConfig.load(plan.model))
     model = with_streams(plan, load_base(plan.model))
     check_fit(plan, model)
     model = model.merged() if plan.merges(model.streams_config) else model
@@ -94,7 +96,6 @@ def load(plan: ExportPlan, folder: Path, progress: Progress) -> tuple[StreamFuse
     held_to = (target.floor.name, plan.quantization_floor.name)
     for name in plan.allow_parity_below:
         check_choice("--allow-parity-below", name, held_to, ", which this plan is held to")
-    tokenizer = load_tokenizer(plan.model / "tokenizer.json", tokenizer_json(plan.model))
     return model, spec, target, Script.of(spec, tokenizer.encode(selftest.TEXT).ids)
 
 

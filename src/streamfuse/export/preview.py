@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,15 +14,19 @@ from streamfuse.model.checkpoint import load_config, load_stream_fused, read_ada
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
+from streamfuse.model.tokenizer import tokenizer_json
 from streamfuse.model.transformer import Transformer
-from streamfuse.text_io import load_tokenizer
+from streamfuse.text_io import TextError, TextIO, load_tokenizer
 
 from .cost import Cost, export_cost
-from .facts import source_facts
+from .facts import chat_template, source_facts
 from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
 from .plan_file import NO_ADAPTER
 from .schemes import DTYPE_BITS
 from .sizes import PartSize, part_sizes
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def preview(plan: ExportPlan) -> Preview:
     config = load_config(plan.model)
     if not (plan.model / "tokenizer.json").is_file():
         raise CheckpointError(f"{plan.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
-    load_tokenizer(plan.model / "tokenizer.json")
+    check_text(plan, config)
     with torch.device("meta"):
         base = Transformer(config)  # shapes without numbers
     model = with_streams(plan, base)
@@ -106,6 +110,23 @@ def preview(plan: ExportPlan) -> Preview:
         calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
         cost=export_cost(plan, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),
     )
+
+
+def check_text(plan: ExportPlan, config: ModelConfig) -> Tokenizer:
+    """The model's tokenizer, once a chat went through it and the template.
+
+    Raises:
+        TextError: the tokenizer cannot be used.
+        CheckpointError: the chat template cannot be used.
+    """
+    tokenizer = load_tokenizer(plan.model / "tokenizer.json", tokenizer_json(plan.model))
+    try:
+        TextIO(tokenizer, chat_template(plan), config.bos_token_id, config.eos_token_ids).check_chat()
+    except TextError as error:
+        raise CheckpointError(
+            f"{plan.model}: {error}; mend its chat template, or take it out for a bundle that takes raw prompts alone"
+        ) from None
+    return tokenizer
 
 
 def with_streams(plan: ExportPlan, base: Transformer) -> StreamFused:

@@ -16,7 +16,7 @@ from torch import Tensor
 from streamfuse.durable import replace_file
 
 from .config import ModelConfig, StreamConfig
-from .fields import CheckpointError, CheckpointWarning, read_object
+from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
 from .shards import check_types, misfit, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
@@ -112,7 +112,12 @@ def _check_shapes(config: ModelConfig, found: dict[str, tuple[int, ...]], folder
 
 
 def own_template(folder: Path) -> str | None:
-    """The chat template of a checkpoint folder; None where it has none. CheckpointError for one that is not text."""
+    """The chat template of a checkpoint folder; None where it has none, also of several with none called default,
+    which a warning says.
+
+    Raises:
+        CheckpointError: it is not text.
+    """
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
@@ -121,9 +126,18 @@ def own_template(folder: Path) -> str | None:
             raise CheckpointError(f"{path}: not UTF-8 text ({error})") from None
     path = folder / "tokenizer_config.json"
     template = read_object(path).get("chat_template")
+    more = folder / "additional_chat_templates"
+    named = {file.stem: None for file in sorted(more.glob("*.jinja"))}
     if isinstance(template, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named |= {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
+    if template is None and named:
+        warnings.warn(
+            f"{path}: its chat templates are {', '.join(named)}, none is called default, so none is used; "
+            "call the one to use default",
+            CheckpointWarning,
+            stacklevel=2,
+        )
     if template is not None and not isinstance(template, str):
         raise CheckpointError(f"{path}: chat_template must be text, not {type(template).__name__}")
     return template
@@ -222,6 +236,8 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
         raise CheckpointError(f"{path}: damaged adapter file ({error})") from None
     _check_finite(state, path)
     found = metadata.get("format")
+    if found is None and any(name.startswith("base_model.") for name in state):
+        raise CheckpointError(f"{path} {PEFT}")
     if found != _FORMAT:
         raise CheckpointError(f"{path}: not an adapter of this version (metadata field 'format' is {found!r})")
     if "parent.mix" in state:

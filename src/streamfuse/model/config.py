@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
-from .fields import Fields, refuse_constant
 from .fields import read_object as read_object
 from .rope import rope_of
 from .shards import TAKE_UNQUANTIZED
@@ -149,6 +149,8 @@ class ModelConfig:
         """
         path = folder / "config.json"
         if not path.is_file():
+            if (folder / "adapter_config.json").is_file():
+                raise CheckpointError(f"{folder} {PEFT}")
             raise CheckpointError(f"{path}: no such file; a checkpoint folder needs config.json")
         config, generation = read_object(path), read_object(folder / "generation_config.json")
         if (extra := generation.get("eos_token_id")) is not None:

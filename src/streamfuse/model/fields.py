@@ -11,6 +11,12 @@ from typing import Any
 _MOST = 2**31 - 1  # of any size
 
 
+PEFT = (
+    "is a PEFT adapter (LoRA and the like): it tunes a base model and has no streams; merge it (PEFT's "
+    "merge_and_unload, then save_pretrained) and name the merged folder with --model"
+)
+
+
 class CheckpointError(ValueError):
     """A checkpoint or adapter cannot be used; the message names the file and the field."""
 

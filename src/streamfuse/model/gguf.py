@@ -121,12 +121,17 @@ def _tokenizer_config(fields: Metadata, config: dict[str, Any]) -> dict[str, Any
     tokens, bos = fields["tokenizer.ggml.tokens"], config["bos_token_id"]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": fields.get("tokenizer.chat_template"),
+        "chat_template": fields.get("tokenizer.chat_template") or _named_templates(fields),
         "bos_token": None if bos is None else tokens[bos],
         "eos_token": tokens[config["eos_token_id"]],
         "add_bos_token": _adds_bos(fields),
         "model_max_length": config["max_position_embeddings"],
     }
+
+
+def _named_templates(fields: Metadata) -> list[dict[str, str]] | None:
+    names = fields.get("tokenizer.chat_templates") or []
+    return [{"name": name, "template": fields[f"tokenizer.chat_template.{name}"]} for name in names] or None
 
 
 def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, FloatArray]:

@@ -150,7 +150,10 @@ class Graph:
     def model(
         self, name: str, outputs: dict[str, Value], describe: Callable[[str], str], facts: dict[str, str]
     ) -> onnx.ModelProto:
-        """The graph that gives `outputs`, without operators and caches that they do not need. `describe`: a sentence per tensor's name."""
+        """The graph that gives `outputs`, without operators and caches that they do not need.
+
+        `describe`: a sentence per tensor's name.
+        """
         renamed: dict[str, str] = {}
         for output, value in outputs.items():
             if value.name in self._producers and value.name not in renamed:
