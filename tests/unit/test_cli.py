@@ -509,3 +509,15 @@ def test_the_command_loads_no_torch_before_it_must(bundle: Path) -> None:
 
 def test_the_end_of_sequence_of_the_sample_is_the_chat_mark() -> None:
     assert byte_tokenizer().token_to_id("<|im_end|>") == IM_END
+
+
+def test_a_bundles_own_sampling_is_said_where_it_takes_effect(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    assert "sampling defaults" not in streamfuse_command("run", bundle, "hi")[2], "greedy is nothing to say"
+    edit_manifest(bundle, lambda manifest: manifest["sampling_defaults"].update(temperature=0.6, top_p=0.95))
+    line = "This bundle's sampling defaults: temperature 0.6, top-p 0.95. --temperature 0 is greedy."
+    assert line in streamfuse_command("run", bundle, "hi")[2].splitlines()
+    assert line in streamfuse_command("chat", bundle, stdin="hi\n")[2].splitlines()
+    assert "sampling defaults: top-p 0.95. " in streamfuse_command("run", bundle, "hi", "--temperature", 0.2)[2]
+    assert "sampling defaults" not in streamfuse_command("run", bundle, "hi", "--json")[2]

@@ -13,7 +13,7 @@ from streamfuse.text_io import Conversation, TextError
 
 from . import drafts, options, tables
 from .console import out, read_input, say
-from .engine import loaded, tell_emulated, tell_limit
+from .engine import loaded, tell_defaults, tell_emulated, tell_limit
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -66,11 +66,13 @@ def chat(
     model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
     if not model.text.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
-    config = options.GenerationOptions(
+    asked = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
-    ).config(model.manifest)  # fmt: skip
+    )  # fmt: skip
+    config = asked.config(model.manifest)
     tell_emulated(model.bundle)
+    tell_defaults(asked.defaults(model.manifest))
     with loaded(model, plan=config.needs_plan) as session:
         say(f"{model.manifest.model.name}. {_HELP}")
         _Terminal(session, Conversation(model.text, system), config, show_drafts).talk()

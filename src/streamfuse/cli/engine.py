@@ -24,6 +24,12 @@ def tell_emulated(bundle: Bundle) -> None:
         say("Core ML is on Apple's systems only; streamfuse's emulator runs this bundle here, much slower.")
 
 
+def tell_defaults(defaults: str) -> None:
+    """A line about the sampling that a bundle brings along (`GenerationOptions.defaults`)."""
+    if defaults:
+        say(f"This bundle's sampling defaults: {defaults}. --temperature 0 is greedy.")
+
+
 def tell_limit(generation: Generation, config: GenerationConfig) -> None:
     """A line where the limit ended an answer, not the model."""
     if generation.statistics["finish_reason"] == "length":

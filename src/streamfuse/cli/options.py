@@ -194,6 +194,19 @@ class GenerationOptions:
     speculative: bool = True
     width: str = AUTO
 
+    def defaults(self, manifest: Manifest) -> str:
+        """The bundle's sampling defaults that take effect, `temperature 0.6, top-p 0.95`; empty where it has none."""
+        from streamfuse.runtime.config import SamplingConfig
+
+        off = SamplingConfig()
+        given = manifest.sampling_defaults
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        return ", ".join(
+            f"{name.replace('_', '-')} {getattr(given, name):g}"
+            for name in names
+            if getattr(self, name) is None and getattr(given, name) != getattr(off, name)
+        )
+
     def config(self, manifest: Manifest) -> GenerationConfig:
         """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
         from streamfuse.api import config_of

@@ -11,7 +11,7 @@ from streamfuse.api import Model
 from . import drafts, options, tables
 from .compare import compare
 from .console import as_text, err, out, print_json, read_input, say, write
-from .engine import loaded, tell_emulated, tell_limit
+from .engine import loaded, tell_defaults, tell_emulated, tell_limit
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -78,12 +78,14 @@ def run(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
         )
     model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
-    config = options.GenerationOptions(
+    asked = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
-    ).config(model.manifest)  # fmt: skip
+    )  # fmt: skip
+    config = asked.config(model.manifest)
     if not json_:
         tell_emulated(model.bundle)
+        tell_defaults(asked.defaults(model.manifest))
     prompt_ids = model.encode(as_text(read_input()) if prompt == "-" else prompt, system, raw)
     model.check_prompt(prompt_ids)
     with loaded(model, plan=config.needs_plan) as session:
