@@ -60,7 +60,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         with model.chat(asked.get("system")) as chat:
             return chat_turns(chat, asked)
     session, config = model.session(), model.config(**asked["config"])
-    turns = [turn(partial(session.generate, model.encode(prompt, raw=True), config)) for prompt in asked["turns"]]
+    prompts = [model.encode(prompt, raw=True) for prompt in asked["turns"]]
+    turns = [turn(partial(session.generate, ids, config, raw=True)) for ids in prompts]
     session.close()
     return {"turns": turns, "messages": []}
 

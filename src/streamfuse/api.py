@@ -159,10 +159,14 @@ class Model:
         Raises:
             TextError: the template refuses the messages, or there is none for a system message.
         """
-        if raw or (not self.text.can_chat and system is None):
+        if system is None and self.reads_raw(raw):
             return self.text.encode(prompt)
         messages = [{"role": "user", "content": prompt}]
         return self.text.encode_chat([*([] if system is None else [{"role": "system", "content": system}]), *messages])
+
+    def reads_raw(self, raw: bool = False) -> bool:
+        """Whether a prompt is continued as it stands: for `raw`, and where the bundle has no chat template."""
+        return raw or not self.text.can_chat
 
     def check_prompt(self, prompt_ids: Sequence[int]) -> None:
         """PromptError for a prompt that does not fit, before seconds are spent on loading the engine."""
@@ -192,6 +196,7 @@ class Model:
                 cost_file=cost_file(self.bundle, device) if self._cost_cache else None,
                 device=device,
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
+                special=self.text.special,
             )
         except TablesError as error:
             backend.close()
@@ -219,7 +224,7 @@ class Model:
         ids = self.encode(prompt, system, raw) if isinstance(prompt, str) else list(prompt)
         self.check_prompt(ids)
         self._session = self._session or self.session()
-        return self._start(self._session, ids, config)
+        return self._start(self._session, ids, config, self.reads_raw(raw) or not isinstance(prompt, str))
 
     def chat(self, system: str | None = None, **options: Any) -> Chat:
         """A conversation with a cache of its own, so that only new words are read. TextError without a template."""
@@ -277,10 +282,10 @@ class Model:
             self._running = None if self._running is session else self._running
         self._open = [other for other in self._open if other is not session]
 
-    def _start(self, session: Session, ids: Sequence[int], config: GenerationConfig) -> Generation:
+    def _start(self, session: Session, ids: Sequence[int], config: GenerationConfig, raw: bool = False) -> Generation:
         with self._lock:
             self._running = session
-        return session.generate(ids, config)
+        return session.generate(ids, config, raw=raw)
 
 
 class Chat:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from streamfuse.chat_template import Message, Template, TextError, one_line
 from streamfuse.control_tokens import CUT, ControlTokens
@@ -38,6 +39,8 @@ class TextIO:
         ends = (self._word(number) for number in (bos_token_id, *eos_token_ids))
         self._control = ControlTokens(self._tokenizer, chat_template or "", ends)
         self._source = chat_template or ""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        self._special = {number: token.content for number, token in added if token.special}
         self._template = None if chat_template is None else Template(chat_template)
         self._marks = {
             "bos_token": self._word(bos_token_id),
@@ -59,6 +62,10 @@ class TextIO:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def special(self, token_id: int) -> str:
+        """What a special token is spelt as, which `decode` leaves out; empty for any other."""
+        return self._special.get(token_id, "")
 
     def render(self, messages: Sequence[Message]) -> str:
         """The chat as the model was trained to read it, up to where its answer begins.
@@ -139,7 +146,7 @@ class TextIO:
 
 
 def load_tokenizer(path: Path, content: bytes | None = None) -> Tokenizer:
-    """The tokenizer of a file. What the file says of lengths (truncation, padding) is for training, so it is dropped.
+    """The tokenizer of a file. What is for training in it is dropped: lengths (truncation, padding), random merges.
 
     `content` is read in the place of the file's own.
 
@@ -152,6 +159,8 @@ def load_tokenizer(path: Path, content: bytes | None = None) -> Tokenizer:
         raise TextError(f"{path}: not a tokenizer ({one_line(error)})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if isinstance(tokenizer.model, BPE):
+        tokenizer.model.dropout = None
     return tokenizer
 
 

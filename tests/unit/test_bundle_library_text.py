@@ -75,19 +75,49 @@ def test_any_ids_decode_the_same(both: tuple[LibraryText, TextIO]) -> None:
 def test_a_stream_is_the_same_token_by_token(both: tuple[LibraryText, TextIO]) -> None:
     text, python = both
     rng, size, samples = random.Random(5), vocabulary(python), texts(400, 13)
+    special = [token for token in range(size) if python.special(token)]
+    text.reset()
     for words in samples:
         ids = python.encode_rendered(words)[:200]
         if rng.random() < 0.3:
             ids = [rng.randrange(size) for _ in range(60)]
-        whole = python.decode(ids) or "x"
+        if rng.random() < 0.5:
+            ids = [token for written in ids for token in (written, *rng.sample(special, rng.random() < 0.2))]
+        whole = "".join(python.special(token) or python.decode([token]) for token in ids) or "x"
         stops = [whole[start : start + rng.randint(1, 6)] for start in (rng.randrange(len(whole)) for _ in range(2))]
         stops = [stop for stop in stops if stop] if rng.random() < 0.6 else []
-        stream = TextStream(python.decode, stops)
+        before = text.encode(rng.choice(samples)[:90], marks=True) if rng.random() < 0.5 else []
+        stream = TextStream(python.decode, stops, python.special, before)
         text.begin(stops or None)
         for token in ids:
             assert text.push(token) == (stream.push(token), stream.stopped), (words, stops)
         assert text.end() == stream.flush()
         assert text.end() == ""
+
+
+def test_a_stream_shows_what_the_whole_text_is(both: tuple[LibraryText, TextIO]) -> None:
+    """Special tokens between words, and a prompt before them, change nothing of the words."""
+    text, python = both
+    rng = random.Random(6)
+    special = [token for token in range(vocabulary(python)) if python.special(token)]
+    text.reset()
+    for words in ["Hello world, and on", "a  b", "x\n y", "naïve café"]:
+        for prompt in ["", "Say", "The end ", "<unk>"]:
+            before = text.encode(prompt, marks=True) if prompt else []
+            ids = [token for written in python.encode_rendered(words) for token in (written, *rng.sample(special, 1))]
+            text.begin()
+            shown = "".join(text.push(token)[0] for token in ids) + text.end()
+            assert python.decode(before) + shown == python.decode([*before, *ids])
+
+
+def test_a_chat_answer_is_a_text_of_its_own(tmp_path: Path) -> None:
+    with LibraryBundle(bundle_with(tmp_path / "bundle", sentencepiece_like())) as bundle:
+        text = bundle.text()
+        ids = text.encode("the on")
+        text.encode("a prompt", marks=True)
+        text.ask("a question")
+        text.begin()
+        assert "".join(text.push(token)[0] for token in ids) == "the on"
 
 
 def rendered(write: Any, messages: list[dict[str, str]]) -> str | None:
@@ -196,7 +226,7 @@ def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: tuple[Librar
             stops = ["e"] if rng.random() < 0.2 else []
             answer = python.encode_rendered(rng.choice(["Fine. ", "é😀", "<|im_end|> no"]) * 3)
             answer = [rng.randrange(size) for _ in range(9)] if rng.random() < 0.4 else answer
-            stream, shown, taken = TextStream(python.decode, stops), "", []
+            stream, shown, taken = TextStream(python.decode, stops, python.special), "", []
             text.begin(stops or None)
             for token in answer:
                 shown += stream.push(token)
@@ -256,6 +286,15 @@ def test_a_damaged_note_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(TextError):
                 Conversation(python_text(path)).take_note(note)
         assert text.messages() == [{"role": "system", "content": "kept"}]
+
+
+def test_a_tokenizer_that_was_trained_with_dropout_gives_the_same_ids_each_time(tmp_path: Path) -> None:
+    tokenizer = llama_like()
+    tokenizer.model.dropout = 0.9
+    with LibraryBundle(bundle_with(tmp_path / "bundle", tokenizer)) as bundle:
+        text, python = bundle.text(), python_text(tmp_path / "bundle")
+        for words in texts(40, 31):
+            assert text.encode(words, marks=True) == text.encode(words, marks=True) == python.encode(words)
 
 
 def test_huge_texts_are_read_in_time(both: tuple[LibraryText, TextIO], folder: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from bundle_samples import CHAT_TEMPLATE, IM_END, IM_START, byte_tokenizer
 from streamfuse.text_io import Conversation, TextError, TextIO
@@ -153,6 +155,15 @@ def test_lengths_that_a_tokenizer_file_asks_for_are_dropped(tokenizer_file: Path
     tokenizer.enable_padding(length=30)
     tokenizer.save(str(tokenizer_file))
     assert len(TextIO(tokenizer_file, None).encode("a longer text than four")) == 23
+
+
+def test_merges_are_never_random(tokenizer_file: Path) -> None:
+    """A tokenizer that was trained with dropout would give other ids for the same text each time."""
+    model = BPE({"a": 0, "b": 1, "ab": 2, "abab": 3}, [("a", "b"), ("ab", "ab")], dropout=0.9)
+    Tokenizer(model).save(str(tokenizer_file))
+    text_io = TextIO(tokenizer_file, None)
+    assert {tuple(text_io.encode("ab" * 20)) for _ in range(20)} == {(3,) * 10}
+    assert text_io.encode_rendered("abab") == [3]
 
 
 @pytest.mark.parametrize("role", ["user", "system"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fakes import ArithmeticBackend, decode_letters, spec
@@ -152,3 +154,33 @@ def test_reset_forgets_and_close_gives_the_memory_back() -> None:
     assert (session.tokens, session.backend.length) == ([], 0)
     session.close()
     assert session.backend.closed
+
+
+def decode_words(ids: Sequence[int]) -> str:
+    """A space before each word but the first of a text, as SentencePiece has it; odd tokens are special."""
+    return "".join(f" w{token}" for token in ids if token % 2 == 0)[1:]
+
+
+def spelt(token: int) -> str:
+    return f"<{token}>" if token % 2 else ""
+
+
+def test_the_text_of_a_raw_prompt_continues_it() -> None:
+    session = Session(ArithmeticBackend(spec()), decode=decode_words, special=spelt)
+    for prompt in ([4, 2, 3], [2, 5, 7]):
+        for raw in (True, False):
+            generation = session.generate(prompt, GenerationConfig(12), raw=raw)
+            text, ids = generation.finish(), generation.token_ids
+            continued = decode_words([*prompt, *ids])[len(decode_words(prompt)) :]
+            assert text == (continued if raw else decode_words(ids))
+            assert text.startswith(" ") == raw
+
+
+def test_a_special_token_can_be_a_stop_string() -> None:
+    session = Session(ArithmeticBackend(spec()), decode=decode_words, special=spelt)
+    whole = session.generate([4, 2, 3], GenerationConfig(40))
+    whole.finish()
+    place = next(place for place, token in enumerate(whole.token_ids) if place > 3 and token % 2)
+    stopped = session.generate([4, 2, 3], GenerationConfig(40, stop_strings=(spelt(whole.token_ids[place]),)))
+    assert stopped.finish() == decode_words(whole.token_ids[: whole.token_ids.index(whole.token_ids[place])])
+    assert stopped.statistics["finish_reason"] == "stop"

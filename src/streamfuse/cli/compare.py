@@ -57,25 +57,25 @@ class Comparison:
 
 
 def compare(
-    session: Session, prompt_ids: list[int], config: GenerationConfig, repeats: int, console: Console
+    session: Session, prompt_ids: list[int], config: GenerationConfig, repeats: int, console: Console, raw: bool = False
 ) -> Comparison:
     """Warm up both ways, then take turns, so that a change of the machine's speed meets both alike."""
     ways = {"plain": replace(config, speculative=False), "speculative": replace(config, speculative=True)}
     runs: dict[str, list[Run]] = {way: [] for way in ways}
     with console.status("warming up") as status:
         for way in ways.values():
-            _run(session, prompt_ids, replace(way, max_new_tokens=min(_WARM_UP_TOKENS, way.max_new_tokens)))
+            _run(session, prompt_ids, replace(way, max_new_tokens=min(_WARM_UP_TOKENS, way.max_new_tokens)), raw)
         for index in range(repeats):
             for name, way in ways.items():
                 status.update(f"{name}, {index + 1} of {repeats}")
-                runs[name].append(_run(session, prompt_ids, way))
+                runs[name].append(_run(session, prompt_ids, way, raw))
     everything = {run.token_ids for kind in runs.values() for run in kind}
     return Comparison(_median(runs["plain"]), _median(runs["speculative"]), len(everything) == 1)
 
 
-def _run(session: Session, prompt_ids: list[int], config: GenerationConfig) -> Run:
+def _run(session: Session, prompt_ids: list[int], config: GenerationConfig, raw: bool) -> Run:
     session.reset()
-    generation = session.generate(prompt_ids, config)
+    generation = session.generate(prompt_ids, config, raw=raw)
     with stop_on_interrupt(generation.stop) as interrupted:
         text = generation.finish()
     if interrupted:

@@ -90,14 +90,14 @@ def run(
     model.check_prompt(prompt_ids)
     with loaded(model, plan=config.needs_plan) as session:
         if compare_:
-            comparison = compare(session, prompt_ids, config, repeats, err)
+            comparison = compare(session, prompt_ids, config, repeats, err, model.reads_raw(raw))
             if json_:
                 print_json(comparison.to_dict())
             else:
                 write(comparison.text + "\n")
                 out.print(tables.comparison(comparison))
         else:
-            generation = session.generate(prompt_ids, config)
+            generation = session.generate(prompt_ids, config, raw=model.reads_raw(raw))
             with stop_on_interrupt(generation.stop) as interrupted:
                 if json_:
                     print_json({"text": generation.finish(), **generation.statistics})

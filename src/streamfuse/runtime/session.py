@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
 from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
-from streamfuse.runtime.text import Detokenizer, TextStream
+from streamfuse.runtime.text import Detokenizer, Spelling, TextStream
 
 if TYPE_CHECKING:
     from streamfuse.runtime.reference.watch import Pass
@@ -115,9 +115,10 @@ class Session:
     """One engine, one sequence of tokens. Not thread-safe, except `stop`.
 
     `tables` are the arrays of the bundle's draft.safetensors, `decode` turns token ids into text (None: the session
-    speaks ids alone). A generation without a width is planned by cost: `costs` (frozen), or what the core measures
-    before the first of them and keeps in `cost_file`, for the bundle `identity` on `device`. What a plan learns stays
-    for the next generations. The engine is closed with the session.
+    speaks ids alone), and `special` gives the spelling of special tokens, which that text lacks. A generation without a
+    width is planned by cost: `costs` (frozen), or what the core measures before the first of them and keeps in
+    `cost_file`, for the bundle `identity` on `device`. What a plan learns stays for the next generations. The engine is
+    closed with the session.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Session:
         device: str = "",
         model_load_ms: float = 0.0,
         clock: Clock | None = None,
+        special: Spelling = lambda token: "",
     ) -> None:
         self.backend = backend
         self.core = CoreSession(
@@ -140,7 +142,7 @@ class Session:
         )  # fmt: skip
         if costs is not None:
             self.core.set_costs(costs, frozen=True)
-        self._decode = decode
+        self._decode, self._special = decode, special
         self._generation: Generation | None = None
         self._observed = False
 
@@ -159,11 +161,14 @@ class Session:
         prompt_ids: Sequence[int],
         config: GenerationConfig | None = None,
         observe: Callable[[Pass], None] | None = None,
+        *,
+        raw: bool = False,
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
         What the prompt shares with the cache from the start on is not read again. A generation that still runs is
-        closed. `observe` sees every pass. PromptError or ValueError leave the session as it was.
+        closed. `observe` sees every pass. A `raw` prompt is continued, with a space before the first word where one
+        belongs there; otherwise the text is one of its own. PromptError or ValueError leave the session as it was.
         """
         config = config or GenerationConfig()
         check_prompt(prompt_ids, self.backend.spec)
@@ -177,7 +182,8 @@ class Session:
             watch(self.core, observe)
             self._observed = observe is not None
         self.core.start(prompt_ids, config)
-        text = TextStream(self._decode, config.stop_strings) if self._decode else None
+        before = prompt_ids if raw else ()
+        text = TextStream(self._decode, config.stop_strings, self._special, before) if self._decode else None
         self._generation = Generation(self.core, text)
         return self._generation
 

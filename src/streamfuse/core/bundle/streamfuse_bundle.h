@@ -118,7 +118,9 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 /* ---- an answer as it is written ------------------------------------------------------------------------------------
  */
 
-/* Begins a stream of tokens; one that runs is ended. stops: a JSON list of stop strings, or NULL. */
+/* Begins a stream of tokens; one that runs is ended. stops: a JSON list of stop strings, or NULL; they may contain
+ * special tokens, which are never shown. Without a question that was asked, the text continues the prompt that
+ * sf_text_encode gave last with marks 1: a tokenizer may leave out the space before the first word of a text. */
 SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes);
 
 /* The text that may be shown after this token: often none, never part of a character, never the beginning of what may

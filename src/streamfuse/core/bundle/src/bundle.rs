@@ -12,6 +12,7 @@ use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
 use crate::manifest::{self, Manifest};
 use crate::signature::{self, PublicKey};
+use crate::stream::Decoder;
 use crate::tables::{self, Tensor};
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;

@@ -4,6 +4,16 @@ use crate::error::Result;
 
 const BROKEN: char = '\u{fffd}'; // what a decoder writes for bytes that are not (yet) a character
 
+const MOST_BEFORE: usize = 32; // tokens of a prompt that tell how the first of a text is written
+
+/// What a stream needs to know of tokens.
+pub trait Decoder {
+    /// Text without special tokens.
+    fn decode(&self, ids: &[u32]) -> Result<String>;
+    /// What a special token is spelt as; empty for any other.
+    fn special(&self, id: u32) -> &str;
+}
+
 /// Decodes token by token, and holds back the bytes of a character that is not complete.
 #[derive(Default)]
 struct Detokenized {
@@ -13,52 +23,73 @@ struct Detokenized {
 }
 
 impl Detokenized {
-    fn push(&mut self, token: u32, decode: impl Fn(&[u32]) -> Result<String>) -> Result<String> {
+    fn push(&mut self, token: u32, decoder: &impl Decoder) -> Result<String> {
+        if !decoder.special(token).is_empty() {
+            return Ok(String::new());
+        }
         self.window.push(token);
-        let text = decode(&self.window)?;
+        let text = decoder.decode(&self.window)?;
         let ready = text.trim_end_matches(BROKEN);
         let new = ready.chars().skip(self.shown).collect();
         self.shown = self.shown.max(ready.chars().count());
         if ready.len() == text.len() {
             self.window.drain(..self.clean);
             self.clean = self.window.len();
-            self.shown = decode(&self.window)?.chars().count();
+            self.shown = decoder.decode(&self.window)?.chars().count();
         }
         Ok(new)
     }
 }
 
-/// The text to show, cut before the first stop string.
+/// The text to show, cut before the first stop string. A stop string may contain whole special tokens, which are not
+/// shown.
 pub struct Stream {
     detokenized: Detokenized,
     stops: Vec<String>,
-    held: String,
+    held: Vec<(String, bool)>, // a character that is shown, or a special token that is not
     stopped: bool,
     ids: Vec<u32>,
     text: String,
 }
 
 impl Stream {
-    pub fn new(stops: Vec<String>) -> Stream {
-        let (detokenized, held, text) = Default::default();
-        Stream { detokenized, stops, held, stopped: false, ids: Vec::new(), text }
+    /// `before` are the tokens of a prompt that the text continues.
+    pub fn new(stops: Vec<String>, before: &[u32], decoder: &impl Decoder) -> Result<Stream> {
+        let mut detokenized = Detokenized::default();
+        for &token in &before[before.len().saturating_sub(MOST_BEFORE)..] {
+            detokenized.push(token, decoder)?;
+        }
+        let (held, ids, text) = Default::default();
+        Ok(Stream { detokenized, stops, held, stopped: false, ids, text })
     }
 
     /// Text that may be shown now. Afterwards `stopped` says whether a stop string is complete.
-    pub fn push(&mut self, token: u32, decode: impl Fn(&[u32]) -> Result<String>) -> Result<String> {
+    pub fn push(&mut self, token: u32, decoder: &impl Decoder) -> Result<String> {
         if self.stopped {
             return Ok(String::new());
         }
-        let new = self.detokenized.push(token, decode)?;
+        let new = self.detokenized.push(token, decoder)?;
         self.ids.push(token);
-        self.held += &new;
-        let end = match self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
-            Some(start) => {
+        if self.stops.is_empty() {
+            self.text += &new;
+            return Ok(new);
+        }
+        match decoder.special(token) {
+            "" => self.held.extend(new.chars().map(|c| (c.to_string(), true))),
+            word => self.held.push((word.to_owned(), false)),
+        }
+        // Stop strings are looked for in what is shown, and in the same with special tokens.
+        let all: Vec<&str> = self.held.iter().map(|(part, _)| part.as_str()).collect();
+        let places: Vec<usize> = (0..all.len()).filter(|&place| self.held[place].1).collect();
+        let shown: Vec<&str> = places.iter().map(|&place| all[place]).collect();
+        let place_of = |count: usize| places.get(count).copied().unwrap_or(all.len());
+        let end = match [self.find(&all), self.find(&shown).map(place_of)].into_iter().flatten().min() {
+            Some(place) => {
                 self.stopped = true;
-                self.held.truncate(start);
-                start
+                self.held.truncate(place);
+                place
             }
-            None => self.hold_from(),
+            None => self.hold_from(&all).min(place_of(self.hold_from(&shown))),
         };
         Ok(self.release(end))
     }
@@ -78,16 +109,31 @@ impl Stream {
     }
 
     fn release(&mut self, end: usize) -> String {
-        let text: String = self.held.drain(..end).collect();
+        let text: String = self.held.drain(..end).filter(|(_, shown)| *shown).map(|(part, _)| part).collect();
         self.text += &text;
         text
     }
 
-    /// Where the longest tail begins that could still become a stop string.
-    fn hold_from(&self) -> usize {
-        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
-        let tails = self.held.char_indices().map(|(start, _)| start).filter(|start| self.held.len() - start < longest);
-        let mut held = tails.filter(|&start| self.stops.iter().any(|stop| stop.starts_with(&self.held[start..])));
-        held.next().unwrap_or(self.held.len())
+    /// Where the first stop string begins.
+    fn find(&self, parts: &[&str]) -> Option<usize> {
+        (0..parts.len()).find(|&start| self.stops.iter().any(|stop| after(stop, &parts[start..]) == Some(true)))
     }
+
+    /// Where the longest tail begins that could still become a stop string.
+    fn hold_from(&self, parts: &[&str]) -> usize {
+        let open = |&start: &usize| self.stops.iter().any(|stop| after(stop, &parts[start..]) == Some(false));
+        (0..parts.len()).find(open).unwrap_or(parts.len())
+    }
+}
+
+/// Whether a text that begins with `parts` begins with a whole stop string, or (false) may do so once more text comes.
+fn after(stop: &str, parts: &[&str]) -> Option<bool> {
+    let mut left = stop;
+    for part in parts {
+        left = left.strip_prefix(part)?;
+        if left.is_empty() {
+            return Some(true);
+        }
+    }
+    Some(false)
 }

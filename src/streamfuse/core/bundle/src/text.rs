@@ -12,20 +12,20 @@ pub struct Text {
     bundle: Arc<Bundle>,
     conversation: Conversation,
     stream: Option<Stream>,
+    prompt: Vec<u32>, // the raw prompt that was encoded last, until a stream continues it
 }
 
 impl Text {
     pub fn new(bundle: Arc<Bundle>) -> Text {
-        Text { bundle, conversation: Conversation::default(), stream: None }
+        Text { bundle, conversation: Conversation::default(), stream: None, prompt: Vec::new() }
     }
 
-    pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
-        let tokenizer = &self.bundle.tokenizer;
-        if marks {
-            tokenizer.encode(text)
-        } else {
-            tokenizer.encode_rendered(text)
+    pub fn encode(&mut self, text: &str, marks: bool) -> Result<Vec<u32>> {
+        if !marks {
+            return self.bundle.tokenizer.encode_rendered(text);
         }
+        self.prompt = self.bundle.tokenizer.encode(text)?;
+        Ok(self.prompt.clone())
     }
 
     pub fn decode(&self, ids: &[i64]) -> Result<String> {
@@ -79,7 +79,9 @@ impl Text {
             return Err(bad_argument("a stop string must not be empty"));
         }
         self.end()?;
-        self.stream = Some(Stream::new(stops));
+        let prompt = std::mem::take(&mut self.prompt);
+        let before = if self.conversation.is_asked() { &[] } else { prompt.as_slice() };
+        self.stream = Some(Stream::new(stops, before, &self.bundle.tokenizer)?);
         Ok(())
     }
 
@@ -88,7 +90,7 @@ impl Text {
         let Some(stream) = &mut self.stream else {
             return Err(bad_argument("no stream runs: begin one with sf_text_begin"));
         };
-        let text = stream.push(token(id)?, |ids| self.bundle.decode(ids))?;
+        let text = stream.push(token(id)?, &self.bundle.tokenizer)?;
         Ok((text, stream.stopped()))
     }
 

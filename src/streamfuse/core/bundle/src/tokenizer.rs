@@ -1,19 +1,24 @@
 //! Hugging Face's tokenizers, the library that Python uses, so that the ids are the same by construction.
 
+use std::collections::HashMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 
+use tokenizers::ModelWrapper;
+
 use crate::control_tokens::{ControlTokens, Kept, CUT};
 use crate::error::{bad_argument, bad_file, one_line, Result};
+use crate::stream::Decoder;
 
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     control: ControlTokens,
+    special: HashMap<u32, String>,
 }
 
 impl Tokenizer {
-    /// What the file says of lengths (truncation, padding) is for training, so it is dropped. `ends` are the tokens for
-    /// the beginning and the end of a text.
+    /// What is for training in the file is dropped: lengths (truncation, padding), random merges. `ends` are the tokens
+    /// for the beginning and the end of a text.
     pub fn new(file: &[u8], path: &Path, chat_template: &str, ends: &[i64]) -> Result<Tokenizer> {
         let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
         // Some files that are none make the library panic.
@@ -22,11 +27,20 @@ impl Tokenizer {
             .map_err(broke)?
             .map_err(|error| refuse(one_line(&error)))?;
         inner.with_truncation(None).map_err(|error| refuse(one_line(&error)))?.with_padding(None);
+        if let ModelWrapper::BPE(model) = inner.get_model() {
+            if model.dropout.is_some() {
+                let mut model = model.clone();
+                model.dropout = None;
+                inner.with_model(ModelWrapper::BPE(model));
+            }
+        }
         let ends: Vec<String> = ends.iter().map(|&id| word(&inner, id)).collect();
         let control = catch_unwind(AssertUnwindSafe(|| ControlTokens::new(&inner, chat_template, &ends)))
             .map_err(broke)?
             .map_err(|error| refuse(one_line(&error)))?;
-        Ok(Tokenizer { inner, control })
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let special = added.filter(|(_, token)| token.special).map(|(id, token)| (id, token.content)).collect();
+        Ok(Tokenizer { inner, control, special })
     }
 
     /// Token ids of a raw prompt, with the marks that the tokenizer itself puts around one.
@@ -61,13 +75,6 @@ impl Tokenizer {
         }
     }
 
-    /// Without special tokens.
-    pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner
-            .decode(ids, true)
-            .map_err(|error| bad_argument(format!("the tokenizer refuses these tokens ({})", one_line(&error))))
-    }
-
     pub fn has(&self, id: u32) -> bool {
         self.inner.id_to_token(id).is_some()
     }
@@ -75,6 +82,18 @@ impl Tokenizer {
     /// The token's text in the vocabulary; empty where there is none.
     pub fn word(&self, id: Option<i64>) -> String {
         id.map_or_else(String::new, |id| word(&self.inner, id))
+    }
+}
+
+impl Decoder for Tokenizer {
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.inner
+            .decode(ids, true)
+            .map_err(|error| bad_argument(format!("the tokenizer refuses these tokens ({})", one_line(&error))))
+    }
+
+    fn special(&self, id: u32) -> &str {
+        self.special.get(&id).map_or("", String::as_str)
     }
 }
 
