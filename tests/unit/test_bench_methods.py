@@ -28,7 +28,7 @@ from streamfuse.bench.methods_peer_rows import peer_rows
 from streamfuse.bench.methods_peers import Peer
 from streamfuse.bench.methods_system import LoopSystem, plain_system, system_of
 from streamfuse.bench.rivals.answers import answer_of
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.systems import Answer, Request, RivalDied
 from streamfuse.bench.tasks import TaskSettings
 from streamfuse.bench.turns import all_turns, questions
 from streamfuse.lab.acceptors import Match
@@ -97,6 +97,62 @@ def compared(
         TaskSettings(24, 1, temperature), Letters(),  # type: ignore[arg-type]
         peers=peers, costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
     )  # fmt: skip
+
+
+class Failing(Other):
+    """Another program that raises `error` at the answer of this number, warm-ups counted."""
+
+    def __init__(self, name: str, at: int, error: BaseException) -> None:
+        super().__init__(name, 40.0, 24)
+        self._left, self._error = at, error
+
+    def answer(self, request: Request) -> Answer:
+        self._left -= 1
+        if self._left < 0:
+            raise self._error
+        return super().answer(request)
+
+
+def over_two_sets(peer: Failing, said: list[str]) -> MethodsResult:
+    made = parts()
+    samples = [Sample(("say",), source="letters")] * len(PROMPTS)
+    return measure(
+        chosen(made, 0.0, ("prompt look-up",)), made,
+        [DataSet("first", PROMPTS, samples), DataSet("second", PROMPTS, samples)],
+        TaskSettings(24, 1), Letters(),  # type: ignore[arg-type]
+        peers=[peer, Other("steady", 20.0, 24)], costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000,
+        without=said.append,
+    )  # fmt: skip
+
+
+def test_a_peer_that_dies_keeps_the_sets_that_it_had_answered() -> None:
+    said: list[str] = []
+    # A warm-up and three prompts of the first set, a warm-up and one prompt of the second.
+    found = over_two_sets(Failing("crashing", 6, RivalDied("crashing was ended by SIGSEGV")), said)
+    unused = Other("unused", 1.0, 1)
+    rows = peer_rows(found, [Peer(name, name, "", lambda shop: unused) for name in ("crashing", "steady")])
+    assert {name: list(row["results"]) for name, row in rows.items()} == {
+        "crashing": ["first"], "steady": ["first", "second"],
+    }  # fmt: skip
+    facts = found.to_dict()
+    assert said == ["Without crashing: crashing was ended by SIGSEGV"]
+    assert facts["left_out"] == {"second": {"crashing": "crashing was ended by SIGSEGV"}}
+    assert facts["complete"] is True
+    assert facts["data"]["second"]["prompts"] == 3
+
+
+@pytest.mark.parametrize("at", [4, 6])
+def test_a_comparison_that_is_interrupted_reports_what_was_complete(at: int) -> None:
+    """In the warm-up of the second set, and at its second prompt."""
+    stop = KeyboardInterrupt()
+    found = over_two_sets(Failing("slow", at, stop), [])
+    assert found.stopped_by is stop
+    facts = found.to_dict()
+    assert facts["complete"] is False
+    assert {name: one["prompts"] for name, one in facts["data"].items()} == (
+        {"first": 3} if at == 4 else {"first": 3, "second": 1}
+    )
+    assert facts["methods"]["prompt look-up"]["results"].keys() == facts["data"].keys()
 
 
 def named(name: str) -> Method:
