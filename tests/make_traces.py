@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fakes import ArithmeticBackend, spec
-from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.backend import ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
@@ -55,12 +57,43 @@ def step_of(one: Round) -> dict[str, Any]:
     }
 
 
-def loop_trace(about: str, backend: ArithmeticBackend, prompt: list[int], config: GenerationConfig) -> dict[str, Any]:
+class StoppedBackend(ArithmeticBackend):
+    """Somebody presses stop while its n-th run is on; passes over the prompt count."""
+
+    def __init__(self, model: ModelSpec, accuracy: int, run: int, stop: Callable[[], None], mixed: bool) -> None:
+        super().__init__(model, accuracy, mixed=mixed)
+        self._left, self._stop = run, stop
+
+    def run(self, *arguments: Any) -> PassOutput:
+        self._left -= 1
+        if self._left == 0:
+            self._stop()
+        return super().run(*arguments)
+
+
+def engine_of(trace: dict[str, Any], model: ModelSpec, stop: Callable[[], None]) -> ArithmeticBackend:
+    """The engine of a loop's trace, which calls `stop` where the trace says so."""
+    return StoppedBackend(model, trace["accuracy"], trace.get("stop", {}).get("run", 0), stop, model.deferred)
+
+
+def loop_trace(
+    about: str,
+    backend: ArithmeticBackend,
+    prompt: list[int],
+    config: GenerationConfig,
+    stop: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """`stop`: {"run": n}, while the engine's n-th run is on, or {"tokens": n}, once so many were delivered."""
     steps: list[dict[str, Any]] = []
     tokens = list(prompt)
-    loop = Loop(backend, tokens, config, StreamDrafter(), observe=lambda one: steps.append(step_of(one)))
-    for _ in loop.run():
-        pass
+    ending = {} if stop is None else {"stop": stop}
+    stopped = threading.Event()
+    if stop is not None:
+        backend = engine_of({"accuracy": backend.accuracy, **ending}, backend.spec, stopped.set)
+    loop = Loop(backend, tokens, config, StreamDrafter(), stop=stopped, observe=lambda one: steps.append(step_of(one)))
+    for count, _ in enumerate(loop.run(), start=1):
+        if stop is not None and count == stop.get("tokens"):
+            stopped.set()
     sampling = asdict(config.sampling)
     sampling["seed"] = str(sampling["seed"])
     return {
@@ -71,9 +104,11 @@ def loop_trace(about: str, backend: ArithmeticBackend, prompt: list[int], config
         "sampling": sampling,
         "config": {key: value for key, value in asdict(config).items() if key != "sampling"},
         "prompt": prompt,
+        **ending,
         "steps": steps,
         "generated": tokens[len(prompt) :],
         "finish_reason": loop.counts.finish_reason,
+        **({} if stop is None else {"cached": backend.length}),
     }
 
 
@@ -85,7 +120,7 @@ def spec_facts(model: ModelSpec) -> dict[str, Any]:
 
 def loop_traces() -> dict[str, dict[str, Any]]:
     hot = SamplingConfig(temperature=0.8, top_k=12, top_p=0.95, min_p=0.01, repetition_penalty=1.1, seed=2**63 + 5)
-    small = spec(capacity=24)
+    small, long = spec(capacity=24), [5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 38, 32, 7, 9, 50]
     return {
         "loop_deferred": loop_trace(
             "the deferred schedule: streams in a pass of their own after the commit",
@@ -113,6 +148,27 @@ def loop_traces() -> dict[str, dict[str, Any]]:
             ArithmeticBackend(small, 16),
             [5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3],
             GenerationConfig(64),
+        ),
+        "loop_stopped_in_prompt": loop_trace(
+            "stopped while the prompt is read: no token, and the pass that ran counts",
+            ArithmeticBackend(spec(), 16),
+            long,
+            GenerationConfig(16, width=8),
+            {"run": 2},
+        ),
+        "loop_stopped_first": loop_trace(
+            "stopped in the first pass after the prompt: no token, and no row of that pass",
+            ArithmeticBackend(spec(), 16),
+            long,
+            GenerationConfig(16, width=8),
+            {"run": 4},
+        ),
+        "loop_stopped_middle": loop_trace(
+            "stopped inside a block of tokens: those that were delivered are the text",
+            ArithmeticBackend(spec(), 16),
+            long,
+            GenerationConfig(16, width=8),
+            {"tokens": 6},
         ),
     }
 

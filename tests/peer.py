@@ -3,10 +3,11 @@
 Reads one JSON object per line, and writes one for each:
 
     {"bundle": folder, "turns": [prompt, ...], "config": options of config_of, "system": text or null, "raw": false,
-     "restore": file or null, "save": file or null}
+     "restore": file or null, "save": file or null, "stops": null or for each turn a number of tokens or null}
     {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
 
-Each request has a sequence of its own: a chat, or for raw prompts a session.
+Each request has a sequence of its own: a chat, or for raw prompts a session. A turn with a number in `stops` is
+stopped once so many tokens were delivered; 0: before its prompt is read.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ def opened(folder: str) -> Model:
     return streamfuse.open(folder)
 
 
-def turn(ask: Callable[[], Any]) -> dict[str, Any]:
+def turn(ask: Callable[[], Any], stop_after: int | None = None) -> dict[str, Any]:
     """What a generation or an answer gives, to its end; `seconds` count from the question on."""
     started = time.perf_counter()
     stream = ask()
-    pieces = list(stream)
+    if stop_after == 0:
+        stream.stop()
+    pieces = []
+    for piece in stream:
+        pieces.append(piece)
+        if sum(one.token is not None for one in pieces) == stop_after:
+            stream.stop()
     seconds = time.perf_counter() - started
     result = stream.result if hasattr(stream, "result") else stream
     return {
@@ -46,7 +53,9 @@ def turn(ask: Callable[[], Any]) -> dict[str, Any]:
 def chat_turns(chat: Chat, asked: dict[str, Any]) -> dict[str, Any]:
     if asked.get("restore"):
         chat.restore(asked["restore"])
-    turns = [turn(partial(chat.stream, prompt, **asked["config"])) for prompt in asked["turns"]]
+    stops = asked.get("stops") or [None] * len(asked["turns"])
+    asks = (partial(chat.stream, prompt, **asked["config"]) for prompt in asked["turns"])
+    turns = [turn(ask, stop) for ask, stop in zip(asks, stops, strict=True)]
     if asked.get("save"):
         chat.save(asked["save"])
     return {"turns": turns, "messages": chat.messages}

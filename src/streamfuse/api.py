@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -226,14 +226,24 @@ class Model:
         self._session = self._session or self.session()
         return self._start(self._session, ids, config, self.reads_raw(raw) or not isinstance(prompt, str))
 
-    def chat(self, system: str | None = None, **options: Any) -> Chat:
-        """A conversation with a cache of its own, so that only new words are read. TextError without a template."""
+    def chat(self, system: str | None = None, history: Sequence[Mapping[str, str]] = (), **options: Any) -> Chat:
+        """A conversation with a cache of its own, so that only new words are read.
+
+        Args:
+            system: a system message; it stays through `reset`.
+            history: earlier turns, {"role", "content"} each, for example another chat's `messages`; they stay too.
+            options: of `config_of`, the defaults of every turn.
+
+        Raises:
+            TextError: the bundle has no chat template, or `history` holds something else.
+        """
         if not self.text.can_chat:
             from streamfuse.text_io import TextError
 
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
         self.config(**options)  # what is wrong with them is said now
-        return Chat(self, self.session(), Conversation(self.text, system), options)
+        conversation = Conversation(self.text, system, history)
+        return Chat(self, self.session(), conversation, options)
 
     def stop(self) -> None:
         """End the generation that runs at its next token. Any thread may call it."""
@@ -330,7 +340,7 @@ class Chat:
         self._session.stop()
 
     def reset(self) -> None:
-        """Forget all turns but the system message."""
+        """Return to what the chat was when it was made: the system message and the history that it was given stay."""
         self._end_turn()
         self._session.reset()
         self._conversation.reset()

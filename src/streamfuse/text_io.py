@@ -81,7 +81,7 @@ class TextIO:
         A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
         begins. Those that change what it writes stay whole in these turns, and no others.
         """
-        turns = [self._checked(number, message) for number, message in enumerate(messages, 1)]
+        turns = self.checked(messages)
         own = [message["content"] for message in turns if message["role"] == _MODEL]
         kept = {word for text in own for word in self._control.in_text(text.replace(CUT, "")) if word in self._source}
         rendered = self._render_cut(turns, kept)
@@ -119,6 +119,10 @@ class TextIO:
         whole = kept if turn["role"] == _MODEL else frozenset()
         cut = {name: self._control.cut(text, whole) for name, text in turn.items()}
         return {**cut, "role": self._control.cut_role(turn["role"])}
+
+    def checked(self, messages: Sequence[object]) -> list[Message]:
+        """The same messages, copied. TextError names the first that is none."""
+        return [self._checked(number, message) for number, message in enumerate(messages, 1)]
 
     @staticmethod
     def _checked(number: int, message: object) -> Message:
@@ -169,22 +173,26 @@ class Conversation:
     """The turns of a chat, and the exact tokens of each, so that the cache of a session is never read again.
 
     A model may spell its answer in other tokens than the tokenizer would. The next prompt therefore continues from the
-    tokens that were generated wherever the template leaves the answer's text as it was.
+    tokens that were generated wherever the template leaves the answer's text as it was. It begins with the system
+    message and the turns of `history`; TextError where one of those is no {"role", "content"} of texts.
     """
 
     text_io: TextIO
     system: str | None = None
-    messages: list[Message] = field(default_factory=list)
+    history: Sequence[Mapping[str, str]] = ()
+    messages: list[Message] = field(init=False)
     _read_text: str = ""
     _read_ids: list[int] = field(default_factory=list)
     _asked: tuple[str, list[int]] = field(default=("", []), repr=False)
 
     def __post_init__(self) -> None:
+        self.history = self.text_io.checked(self.history)
         self.reset()
 
     def reset(self) -> None:
-        """Forget all turns but the system message."""
-        self.messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        """Forget all turns but those that it began with."""
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        self.messages = [*first, *map(dict, self.history)]
         self._read_text, self._read_ids = "", []
 
     def ask(self, user: str) -> list[int]:

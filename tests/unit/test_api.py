@@ -314,6 +314,35 @@ def test_a_chat_turn_that_is_left_early_counts_as_far_as_it_was_delivered(model:
         assert chat.messages == []
 
 
+def test_a_chat_is_after_a_reset_what_it_was_when_it_was_made(model: streamfuse.Model) -> None:
+    for system in ("s", None):
+        history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        first = [*([] if system is None else [{"role": "system", "content": system}]), *map(dict, history)]
+        with model.chat(system, history, max_new_tokens=2) as chat:
+            history[1]["content"] = "z"
+            assert chat.messages == first
+            answer = chat.send("c")
+            assert chat.messages == [
+                *first, {"role": "user", "content": "c"}, {"role": "assistant", "content": answer.text},
+            ]  # fmt: skip
+            chat.reset()
+            assert chat.messages == first
+            assert chat.send("c").tokens == answer.tokens
+    for wrong in ([{"role": "user"}], ["one"], [{"role": "user", "content": 1}]):
+        with pytest.raises(TextError, match="message 1"):
+            model.chat(history=wrong)
+    assert model.generate("c", raw=True, max_new_tokens=2).tokens
+
+
+def test_a_chat_goes_on_from_the_messages_of_another(model: streamfuse.Model) -> None:
+    with model.chat("s", max_new_tokens=2) as chat:
+        chat.send("a")
+        messages = chat.messages
+        with model.chat(history=messages, max_new_tokens=2) as other:
+            assert other.messages == messages
+            assert other.send("b").text == chat.send("b").text
+
+
 def test_stop_in_a_chat_ends_the_answer_and_keeps_the_chat(model: streamfuse.Model) -> None:
     with model.chat(max_new_tokens=8) as chat:
         for stop in (chat.stop, model.stop):

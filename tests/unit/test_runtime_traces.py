@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 import make_traces
-from fakes import ArithmeticBackend
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.accept import MatchAcceptor
@@ -86,9 +86,15 @@ def test_the_loop_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
     trace = read(name)
     tokens, steps = list(trace["prompt"]), []
     model = spec_of(trace)
-    backend = ArithmeticBackend(model, trace["accuracy"], mixed=model.deferred)
-    loop = Loop(backend, tokens, config_of(trace), observe=lambda one: steps.append(make_traces.step_of(one)))
-    list(loop.run())
+    stop = threading.Event()
+    backend = make_traces.engine_of(trace, model, stop.set)
+    loop = Loop(
+        backend, tokens, config_of(trace), stop=stop, observe=lambda one: steps.append(make_traces.step_of(one))
+    )
+    for count, _ in enumerate(loop.run(), start=1):
+        if count == trace.get("stop", {}).get("tokens"):
+            stop.set()
+    assert backend.length == trace.get("cached", backend.length)
     assert tokens == trace["prompt"] + trace["generated"]
     assert loop.counts.finish_reason == trace["finish_reason"]
     for step, expected in zip(steps, trace["steps"], strict=True):
@@ -101,11 +107,13 @@ def test_the_loop_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
 def test_the_core_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
     trace, passes = read(name), []
     model, config = spec_of(trace), config_of(trace)
-    backend = ArithmeticBackend(model, trace["accuracy"], mixed=model.deferred)
-    with Session(backend) as session:
+    with Session(make_traces.engine_of(trace, model, lambda: session.stop())) as session:
         config = replace(config, width=config.width_for(model) if config.speculative else None)
         generation = session.generate(trace["prompt"], config, passes.append)
-        generation.finish()
+        for count, _ in enumerate(generation, start=1):
+            if count == trace.get("stop", {}).get("tokens"):
+                generation.stop()
+        assert session.core.cached == trace.get("cached", session.core.cached)
     assert generation.token_ids == trace["generated"]
     assert generation.statistics["finish_reason"] == trace["finish_reason"]
     for one, expected in zip(passes, trace["steps"], strict=True):
@@ -132,6 +140,11 @@ def test_the_traces_show_what_their_titles_promise() -> None:
     assert any(step["kept"] != sorted(step["kept"]) for step in pruned)
     last = read("loop_stop")["steps"][-1]
     assert 0 < len(last["emitted"]) < len(last["chosen"])
+    prompt, first, middle = (read(f"loop_stopped_{name}") for name in ("in_prompt", "first", "middle"))
+    assert (prompt["steps"], prompt["generated"], prompt["cached"]) == ([], [], 2 * prompt["spec"]["prefill_rows"])
+    assert (len(first["steps"]), first["generated"], first["cached"]) == (1, [], len(first["prompt"]) - 1)
+    assert 0 < len(middle["steps"][-1]["emitted"]) < len(middle["steps"][-1]["chosen"])
+    assert len(middle["generated"]) == middle["stop"]["tokens"]
     context = read("loop_context")
     assert len(context["prompt"]) + len(context["generated"]) == context["spec"]["capacity"]
 

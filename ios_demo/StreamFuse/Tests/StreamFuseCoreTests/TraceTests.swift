@@ -7,16 +7,28 @@ import XCTest
 
 final class TraceTests: XCTestCase {
   func testLoopsGiveTheTokensAndPassesOfTheTraces() async throws {
-    for name in ["context", "deferred", "greedy", "plain", "sampled", "stop"] {
+    let names = [
+      "context", "deferred", "greedy", "plain", "sampled", "stop", "stopped_in_prompt", "stopped_first", "stopped_middle",
+    ]
+    for name in names {
       let trace = try read(Trace.self, "loop_\(name)")
       let spec = trace.spec.spec
-      let model = try Model(spec: spec, engine: ArithmeticEngine(spec: spec, accuracy: trace.accuracy))
-      let answer = model.session().stream(.tokens(trace.prompt)) { $0 = trace.settings }
-      let response = try await answer.response()
-      XCTAssertEqual(response.tokens, trace.generated, name)
-      XCTAssertEqual(response.statistics.finishReason, trace.finish_reason, name)
+      let button = StopButton(run: trace.stop?.run)
+      let engine = ArithmeticEngine(spec: spec, accuracy: trace.accuracy, beforePass: { button.pass() })
+      let session = try Model(spec: spec, engine: engine).session()
+      button.session = session
+      var tokens = [Int]()
+      for try await piece in session.stream(.tokens(trace.prompt), { $0 = trace.settings }) {
+        if let token = piece.token { tokens.append(token) }
+        if tokens.count == trace.stop?.tokens { session.stop() }
+      }
+      XCTAssertEqual(tokens, trace.generated, name)
+      let statistics = try await session.statistics
+      XCTAssertEqual(statistics?.finishReason, trace.finish_reason, name)
       let passes = trace.steps.reduce(into: [:]) { $0[$1.method, default: 0] += 1 }
-      XCTAssertEqual(response.statistics.widths, passes, name)
+      XCTAssertEqual(statistics?.widths, passes, name)
+      let read = min(trace.cached ?? .max, trace.prompt.count - 1)
+      XCTAssertEqual(statistics?.prefilledTokens, read, name)
     }
   }
 
@@ -75,8 +87,23 @@ private struct Spec: Decodable {
   }
 }
 
+/// Stops a session while its engine's n-th run is on.
+private final class StopButton: @unchecked Sendable {
+  var session: Session?
+  private var left: Int?
+
+  init(run: Int?) { left = run }
+
+  func pass() {
+    guard let runs = left else { return }
+    left = runs - 1
+    if runs == 1 { session?.stop() }
+  }
+}
+
 /// A loop_*.json.
 private struct Trace: Decodable {
+  struct Stop: Decodable { let run, tokens: Int? }
   struct Step: Decodable { let method: String }
   struct Sampling: Decodable {
     let temperature, top_p, min_p, repetition_penalty: Double
@@ -94,6 +121,8 @@ private struct Trace: Decodable {
   let sampling: Sampling
   let config: Config
   let prompt, generated: [Int]
+  let stop: Stop?
+  let cached: Int?
   let steps: [Step]
   let finish_reason: String
 

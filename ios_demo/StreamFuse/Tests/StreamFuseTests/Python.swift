@@ -13,6 +13,8 @@ struct Request: Decodable {
   let system: String?
   let raw: Bool?
   let save: String?
+  /// For each turn, after how many tokens it is stopped; 0: before its prompt is read.
+  let stops: [Int?]?
 
   /// Whether the passes depend on times that are measured: then only the text must be equal.
   var planned: Bool { config.width == nil && config.enableSpeculativeDecoding != false }
@@ -70,15 +72,20 @@ func requests() throws -> [(Request, Reply)] {
 func opened(_ folder: String) async throws -> Model { try await models.model(folder) }
 
 extension TextSession {
-  /// Asks in a chat, or continues a text; gathers the whole answer.
-  func answer(to words: String, _ configure: (inout GenerationConfig) -> Void = { _ in }) async throws -> Answered {
+  /// Asks in a chat, or continues a text; gathers the whole answer, or stops it after so many tokens.
+  func answer(
+    to words: String, stopAfter: Int? = nil, _ configure: (inout GenerationConfig) -> Void = { _ in }
+  ) async throws -> Answered {
     var answered = Answered()
     let prompt: Prompt = self is Chat ? .turn(words) : .text(words)
-    for try await piece in session.stream(prompt, configure) {
+    let pieces = session.stream(prompt, configure)
+    if stopAfter == 0 { session.stop() }
+    for try await piece in pieces {
       answered.text += piece.text
       if let token = piece.token {
         answered.tokens.append(token)
         answered.sources.append(piece.source)
+        if answered.tokens.count == stopAfter { session.stop() }
       }
     }
     return answered

@@ -7,8 +7,9 @@ final class SameAsPythonTests: XCTestCase {
   func testEveryTextIsPythonsTokenForToken() async throws {
     for (request, reply) in try requests() {
       let session = try await request.session()
-      for (words, expected) in zip(request.turns, reply.turns) {
-        let got = try await session.answer(to: words)
+      let stops = request.stops ?? Array(repeating: nil, count: request.turns.count)
+      for ((words, stop), expected) in zip(zip(request.turns, stops), reply.turns) {
+        let got = try await session.answer(to: words, stopAfter: stop)
         XCTAssertEqual(got.tokens, expected.tokens, words)
         XCTAssertEqual(got.text, expected.text, words)
         guard !request.planned else { continue }
@@ -26,7 +27,8 @@ final class SameAsPythonTests: XCTestCase {
   func testAChatThatPythonSavedGoesOnHere() async throws {
     let all = try requests()
     let (saved, _) = try XCTUnwrap(all.first { $0.0.save != nil })
-    let (both, expected) = try XCTUnwrap(all.first { $0.0.save == nil && $0.0.turns.first == saved.turns[0] })
+    let (both, expected) = try XCTUnwrap(
+      all.first { $0.0.save == nil && $0.0.stops == nil && $0.0.turns.first == saved.turns[0] })
     let session = try await saved.session()
     try await session.restore(from: repository.appending(path: saved.save!))
     let got = try await session.answer(to: both.turns[1])
