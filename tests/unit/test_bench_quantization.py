@@ -90,7 +90,7 @@ def test_an_embedding_of_its_own_leaves_the_head_alone() -> None:
     assert "call_reduction" not in found
 
 
-def test_the_command_prints_a_table_or_json_and_appends_lines(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json_and_appends_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     model, adapter = write_checkpoint(tmp_path / "checkpoint", tiny_model())
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
@@ -108,3 +108,16 @@ def test_the_command_prints_a_table_or_json_and_appends_lines(tmp_path: Path) ->
     assert found["float"]["perplexity"]["own"] != found["mlp=int8"]["perplexity"]["own"]
     wrong = CliRunner().invoke(app, [*command, "--choice", "mlp=int5"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+
+    results = iter([found["float"]])
+
+    def interrupted(self: Bench, choice: Any) -> dict[str, Any]:
+        try:
+            return dict(next(results))
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(Bench, "measure", interrupted)
+    stopped = CliRunner().invoke(app, [*command, *chosen, "--json"])
+    assert stopped.exit_code == 130
+    assert list(json.loads(stopped.stdout)) == ["float"], "what was complete is reported"

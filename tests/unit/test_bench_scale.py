@@ -209,6 +209,25 @@ def test_the_command_leaves_a_shape_out_and_takes_the_next(tmp_path: Path, monke
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (ChildError("no luck"), 1)])
+def test_shapes_that_are_complete_are_reported_where_the_next_one_stops(
+    stop: BaseException, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SIZES, "tinier", "tiny")
+    complete = bench(tmp_path, Pretended()).measure("tiny")
+
+    def measure(self: Scale, name: str) -> dict[str, Any]:
+        if name == "tinier":
+            raise stop
+        return complete
+
+    monkeypatch.setattr(Scale, "measure", measure)
+    flags = ["--shapes", "tiny,tinier", "--contexts", "4", "--work", str(tmp_path / "work"), "--json"]
+    result = CliRunner().invoke(app, ["bench", "scale", *flags])
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["shapes"] == {"tiny": json.loads(json.dumps(complete))}
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
