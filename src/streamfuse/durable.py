@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -85,14 +86,33 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     path = path.resolve()  # a link keeps pointing where it did
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")  # several processes may write the same file
     try:
-        temporary.write_text(text, encoding="utf-8")
-        replace_file(temporary, path)
+        with _one_writer(path.with_name(f".{path.name}.partial")) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+            replace_file(temporary, path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
+def _one_writer(temporary: Path) -> Iterator[Path]:
+    """A file of a fixed name, so that what a killed process left is written over and never piles up; processes that
+    write the same file take turns. After an error it is removed."""
+    while True:
+        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        with suppress(OSError):  # a file system without locks has one writer at a time, or none
+            fcntl.flock(number, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(number), temporary.stat()):
+                break
+        os.close(number)  # another process gave it its name in between
+    try:
+        yield temporary
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # before the lock is given back: afterwards it may be another's
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(number)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -60,6 +60,20 @@ def test_processes_may_write_the_same_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["config.json"]
 
 
+def test_what_killed_writers_leave_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("first", encoding="utf-8")
+    code = "import os, sys; from pathlib import Path; from streamfuse import durable\n"
+    code += "durable.replace_file = lambda *_: os._exit(9)\ndurable.write_text(Path(sys.argv[1]), 'a longer text')"
+    for _ in range(3):
+        assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 9
+        assert path.read_text(encoding="utf-8") == "first"
+        assert len(os.listdir(tmp_path)) == 2
+    write_text(path, "second")
+    assert path.read_text(encoding="utf-8") == "second"
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
 def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "page.html"
     with pytest.raises(FileNotFoundError) as found:
