@@ -149,16 +149,14 @@ class TextIO:
         return "" if token_id is None else (self._tokenizer.id_to_token(token_id) or "")
 
 
-def load_tokenizer(path: Path, content: bytes | None = None) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a file. What is for training in it is dropped: lengths (truncation, padding), random merges.
-
-    `content` is read in the place of the file's own.
 
     Raises:
         TextError: the file is not a tokenizer.
     """
     try:
-        tokenizer = Tokenizer.from_file(str(path)) if content is None else Tokenizer.from_buffer(content)
+        tokenizer = Tokenizer.from_buffer(path.read_bytes())  # from_file takes no path that is not UTF-8
     except Exception as error:  # the library raises bare Exception
         raise TextError(f"{path}: not a tokenizer ({one_line(error)})") from None
     tokenizer.no_truncation()

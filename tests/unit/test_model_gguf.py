@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from gguf_samples import SPECIAL, Source
 from streamfuse.model.checkpoint import load_base, own_template
-from streamfuse.model.config import CheckpointError
+from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.model.fields import CheckpointWarning
 from streamfuse.model.gguf import convert
 from streamfuse.model.pull import resolve_model
@@ -100,7 +100,35 @@ def test_llama_3_begins_with_a_token_where_the_file_says_nothing(said: bool | No
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
     assert found.encode("hell").ids == [0] * adds + found.encode("hell", add_special_tokens=False).ids
-    assert json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())["add_bos_token"] == adds
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_end_token_is_added_where_the_file_asks_for_it(begins: bool, tmp_path: Path) -> None:
+    source = Source()
+    source.fields |= {"tokenizer.ggml.add_bos_token": begins, "tokenizer.ggml.add_eos_token": True}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert found.encode("hell").ids == [0] * begins + source.tokenizer.encode("hell").ids + [1]
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ({"eot": 5, "eom": 7}, (1, 5, 7)),
+        ({"eom": 7}, (1, 7)),
+        ({"eot": 1, "eom": 1}, (1,)),
+        ({"eot": 1_000_000}, (1,)),  # no token of the model
+    ],
+)
+def test_the_ends_of_turns_and_messages_end_an_answer(
+    said: dict[str, int], ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    source = Source()
+    source.fields |= {f"tokenizer.ggml.{name}_token_id": token for name, token in said.items()}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert ModelConfig.load(tmp_path / "hf").eos_token_ids == ends
+    settings = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert settings["eos_token"] == SPECIAL[1]  # what templates write
 
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}

@@ -19,8 +19,7 @@ import streamfuse
 import tiny
 from bundle_library import LIBRARY, LibraryBundle
 from export_samples import tiny_model, write_checkpoint
-from streamfuse.model.config import ModelConfig
-from streamfuse.model.tokenizer import tokenizer_json
+from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.text_io import TextIO
 from streamfuse.train.formats import Sample
 from streamfuse.train.prompts import open_text
@@ -54,36 +53,28 @@ def mark(folder: Path, *around: str) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def ids(content: bytes, text: str) -> list[int]:
-    return list(Tokenizer.from_buffer(content).encode(text).ids)
-
-
 @pytest.mark.parametrize("own", [False, True], ids=["the file adds none", "the file adds one"])
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    "config",
     [
-        ({}, None),
-        (NAMED, None),
-        ({**NAMED, "add_bos_token": True}, ([START], [])),
-        ({**NAMED, "add_bos_token": False}, ([], [])),
-        ({**NAMED, "add_eos_token": True, "add_bos_token": True}, ([START], [END])),
-        ({**NAMED, "tokenizer_class": "LlamaTokenizerFast"}, ([START], [])),
-        ({"add_bos_token": True}, None),  # which one nobody says
-        ({"add_bos_token": True, "bos_token": "<nobody>"}, None),
+        {},
+        {"add_bos_token": True},
+        {"add_bos_token": False},
+        {"add_eos_token": True, "add_bos_token": True},
+        {"tokenizer_class": "LlamaTokenizerFast"},
+        {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True},
     ],
 )
-def test_plain_text_has_the_marks_that_the_settings_ask_for(
-    config: dict[str, Any], expected: tuple[list[int], list[int]] | None, own: bool, folder: Path
+def test_plain_text_has_the_tokens_that_tokenizer_json_puts_around_it(
+    config: dict[str, Any], own: bool, folder: Path
 ) -> None:
+    """transformers 5 reads it so: the settings were for tokenizers that it no longer has."""
     if own:
         mark(folder, "<|im_start|>", "$A")
-    say(folder, **config)
-    before, after = expected if expected is not None else ([START] if own else [], [])
-    content, own_content = tokenizer_json(folder), (folder / "tokenizer.json").read_bytes()
-    bare = Tokenizer.from_buffer(own_content).encode("to be", add_special_tokens=False).ids
-    assert ids(content, "to be") == [*before, *bare, *after]
-    assert ids(content, "") == [*before, *after]
-    assert (content == own_content) == (ids(own_content, "to be") == ids(content, "to be"))
+    say(folder, **{**NAMED, "chat_template": CHAT, **config})
+    text = open_text(folder)
+    assert text.encode("to be") == [*([START] if own else []), *text.encode_rendered("to be")]
+    assert text.encode("") == ([START] if own else [])
 
 
 @pytest.mark.parametrize(
@@ -112,9 +103,50 @@ def test_settings_beside_no_tokenizer_leave_the_configuration_as_it_is(tmp_path:
     assert ModelConfig.load(tmp_path).eos_token_ids == (tiny.EOS,)
 
 
+OTHERS = {"bos_token": {"content": "<|im_end|>"}, "eos_token": "<|im_start|>"}
+
+
+@pytest.mark.parametrize(
+    ("config", "special", "bos", "eos"),
+    [
+        ({}, OTHERS, END, (START, 3, 257)),
+        (NAMED, OTHERS, END, (START, 3, 257)),
+        ({"bos_token": None, "eos_token": None}, OTHERS, END, (START, 3, 257)),
+        (NAMED, {"bos_token": None, "pad_token": "x"}, None, (END, 3)),
+        ({**NAMED, "added_tokens_decoder": {}}, OTHERS, START, (END, 3)),
+        (NAMED, {"eos_token": "<nobody>"}, START, (3, 257)),
+    ],
+)
+def test_special_tokens_map_goes_before_tokenizer_config(
+    config: dict[str, Any], special: dict[str, Any], bos: int | None, eos: tuple[int, ...], folder: Path
+) -> None:
+    """transformers 5.24 reads it wherever tokenizer_config.json has no `added_tokens_decoder`."""
+    say(folder, **config)
+    (folder / "special_tokens_map.json").write_text(json.dumps(special))
+    found = ModelConfig.load(folder)
+    assert (found.bos_token_id, found.eos_token_ids) == (bos, eos)
+
+
+@pytest.mark.parametrize("said", ["[1]", "{", "5"])
+def test_a_damaged_special_tokens_map_is_named(said: str, folder: Path) -> None:
+    (folder / "special_tokens_map.json").write_text(said)
+    with pytest.raises(CheckpointError, match=r"special_tokens_map\.json"):
+        ModelConfig.load(folder)
+
+
+def test_a_word_of_the_vocabulary_can_be_a_special_token(folder: Path) -> None:
+    say(folder, bos_token="!", eos_token="A")
+    letters = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    found = ModelConfig.load(folder)
+    assert (found.bos_token_id, found.eos_token_ids[0]) == (letters.token_to_id("!"), letters.token_to_id("A"))
+
+
 @pytest.mark.parametrize(("adds", "chats"), [(False, False), (True, True)])
 def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool, folder: Path, tmp_path: Path) -> None:
-    say(folder, **NAMED, add_bos_token=adds, **({"chat_template": CHAT} if chats else {}))
+    if adds:
+        mark(folder, "<|im_start|>", "$A")
+    say(folder, **({"chat_template": CHAT} if chats else {}))
+    (folder / "special_tokens_map.json").write_text(json.dumps(NAMED))
     out = tmp_path / "bundle"
     streamfuse.export(
         out, model=folder, adapter="none", max_context_len=128, prefill_len=8, widths=[4], default_width=4

@@ -19,7 +19,7 @@ from streamfuse.kernels.library import LibraryError, find_library, load_library
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
-from streamfuse.text_io import TextIO, load_tokenizer
+from streamfuse.text_io import TextIO
 
 from .errors import describe
 
@@ -118,13 +118,11 @@ def _model(folder: str) -> dict[str, Any]:
         need("export")
         from streamfuse.model.checkpoint import load_config, own_template
         from streamfuse.model.pull import check_folder
-        from streamfuse.model.tokenizer import tokenizer_json
 
         path = Path(folder)
         check_folder(path)
         config = load_config(path)
-        tokenizer = load_tokenizer(path / "tokenizer.json", tokenizer_json(path))
-        text = TextIO(tokenizer, own_template(path), config.bos_token_id, config.eos_token_ids)
+        text = TextIO(path / "tokenizer.json", own_template(path), config.bos_token_id, config.eos_token_ids)
         text.check_chat()
         chats = "with a chat template" if text.can_chat else "without a chat template"
         facts["about"] = f"{config.architecture}, {config.num_layers} layers, {chats}"

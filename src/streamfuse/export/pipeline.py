@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -26,7 +27,6 @@ from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
-from streamfuse.model.tokenizer import tokenizer_json
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.text_io import TextIO
@@ -168,7 +168,7 @@ def write(
     tables = draft_arrays(model)
     if tables:
         write_tensors(folder / DRAFT_FILE, tables)
-    (folder / "tokenizer.json").write_bytes(tokenizer_json(plan.model))
+    shutil.copyfile(plan.model / "tokenizer.json", folder / "tokenizer.json")
     if tables and target_facts.kernels:
         report.calibration = _calibrate(plan, model, target, folder / DRAFT_FILE, tables)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -14,7 +14,6 @@ from streamfuse.model.checkpoint import load_config, load_stream_fused, read_ada
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
-from streamfuse.model.tokenizer import tokenizer_json
 from streamfuse.model.transformer import Transformer
 from streamfuse.text_io import TextError, TextIO, load_tokenizer
 
@@ -119,7 +118,7 @@ def check_text(plan: ExportPlan, config: ModelConfig) -> Tokenizer:
         TextError: the tokenizer cannot be used.
         CheckpointError: the chat template cannot be used.
     """
-    tokenizer = load_tokenizer(plan.model / "tokenizer.json", tokenizer_json(plan.model))
+    tokenizer = load_tokenizer(plan.model / "tokenizer.json")
     try:
         TextIO(tokenizer, chat_template(plan), config.bos_token_id, config.eos_token_ids).check_chat()
     except TextError as error:

@@ -19,7 +19,10 @@ from streamfuse.model.checkpoint import shards
 from streamfuse.model.config import CheckpointError, ModelConfig, read_object
 from streamfuse.model.pull import resolve_model
 
-_COPIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_COPIED = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja",
+)  # fmt: skip
 
 
 def write_first_layers(model: Path, layers: int, folder: Path) -> None:

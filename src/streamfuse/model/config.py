@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,8 @@ class ModelConfig:
     def load(cls, folder: Path) -> ModelConfig:
         """Read a checkpoint folder's `config.json`, and its special tokens as the files beside it have them.
 
-        What ends an answer is said by `generation_config.json`, else by config.json. The words of tokenizer_config.json
-        for `bos_token` and `eos_token` go first: they are what a chat template writes.
+        What ends an answer is said by `generation_config.json`, else by config.json. The words of the tokenizer's
+        settings for `bos_token` and `eos_token` go first: they are what a chat template writes.
         """
         path = folder / "config.json"
         if not path.is_file():
@@ -204,11 +205,14 @@ def token_word(said: Any) -> str | None:
 
 
 def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
-    """Ids of the `bos_token` and `eos_token` that tokenizer_config.json names; None where it says null.
+    """Ids of the `bos_token` and `eos_token` that the tokenizer's settings name; None where they say null.
 
-    A name that is not there, or a word that is no token of the model, is left out.
+    As in transformers, special_tokens_map.json goes before tokenizer_config.json, unless the latter has an
+    `added_tokens_decoder`. A name that is not there, or a word that is no token of the model, is left out.
     """
     config = read_object(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:
+        config |= read_object(folder / "special_tokens_map.json")
     words = {name: token_word(config[name]) for name in ("bos_token", "eos_token") if name in config}
     if not words:
         return {}
@@ -217,16 +221,19 @@ def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
     if isinstance(decoder, dict):
         known |= {token_word(said): int(number) for number, said in decoder.items() if number.isdecimal()}
     if not known.keys() >= set(words.values()):
-        known |= _added_tokens(folder / "tokenizer.json")
+        known |= _tokens(folder / "tokenizer.json", set(words.values()))
     ids = {name: known[word] for name, word in words.items() if word in known}
     return {name: number for name, number in ids.items() if number is None or number < vocab_size}
 
 
-def _added_tokens(path: Path) -> dict[str | None, int | None]:
-    """Words and ids of a tokenizer's added tokens; none where the file cannot be read, which who opens it says."""
+def _tokens(path: Path, words: Set[str | None]) -> dict[str | None, int | None]:
+    """Ids of those of the words that a tokenizer has; none where the file cannot be read, which who opens it says."""
     try:
-        added = json.loads(path.read_bytes())["added_tokens"]
-        return {str(entry["content"]): int(entry["id"]) for entry in added}
+        tokenizer = json.loads(path.read_bytes())
+        vocab = tokenizer["model"]["vocab"]
+        numbered = vocab.items() if isinstance(vocab, dict) else ((piece, n) for n, (piece, _) in enumerate(vocab))
+        found: dict[str | None, int | None] = {word: int(number) for word, number in numbered if word in words}
+        return found | {str(entry["content"]): int(entry["id"]) for entry in tokenizer["added_tokens"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
 

@@ -22,7 +22,6 @@ from .rope import rope_of, scaled_frequencies
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
-    from tokenizers.processors import PostProcessor
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -123,8 +122,7 @@ def _tokenizer_config(fields: Metadata, config: dict[str, Any]) -> dict[str, Any
         "tokenizer_class": "PreTrainedTokenizerFast",
         "chat_template": fields.get("tokenizer.chat_template") or _named_templates(fields),
         "bos_token": None if bos is None else tokens[bos],
-        "eos_token": tokens[config["eos_token_id"]],
-        "add_bos_token": _adds_bos(fields),
+        "eos_token": tokens[fields["tokenizer.ggml.eos_token_id"]],
         "model_max_length": config["max_position_embeddings"],
     }
 
@@ -224,6 +222,7 @@ def permute(weight: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
 
 def _tokenizer(fields: Metadata) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers
+    from tokenizers.processors import TemplateProcessing
 
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2":
@@ -239,15 +238,19 @@ def _tokenizer(fields: Metadata) -> Tokenizer:
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     _add_special_tokens(tokenizer, tokens, fields["tokenizer.ggml.token_type"])
-    if _adds_bos(fields):
-        tokenizer.post_processor = _begin_with(tokens[fields["tokenizer.ggml.bos_token_id"]], vocab)
+    before = _around(fields, "bos", fields.get("tokenizer.ggml.pre") == "llama-bpe")
+    after = _around(fields, "eos", False)
+    if before or after:
+        known = [(token, vocab[token]) for token in dict.fromkeys(before + after)]
+        tokenizer.post_processor = TemplateProcessing(single=[*before, "$A", *after], special_tokens=known)
     return tokenizer
 
 
-def _adds_bos(fields: Metadata) -> bool:
-    """Whether plain text begins with a token of its own; where the file says nothing, as llama.cpp has it (Llama 3)."""
-    said = fields.get("tokenizer.ggml.add_bos_token", fields.get("tokenizer.ggml.pre") == "llama-bpe")
-    return bool(said) and fields.get("tokenizer.ggml.bos_token_id") is not None
+def _around(fields: Metadata, name: str, by_default: bool) -> list[str]:
+    """The token that plain text begins or ends with, if the file asks for one; `by_default` as llama.cpp has it."""
+    token = fields.get(f"tokenizer.ggml.{name}_token_id")
+    asked = fields.get(f"tokenizer.ggml.add_{name}_token", by_default)
+    return [fields["tokenizer.ggml.tokens"][token]] if asked and token is not None else []
 
 
 def _pre_tokenizer(pre: str, path: Path) -> PreTokenizer:
@@ -268,12 +271,6 @@ def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int
     for kind, add in ((_CONTROL, tokenizer.add_special_tokens), (_USER_DEFINED, tokenizer.add_tokens)):
         chosen = (token for token, its in zip(tokens, kinds, strict=True) if its == kind)
         add([AddedToken(token, normalized=False, special=kind == _CONTROL) for token in chosen])
-
-
-def _begin_with(bos: str, vocab: dict[str, int]) -> PostProcessor:
-    from tokenizers.processors import TemplateProcessing
-
-    return TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, vocab[bos])])
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

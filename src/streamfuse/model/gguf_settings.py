@@ -109,8 +109,15 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(fields, architecture),
         "max_position_embeddings": get("context_length", 2048),
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
+        "eos_token_id": _ends(fields),
     }
+
+
+def _ends(fields: Metadata) -> list[int]:
+    """What ends an answer: the end of a text, of a turn and of a message, as llama.cpp has it."""
+    ends = [fields["tokenizer.ggml.eos_token_id"]]
+    ends += [fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")]
+    return list(dict.fromkeys(end for end in ends if end is not None and end < len(fields["tokenizer.ggml.tokens"])))
 
 
 def decimal(value: float) -> float:

@@ -42,6 +42,7 @@ _HUB_FILES = [
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
     "LICENSE*",
 ]

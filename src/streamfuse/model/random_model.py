@@ -119,7 +119,7 @@ def write_random_model(
     if tokenizer is None:
         _byte_tokenizer().save(str(folder / "tokenizer.json"))
     else:
-        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
             if (tokenizer / name).is_file() or name == "tokenizer.json":
                 shutil.copyfile(tokenizer / name, folder / name)
     config = ModelConfig.load(folder)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from streamfuse.model.checkpoint import own_template
 from streamfuse.model.config import CheckpointError, ModelConfig
-from streamfuse.model.tokenizer import tokenizer_json
-from streamfuse.text_io import TextIO, load_tokenizer
+from streamfuse.text_io import TextIO
 
 from .distill import Item
 from .formats import Sample
@@ -27,8 +26,7 @@ def open_text(folder: Path, chat_template: str | None = None) -> TextIO:
     chat = chat_template or own_template(folder)
     if chat is None:
         raise CheckpointError(f"{folder}: no chat template; distillation needs a model that was trained to chat")
-    tokenizer = load_tokenizer(folder / "tokenizer.json", tokenizer_json(folder))
-    return TextIO(tokenizer, chat, config.bos_token_id, config.eos_token_ids)
+    return TextIO(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
 
 
 def prompt_items(

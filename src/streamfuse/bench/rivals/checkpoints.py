@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 _COPIED = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja",
 )  # fmt: skip
 
 
