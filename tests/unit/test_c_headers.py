@@ -108,3 +108,10 @@ def test_kotlin_declares_the_functions_that_its_native_half_has() -> None:
         defined[name] = (result, *(part.split()[0] for part in arguments.split(",")[2:]))
     assert declared == defined
     assert len(declared) > 15
+
+
+def test_kotlin_s_native_half_asks_for_a_sentence_after_the_call_that_failed() -> None:
+    """Arguments of one call are evaluated in any order, and each int of the C interface has a sentence of its own."""
+    native = (ROOT / "android_demo/streamfuse/src/main/cpp/streamfuse_jni.cpp").read_text(encoding="utf-8")
+    assert not re.findall(r"failed\([\w.>-]+, sf_\w+\(", native)
+    assert not re.findall(r"return [^;{]*\bsf_(?:finish|start|next|save|restore|reset)\(", native)

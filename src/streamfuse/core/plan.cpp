@@ -112,8 +112,7 @@ void Plan::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) 
 void Plan::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
   out.set_root(root);
   if (!streams_ready_) return;
-  attempt(streams_failed_, out,
-          [&] { from_streams_.grow(root, ids_.data(), log_probs_.data(), width, depth, out); });
+  attempt(streams_failed_, out, [&] { from_streams_.grow(root, ids_.data(), log_probs_.data(), width, depth, out); });
   streams_ready_ = !streams_failed_;
 }
 
@@ -214,7 +213,7 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
   if (buys && model_.spec.rider() >= 0) return {model_.spec.rider(), 1, nullptr};
   if (buys && !model_.spec.deferred && !streams_ready_) return {0, 1, nullptr};
   if (!buys)
-    plain.reason = !damage_.empty()                                            ? damage_.c_str()
+    plain.reason = !damage_.empty()                                          ? damage_.c_str()
                    : model_.spec.num_streams == 0 && draft_.tree.size() == 1 ? kNothing
                                                                              : reason_;
   return plain;

@@ -103,7 +103,7 @@ class Session {
   sf_results results_{};
   std::vector<int64_t> walk_rows_, walk_tokens_;
   std::vector<uint8_t> walk_near_;  // of each token: whether it was a near tie
-  int64_t survivor_ = 0;  // of the last accepted node, among the pass's
+  int64_t survivor_ = 0;            // of the last accepted node, among the pass's
   int64_t delivered_ = 0;
   bool saw_end_ = false;  // the stop token that ended the text was in it
   const char* reason_ = nullptr;

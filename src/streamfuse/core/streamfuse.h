@@ -126,7 +126,7 @@ typedef struct sf_spec {
   const int64_t* stop_ids; /* the model's end-of-sequence tokens */
   int32_t stop_count;
   int32_t stream_vocab_size; /* tokens that streams may propose, which the table stream_vocab lists; 0: not known */
-  const char* identity; /* what tells this bundle from others, for example a hash of its files' hashes */
+  const char* identity;      /* what tells this bundle from others, for example a hash of its files' hashes */
 } sf_spec;
 
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };

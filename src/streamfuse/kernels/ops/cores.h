@@ -13,8 +13,8 @@ namespace streamfuse {
 int big_cores(const std::string& folder, const std::vector<int>& allowed);
 
 // How many cores' time the control group of this process allows, as in a container, read below `root` ("" for the
-// machine's own): cpu.max of cgroup v2, cpu.cfs_quota_us of v1, of the group and those that it lies in. A part of a core
-// does not count, since threads that spin would use it up. 0 where there is no limit.
+// machine's own): cpu.max of cgroup v2, cpu.cfs_quota_us of v1, of the group and those that it lies in. A part of a
+// core does not count, since threads that spin would use it up. 0 where there is no limit.
 int cores_of_group(const std::string& root);
 
 // The big cores among those that this process may use, on a phone and on a Mac; elsewhere all of them, but at most 4.

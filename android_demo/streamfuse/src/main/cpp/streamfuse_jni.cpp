@@ -323,8 +323,9 @@ NATIVE(jint, next)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
     code = sf_text_push(s.text, token.id, &s.shown, &s.bytes);
     if (code != SF_OK && code != SF_END) return failed(s.said, code, sf_text_error(s.text));
     reply(env, buffer, s, token);
-    if (code != SF_END) return SF_OK;
-    return failed(s.said, sf_finish(s.session, "stop"), sf_error(s.session));  // a stop string is complete
+    if (code != SF_END) return int{SF_OK};
+    code = sf_finish(s.session, "stop");  // a stop string is complete
+    return failed(s.said, code, sf_error(s.session));
   });
 }
 
@@ -337,7 +338,10 @@ NATIVE(void, stop)(JNIEnv*, jclass, jlong handle) { sf_stop(of<Session>(handle)-
 
 NATIVE(jint, finish)(JNIEnv*, jclass, jlong handle) {
   Session& s = *of<Session>(handle);
-  return guarded(s.said, [&] { return failed(s.said, sf_finish(s.session, nullptr), sf_error(s.session)); });
+  return guarded(s.said, [&] {
+    const int code = sf_finish(s.session, nullptr);
+    return failed(s.said, code, sf_error(s.session));
+  });
 }
 
 // Closes the answer's text: a Step with what was held back. A question without any answer is forgotten.
