@@ -10,7 +10,8 @@
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
-#   make fuzz     coverage-guided fuzzing of engine and core, FUZZ_SECONDS=300 each (needs clang++ with libFuzzer)
+#   make fuzz     coverage-guided fuzzing of engine and core, and chat templates, FUZZ_SECONDS=300 each (needs clang++ with
+#                 libFuzzer, and cargo)
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -120,8 +121,9 @@ sanitize: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py
 
 FUZZ_SECONDS ?= 300
-fuzz: $(VENV)/.dev
+fuzz: $(VENV)/.dev $(MOBILE_STAMP)
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/templates.py --seconds $(FUZZ_SECONDS)
 
 # What an older build left in build/lib* would be packed too.
 wheel: $(VENV)/.demo

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from bundle_library import BAD_ARGUMENT, BAD_FILE, LIBRARY, LibraryBundle, LibraryFailure, LibraryText
-from bundle_samples import write_bundle
+from bundle_samples import CHAT_TEMPLATE, write_bundle
+from hostile_templates import HOSTILE
 from streamfuse.bundle import open_bundle
 from streamfuse.runtime.text import TextStream
 from streamfuse.text_io import Conversation, TextError, TextIO
@@ -162,51 +163,20 @@ def test_what_a_template_refuses_is_said_in_its_own_words(tmp_path: Path) -> Non
     assert str(found.value) == str(expected.value)
 
 
-LOOP, END = "{% for a in range(9999) %}{% for b in range(9999) %}", "{% endfor %}{% endfor %}"
-GROW = "{% set ns = namespace(x='ab') %}" + LOOP
-HOSTILE = {
-    "loops without end": LOOP + LOOP + END + END,
-    "doubles a text": GROW + "{% set ns.x = ns.x ~ ns.x %}" + END,
-    "nests a list": GROW + "{% set ns.x = [ns.x] %}" + END,
-    "nests a list and writes it": GROW.replace("9999", "250")
-    + "{% set ns.x = [ns.x] %}"
-    + END
-    + "{{ ns.x }}{{ 1 // 0 }}",
-    "nests a list and compares it": GROW.replace("9999", "250")
-    + "{% set ns.x = [ns.x] %}"
-    + END
-    + "{{ ns.x == [ns.x] }}{{ 1 // 0 }}",
-    "nests a list and dumps it": GROW.replace("9999", "250")
-    + "{% set ns.x = {'a': ns.x} %}"
-    + END
-    + "{{ ns.x | tojson }}",
-    "repeats a text": "{{ 'ab' * 10000000000 }}",
-    "pads a text": "{{ '%1000000000d' | format(1) }}",
-    "calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "goes into itself": "{% for a in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
-    "divides by zero": "{{ 1 // 0 }}",
-    "takes a remainder of zero": "{{ 1 % 0 }}",
-    "raises a number": "{{ 10 ** 100000000 }}",
-    "asks for a range": "{{ range(100000000000) | list }}",
-    "reads what is not there": "{{ messages[99].content.x }}",
-    "calls what is none": "{{ none() }}",
-    "includes a file": "{% include '/etc/passwd' %}",
-    "writes a date of a wrong form": "{{ strftime_now('%Q') }}",
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_ends_with_a_sentence(name: str, tmp_path: Path) -> None:
-    path = bundle_with(tmp_path / "bundle", sentencepiece_like(), HOSTILE[name])
-    started = time.monotonic()
+def test_a_conversation_goes_on_after_a_template_that_works_without_end(tmp_path: Path) -> None:
+    without_end = "{% if messages | length > 2 %}" + HOSTILE["loops without end"] + "{% endif %}" + CHAT_TEMPLATE
+    path = bundle_with(tmp_path / "bundle", sentencepiece_like(), without_end)
     with LibraryBundle(path) as bundle:
         text = bundle.text()
+        text.ask("one")
+        text.take_back()
+        text.reset([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
         with pytest.raises(LibraryFailure, match="the chat template refuses these messages") as failure:
-            text.render([{"role": "user", "content": "x"}])
+            text.ask("two")
         assert failure.value.code == BAD_ARGUMENT
-        assert "\n" not in str(failure.value)
-        assert text.encode("a") == text.encode("a")
-    assert time.monotonic() - started < 20
+        assert [message["content"] for message in text.messages()] == ["a", "b"]
+        text.reset()
+        assert text.ask("one")
 
 
 def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: tuple[LibraryText, TextIO]) -> None:

@@ -11,6 +11,7 @@ mod chat;
 mod control_tokens;
 mod error;
 mod files;
+mod jinja;
 mod json;
 mod manifest;
 mod schema;

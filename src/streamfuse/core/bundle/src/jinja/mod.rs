@@ -1,0 +1,79 @@
+//! Jinja for chat templates: what Hugging Face transformers renders with jinja2 in its sandbox, and no more. A template
+//! is untrusted: all work is charged before it is done, and what cannot be written as Python writes it is an error.
+
+mod arguments;
+mod ast;
+mod attributes;
+mod dates;
+mod expressions;
+mod filters;
+mod format;
+mod json;
+mod lexer;
+mod loops;
+mod methods;
+mod names;
+mod operators;
+mod order;
+mod parser;
+mod python;
+mod render;
+mod scope;
+mod sequences;
+mod statements;
+mod streams;
+mod tests;
+mod texts;
+mod value;
+mod words;
+
+use std::thread;
+
+use ast::Body;
+use render::Render;
+pub use value::Value;
+
+/// A node that is run, an item, or 64 bytes of text, each. chat_template/budget.py has the same limits.
+const MOST_STEPS: u64 = 1_000_000;
+/// Calls, tags and brackets inside one another while a template runs. STACK_BYTES holds them.
+const MOST_DEPTH: usize = 400;
+const STACK_BYTES: usize = 8 << 20;
+const MOST_BYTES: usize = 1 << 20; // of a template
+
+#[derive(Debug)]
+pub struct Fault(pub String);
+
+pub type Result<T> = std::result::Result<T, Fault>;
+
+fn fault<T>(what: impl Into<String>) -> Result<T> {
+    Err(Fault(what.into()))
+}
+
+pub struct Program {
+    body: Body,
+}
+
+impl Program {
+    pub fn new(source: &str) -> Result<Program> {
+        if source.len() > MOST_BYTES {
+            return fault(format!("it is longer than {MOST_BYTES} bytes"));
+        }
+        Ok(Program { body: on_a_stack(|| parser::parse(source))? })
+    }
+
+    /// The text, with variables of a chat given as (name, value).
+    pub fn render(&self, variables: impl FnOnce() -> Vec<(&'static str, Value)> + Send) -> Result<String> {
+        on_a_stack(|| Render::new(MOST_STEPS, MOST_DEPTH).template(&self.body, variables()))
+    }
+}
+
+/// The callers' stacks may be small.
+fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, work) {
+            Ok(running) => running.join().unwrap_or_else(|_| fault("it cannot be run: please report this")),
+            Err(error) => fault(format!("there is no memory for a stack of {STACK_BYTES} bytes: {error}")),
+        }
+    })
+}

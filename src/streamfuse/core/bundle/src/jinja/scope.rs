@@ -1,0 +1,41 @@
+//! The variables of a scope, and of those around it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::ast::Name;
+use super::value::Value;
+
+#[derive(Default)]
+pub struct Scope {
+    pub variables: RefCell<HashMap<Name, Value>>,
+    pub outside: Option<Rc<Scope>>,
+    pub is_kept: Cell<bool>,
+}
+
+impl Scope {
+    pub fn inside(outside: &Rc<Scope>, hidden: &[Name]) -> Rc<Scope> {
+        let hide = |name: &Name| (name.clone(), undefined(name));
+        let hidden = hidden.iter().map(hide).collect();
+        Rc::new(Scope { variables: RefCell::new(hidden), outside: Some(outside.clone()), is_kept: Cell::new(false) })
+    }
+
+    pub fn get(&self, name: &str) -> Option<Value> {
+        let mut scope = self;
+        loop {
+            if let Some(value) = scope.variables.borrow().get(name) {
+                return Some(value.clone());
+            }
+            scope = scope.outside.as_deref()?;
+        }
+    }
+
+    pub fn set(&self, name: &Name, value: Value) {
+        self.variables.borrow_mut().insert(name.clone(), value);
+    }
+}
+
+pub fn undefined(name: &str) -> Value {
+    Value::undefined(format!("'{name}' is undefined"))
+}
