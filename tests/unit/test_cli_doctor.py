@@ -123,7 +123,7 @@ def test_a_models_folder_that_can_be_exported_is_said_so(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "template", "words"),
     [
-        ({"quantization_config": {"quant_method": "gptq"}}, None, "quantization_config: the weights are quantized (gptq)"),
+        ({"quantization_config": {"quant_method": "gptq"}}, None, "quantization_config: the weights are quantized"),
         ({"num_hidden_layers": 4}, None, "tensors do not fit config.json (missing: layers.3."),
         ({}, "{% unknown %}", "the chat template is not valid Jinja"),
         ({}, "{{ raise_exception('no') }}", "the chat template refuses these messages (no)"),

@@ -206,9 +206,8 @@ def test_named_chat_templates_without_a_default_are_said(tmp_path: Path) -> None
     source = Source()
     source.skip = {"template"}
     source.fields |= {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ tools }}"}
-    path = source.write(tmp_path / "m.gguf")
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     with pytest.warns(CheckpointWarning, match="chat templates are tool_use, none is called default"):
-        convert(path, tmp_path / "hf")
         assert own_template(tmp_path / "hf") is None
 
 
