@@ -13,6 +13,7 @@ from torch import nn
 
 import tiny
 from bundle_samples import VOCAB_SIZE, byte_tokenizer
+from streamfuse.export.adapter import load_plan
 from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.export.plan import ExportPlan, Schedule
 from streamfuse.model.checkpoint import save_adapter
@@ -81,7 +82,8 @@ def plan_for(checkpoint: tuple[Path, Path], output_dir: Path, **changes: Any) ->
     }
     if changes.get("schedule") is Schedule.DEFERRED:
         del settings["stream_nodes"]
-    return ExportPlan(checkpoint[0], checkpoint[1], output_dir, **{**settings, **changes})
+    make = load_plan if checkpoint[1].is_file() else ExportPlan
+    return make(checkpoint[0], checkpoint[1], output_dir, **{**settings, **changes})
 
 
 def prefill(backend: Backend, tokens: Sequence[int]) -> None:

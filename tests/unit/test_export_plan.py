@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
 from streamfuse.cli import app
 from streamfuse.export import facts
+from streamfuse.export.adapter import load_plan
 from streamfuse.export.cost import export_cost
 from streamfuse.export.draft import draft_arrays
 from streamfuse.export.graphs import build_methods
@@ -28,7 +29,7 @@ from streamfuse.export.plan_file import read_config, to_config
 from streamfuse.export.preview import preview, with_streams
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
-from streamfuse.model.checkpoint import load_base, replace_ngrams
+from streamfuse.model.checkpoint import load_base, read_adapter, replace_ngrams
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.ngrams import bytes_of
 from streamfuse.runtime.backends.reference import ReferenceBackend
@@ -186,6 +187,17 @@ def test_python_reads_keywords_where_the_command_line_reads_flags() -> None:
     assert str(error.value) == "default_width must be one of widths 4,12, not 8"
     with pytest.raises(PlanError, match=r"^schemes does not go with backend xnnpack"):
         plan_for((Path(), Path()), Path("bundle"), backend="xnnpack", schemes={"head": "q4_1"})
+
+
+def test_a_plan_follows_from_its_values_and_not_from_the_disk(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder, adapter = checkpoint
+    nowhere = ExportPlan(folder, tmp_path / "no.safetensors", tmp_path / "bundle")
+    assert ExportPlan(folder, adapter, tmp_path / "bundle").widths == nowhere.widths == (4, 8, 16)
+    loaded = load_plan(folder, adapter, tmp_path / "bundle")
+    assert loaded.widths == (1, 4, 8, 16)
+    assert loaded == ExportPlan(folder, adapter, tmp_path / "bundle", read_adapter(adapter)[0])
+    with pytest.raises(CheckpointError, match=r"no\.safetensors: no such adapter file"):
+        load_plan(folder, tmp_path / "no.safetensors", tmp_path / "bundle")
 
 
 @pytest.mark.parametrize(("widths", "chosen"), [((4,), 4), ((4, 8, 16), 8), ((4, 6), 6), ((16, 32), 16), ((1, 16), 16)])

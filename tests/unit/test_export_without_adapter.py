@@ -92,6 +92,13 @@ def test_without_a_word_about_adapters_a_model_that_none_fits_exports_and_says_h
     assert open_bundle(out).manifest.speculation.num_streams == 0
 
 
+@pytest.mark.filterwarnings("ignore:no streams")
+def test_defaults_are_those_of_the_adapter_that_is_taken_in_the_end(folder: Path, tmp_path: Path) -> None:
+    sizes = {name: value for name, value in SIZES.items() if name not in ("widths", "default_width")}
+    report = streamfuse.export(tmp_path / "bundle", model=folder, **sizes)
+    assert report.config["widths"] == [4, 8, 16]  # the shipped adapter, which does not fit, would add 1
+
+
 @pytest.mark.parametrize("said", [(), ("--adapter", "auto"), ("--adapter", "none")])
 def test_the_command_line_says_it_on_standard_error_alone(said: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
     command = ["export", "--model", str(folder), "-o", str(tmp_path / "bundle"), *FLAGS, "--dry-run", *said]

@@ -19,6 +19,7 @@ import torch
 from streamfuse import __version__
 from streamfuse.bundle.manifest import DECODE, MANIFEST_NAME, PREFILL, STREAMS
 from streamfuse.durable import write_text
+from streamfuse.export.adapter import load_plan
 from streamfuse.export.plan import ExportPlan
 from streamfuse.export.preview import preview
 from streamfuse.kernels.layout import GROUP
@@ -178,7 +179,7 @@ class Scale:
         shutil.rmtree(model, ignore_errors=True)
         try:
             write_random_model(model, shape, weights=False)
-            plan = ExportPlan(
+            plan = load_plan(
                 model, model / ADAPTER, bundle, max_context_len=self._settings.capacity, prefill_len=_PREFILL_ROWS,
                 overwrite=True,
             )  # fmt: skip

@@ -222,6 +222,15 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = None,
+    sampling: Annotated[
+        str,
+        typer.Option(
+            **complete.among("model", "greedy"),
+            help="The bundle's sampling defaults: those of the model's generation_config.json, greedy where it has "
+            "none; or greedy. Flags of `streamfuse run` go before them.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "model",
     allow_parity_below: Annotated[
         list[str] | None,
         typer.Option(
@@ -289,8 +298,8 @@ def export(
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from streamfuse.export.adapter import choose_adapter, is_named
-    from streamfuse.export.plan import ALL, ExportPlan, PlanError, Schedule
+    from streamfuse.export.adapter import choose_adapter, is_named, load_plan
+    from streamfuse.export.plan import ALL, PlanError, Schedule
     from streamfuse.export.preview import preview
 
     try:
@@ -307,7 +316,7 @@ def export(
         chosen = choose_adapter(adapter, folder, model)
         if chosen.note is not None:
             say(chosen.note, "yellow")
-        plan = _with_notes(ExportPlan)(
+        plan = _with_notes(load_plan)(
             model=folder,
             adapter=chosen.path,
             output_dir=output_dir,
@@ -332,10 +341,13 @@ def export(
             top_k=top_k,
             ngram_table_mb=ngram_table_mb,
             draft_skip=tuple(name.strip() for name in draft_skip.split(",")) if draft_skip else (),
+            sampling=sampling,
             allow_parity_below=tuple(allow_parity_below or ()),
             overwrite=overwrite,
         )
         expected = preview(plan)
+        if expected.sampling.note is not None:
+            say(expected.sampling.note)
         if dry_run:
             export_plan.show(plan, expected, json_)
             return

@@ -49,25 +49,25 @@ def export(
     need_export(str(plan.get("target", "")), str(plan.get("backend", "")))
     need_native()
     import warnings
-    from dataclasses import replace
     from pathlib import Path
 
     from streamfuse.bundle.signature import read_private_key
     from streamfuse.model.pull import resolve_model
 
-    from .adapter import choose_adapter, is_named
-    from .plan import ExportPlan, options_of
+    from .adapter import choose_adapter, is_named, load_plan
+    from .plan import options_of
     from .plan_file import NO_ADAPTER
 
     key = None if sign_key is None else read_private_key(Path(sign_key))
     said = NO_ADAPTER if adapter is None else str(adapter)
     first = None if said == NO_ADAPTER else find(said if is_named(said) else DEFAULT)
-    checked = ExportPlan(Path(model), first, Path(output_dir), **options_of(plan))
+    options = options_of(plan)
+    load_plan(Path(model), first, Path(output_dir), **options)  # refuses an option before anything is downloaded
     folder = resolve_model(str(model))  # may be a download, so the last thing before the work
     chosen = choose_adapter(said, folder, str(model))
     if chosen.note is not None:
         warnings.warn(chosen.note, stacklevel=2)
-    made = replace(checked, model=folder, adapter=chosen.path)
+    made = load_plan(folder, chosen.path, Path(output_dir), **options)
     from .pipeline import export_bundle
 
     return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": chosen.word}, key)

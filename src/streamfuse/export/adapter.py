@@ -1,15 +1,18 @@
-"""Which streams an export has: those of an adapter that somebody names, of the shipped one where it fits, or none."""
+"""Which streams an export has: those of an adapter that somebody names, of the shipped one where it fits, or none; and
+the plan that follows from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from streamfuse.adapters import DEFAULT, find
-from streamfuse.model.checkpoint import adapter_misfit
+from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
 
 from .choices import AUTO
+from .plan import ExportPlan
 from .plan_file import NO_ADAPTER
 
 
@@ -20,6 +23,17 @@ class Choice:
     path: Path | None
     word: str
     note: str | None = None
+
+
+def load_plan(model: Path, adapter: Path | None, output_dir: Path, **options: Any) -> ExportPlan:
+    """The plan of these options, with the defaults that suit the adapter's streams.
+
+    Raises:
+        PlanError: an option is out of range.
+        CheckpointError: the adapter's file cannot be read.
+    """
+    streams = None if adapter is None else read_adapter(adapter)[0]
+    return ExportPlan(model, adapter, output_dir, streams, **options)
 
 
 def is_named(said: str) -> bool:

@@ -40,6 +40,7 @@ from .plan import ExportPlan
 from .plan_file import to_config
 from .preview import Preview, check_fit, check_text, with_streams
 from .reference import Form, reference_backend
+from .sampling import sampling_defaults
 from .selftest import PassResult, Script
 from .target import Progress, Target, TargetFacts, make_target
 
@@ -280,7 +281,7 @@ def _manifest(
         "speculation": facts.speculation_facts(plan, model),
         "cache": {"layout": found.cache_layout, "capacity": plan.max_context_len, "dtype": found.cache_dtype},
         "quantization": found.quantization,
-        "sampling_defaults": {"temperature": 0.0, "max_new_tokens": 128},
+        "sampling_defaults": sampling_defaults(plan.model, plan.sampling).values,
         "parity": {
             name: {"floor": target.floor.name, "metrics": row}
             for name, row in measured.items()

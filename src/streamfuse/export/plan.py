@@ -9,7 +9,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.ngrams import MOST_BYTES
 
@@ -23,6 +22,8 @@ from .choices import (
     Quantize,
     check_choice,
 )
+from .sampling import CHOICES as SAMPLING
+from .sampling import MODEL
 from .schemes import (
     DTYPE_BITS,
     GRIDS,
@@ -106,6 +107,8 @@ class ExportPlan:
 
     Attributes:
         adapter: the streams; None: the bundle has none, and what is about streams must be left as it is.
+        streams: the settings in the adapter's file, as `load_plan` reads them (adapter.py); None: not read, and
+            defaults are those that every adapter can serve.
         target: executorch, coreml or onnx.
         backend: what runs the graphs inside the target, a key of BACKENDS[target].
         quantize: weights and activations of the products.
@@ -128,12 +131,15 @@ class ExportPlan:
         ngram_table_mb: megabytes (10^6 bytes) of the adapter's n-gram table to take at most: its most useful contexts.
         draft_skip: sub-layers (attention.3, mlp.7; from 0) that the method `draft` leaves out, for self-speculation in
             the laboratory; kernels. Empty: there is no such method.
+        sampling: the bundle's sampling defaults. model: those of the model's generation_config.json, greedy where it
+            has none; greedy: none of them.
         allow_parity_below: floors (names of selftest.FLOORS) that figures may miss; the manifest keeps those that do.
     """
 
     model: Path
     adapter: Path | None
     output_dir: Path
+    streams: StreamConfig | None = None
     target: str = "executorch"
     backend: str = AUTO
     quantize: Quantize = Quantize.AUTO
@@ -155,6 +161,7 @@ class ExportPlan:
     default_width: int | None = None
     ngram_table_mb: float = 8.0
     draft_skip: tuple[str, ...] = ()
+    sampling: str = MODEL
     allow_parity_below: tuple[str, ...] = ()
     overwrite: bool = False
 
@@ -182,6 +189,7 @@ class ExportPlan:
         if self.default_width not in trees:
             raise PlanError(f"--default-width must be one of --widths {_listed(trees)}, not {self.default_width}")
         self._check_schemes()
+        check_choice("--sampling", self.sampling, SAMPLING)
         for name in self.allow_parity_below:
             check_choice("--allow-parity-below", name, tuple(FLOORS))
         if self.draft_skip and not self.kernels:
@@ -205,9 +213,7 @@ class ExportPlan:
         """Whether a plain pass that carries streams was measured to pay: with the kernels, in the deferred schedule."""
         if not self.kernels or self.schedule is not Schedule.DEFERRED:
             return False
-        if self.adapter is None or not self.adapter.is_file():
-            return False  # of a file that is not there the export speaks
-        return self.carries_alone(read_adapter(self.adapter)[0])
+        return self.adapter is not None and self.streams is not None and self.carries_alone(self.streams)
 
     def carries_alone(self, streams: StreamConfig) -> bool:
         """Whether streams of these settings can share a pass with the base's rows.
@@ -384,7 +390,8 @@ def options_of(said: Mapping[str, Any]) -> dict[str, Any]:
 
     TypeError for a name that no option has; PlanError for a word that an enum does not know.
     """
-    known = [option.name for option in fields(ExportPlan) if option.name not in ("model", "adapter", "output_dir")]
+    given = ("model", "adapter", "output_dir", "streams")
+    known = [option.name for option in fields(ExportPlan) if option.name not in given]
     for name in said:
         if name not in known:
             raise TypeError(f"export has no option {name}; its options are {', '.join(known)}")

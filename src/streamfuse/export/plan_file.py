@@ -24,7 +24,7 @@ def to_config(plan: ExportPlan) -> dict[str, Any]:
 
     Where it goes, and whether something is overwritten there, is left out.
     """
-    left_out = ("output_dir", "overwrite", "schemes", *(STREAM_OPTIONS if plan.adapter is None else ()))
+    left_out = ("output_dir", "overwrite", "streams", "schemes", *(STREAM_OPTIONS if plan.adapter is None else ()))
     found = {f.name: getattr(plan, f.name) for f in fields(plan) if f.name not in left_out}
     found["scheme"] = dict(plan.schemes)
     found["adapter"] = plan.adapter or NO_ADAPTER

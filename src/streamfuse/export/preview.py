@@ -21,6 +21,7 @@ from .cost import Cost, export_cost
 from .facts import chat_template, source_facts
 from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
 from .plan_file import NO_ADAPTER
+from .sampling import SamplingDefaults, sampling_defaults
 from .schemes import DTYPE_BITS
 from .sizes import PartSize, part_sizes
 
@@ -34,6 +35,7 @@ class Preview:
 
     Attributes:
         adapter: a line about it.
+        sampling: the bundle's sampling defaults.
         parts: weights by part, one copy for all methods.
         files: what will lie in the bundle; the graphs with what they add to the weights.
         cache_bytes: keys and values of a whole context.
@@ -43,6 +45,7 @@ class Preview:
     """
 
     adapter: str
+    sampling: SamplingDefaults
     parts: dict[str, PartSize]
     files: dict[str, int]
     cache_bytes: int
@@ -63,6 +66,7 @@ class Preview:
         """For `--dry-run --json`."""
         return {
             "adapter_facts": self.adapter,
+            "sampling_defaults": self.sampling.values,
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "weight_bytes": self.weight_bytes,
             "files": self.files,
@@ -102,6 +106,7 @@ def preview(plan: ExportPlan) -> Preview:
     floats = 2 * prod(sizes) * DTYPE_BITS["float32" if plan.target == "executorch" else plan.dtype] // 8
     return Preview(
         adapter=_adapter_line(plan),
+        sampling=sampling_defaults(plan.model, plan.sampling),
         parts=parts,
         files=_files(plan, model, streams, sum(part.bytes for part in parts.values())),
         cache_bytes=config.num_layers * (cache_bytes(*sizes) if plan.kernels else floats),

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .fields import CheckpointError
-from .gguf_settings import Metadata, check_whole, config_of, decimal, gguf_files
+from .gguf_settings import Metadata, check_whole, config_of, decimal, gguf_files, sampling_of
 from .rope import rope_of, scaled_frequencies
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     save_file(tensors, out_dir / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(out_dir / "tokenizer.json"))
     _write(out_dir / "config.json", config)
-    _write(out_dir / "generation_config.json", {name: config[name] for name in ("eos_token_id", "bos_token_id")})
+    marks = {name: config[name] for name in ("eos_token_id", "bos_token_id")}
+    _write(out_dir / "generation_config.json", {**marks, **sampling_of(fields)})
     _write(out_dir / "tokenizer_config.json", _tokenizer_config(fields, config))
     _write(out_dir / "source.json", _source(fields, files, out_dir))
 

@@ -120,6 +120,19 @@ def _ends(fields: Metadata) -> list[int]:
     return list(dict.fromkeys(end for end in ends if end is not None and end < len(fields["tokenizer.ggml.tokens"])))
 
 
+def sampling_of(fields: Metadata) -> dict[str, Any]:
+    """What `generation_config.json` says of sampling; nothing where the file does not. What the file leaves out of it
+    has llama.cpp's default."""
+    usual = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.0}
+    names = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
+    said = {key: fields.get(f"general.sampling.{key}") for key in usual}
+    if all(value is None for value in said.values()):
+        return {}
+    found = {key: usual[key] if value is None else value for key, value in said.items()}
+    sampling = {names.get(key, key): decimal(value) for key, value in found.items()}
+    return {"do_sample": sampling["temperature"] > 0, **sampling, "top_k": max(0, int(found["top_k"]))}
+
+
 def decimal(value: float) -> float:
     """float32 in the file; the shortest decimal that gives it back is what the original config said."""
     return float(f"{value:.6g}")

@@ -1,0 +1,84 @@
+"""The sampling defaults of a bundle: greedy, or what the model's own generation_config.json asks for.
+
+Its values mean what they mean in transformers: they sample where `do_sample` is true, with the top 50 tokens where
+`top_k` is left out; a repetition penalty holds for greedy text too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamfuse.model.config import CheckpointError, read_object
+from streamfuse.runtime.config import OptionError, SamplingConfig
+
+FILE = "generation_config.json"
+MODEL, GREEDY = CHOICES = ("model", "greedy")
+_IN_TRANSFORMERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
+# Settings of generate() that change which tokens come and that no runtime here has, with the values that change none.
+_OTHERS: dict[str, tuple[Any, ...]] = {
+    "typical_p": (1.0,), "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,), "top_h": (), "penalty_alpha": (),
+    "encoder_repetition_penalty": (1.0,), "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,),
+    "num_beams": (1,), "guidance_scale": (1.0,), "min_length": (0,), "min_new_tokens": (0,), "bad_words_ids": (),
+    "sequence_bias": (), "suppress_tokens": (), "begin_suppress_tokens": (), "forced_bos_token_id": (),
+    "forced_eos_token_id": (), "exponential_decay_length_penalty": (), "watermarking_config": (),
+}  # fmt: skip
+
+
+_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What a bundle does where nobody says otherwise, and where the model asks for something a line for the user."""
+
+    values: dict[str, Any]
+    note: str | None = None
+
+    @property
+    def words(self) -> str:
+        return _listed({**self.values, "temperature": self.values["temperature"] or "0 (greedy)"})
+
+
+def sampling_defaults(folder: Path, choice: str) -> SamplingDefaults:
+    """The defaults of a bundle of the model in `folder`.
+
+    Args:
+        choice: `model`: those of its generation_config.json; `greedy`: none of them.
+
+    Raises:
+        CheckpointError: a value there is out of range.
+    """
+    path, greedy = folder / FILE, {"temperature": 0.0, "max_new_tokens": 128}
+    said = {name: value for name, value in read_object(path).items() if value is not None}
+    asked = {name: said.get(name, usual) for name, usual in _IN_TRANSFORMERS.items()} if said.get("do_sample") else {}
+    if said.get("repetition_penalty", 1.0) != 1.0:
+        asked["repetition_penalty"] = said["repetition_penalty"]
+    _check(path, asked)
+    others = {name: said[name] for name, neutral in _OTHERS.items() if name in said and said[name] not in neutral}
+    if not asked and not others:
+        return SamplingDefaults(greedy)
+    if choice == GREEDY:
+        note = f"sampling defaults: greedy; {FILE} has {_listed({**asked, **others})}, which --sampling {MODEL} takes"
+        return SamplingDefaults(greedy, note)
+    values = {**greedy, **asked}
+    note = f"sampling defaults from {FILE}: {_listed(asked) or 'greedy'} (--sampling {GREEDY} takes none)"
+    return SamplingDefaults(values, note + (f"; left out, not supported: {_listed(others)}" if others else ""))
+
+
+def _check(path: Path, asked: dict[str, Any]) -> None:
+    for name, value in asked.items():
+        kinds = int if name == "top_k" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise CheckpointError(f"{path}: {name} must be a number, not {value!r:.40}")
+    try:
+        SamplingConfig(**asked)
+    except OptionError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def _listed(values: dict[str, Any]) -> str:
+    """Names and values, without those that are off, nor the length."""
+    shown = {name: value for name, value in values.items() if name != "max_new_tokens" and value != _OFF.get(name)}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
