@@ -31,11 +31,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 # Each with all that its reader takes; a plain Llama is in every other test.
 FAMILIES: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"attention_bias": True, "rope_scaling": LLAMA3, "tie_word_embeddings": False},
     "Qwen2ForCausalLM": {"model_type": "qwen2"},
-    "Qwen3ForCausalLM": {"model_type": "qwen3", "head_dim": 32, "attention_bias": True},
+    "Qwen3ForCausalLM": {"model_type": "qwen3", "head_dim": 32, "attention_bias": True, "rope_scaling": YARN},
 }
 FORMS: dict[str, dict[str, Any]] = {
     "kernels": {"target": "executorch", "backend": "kernels"},

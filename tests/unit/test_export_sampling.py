@@ -99,6 +99,16 @@ def test_the_command_line_says_it_and_refuses_another_word(tmp_path: Path) -> No
         plan_for(made, tmp_path, sampling="random")
 
 
+def test_a_warning_of_a_checkpoint_is_a_line_of_its_own(tmp_path: Path) -> None:
+    folder_, _ = write_checkpoint(tmp_path / "base", tiny_model(), rope_parameters={"rope_theta": 5e5},
+                                  rope_scaling={"type": "linear", "factor": 2.0})  # fmt: skip
+    command = ["export", "--model", str(folder_), "--adapter", "none", "-o", str(tmp_path / "out"), "--dry-run"]
+    said = CliRunner().invoke(app, [*command, "--target", "onnx", "--max-context-len", "64"])
+    assert said.exit_code == 0, said.stderr
+    assert said.stderr.startswith(f"warning: {folder_}/config.json: rope_scaling replaces rope_parameters")
+    assert ".py:" not in said.stderr
+
+
 def test_sampling_of_a_gguf_has_llama_cpps_defaults(tmp_path: Path) -> None:
     source = Source()
     source.fields |= {"general.sampling.temp": 0.6, "general.sampling.top_k": 20}

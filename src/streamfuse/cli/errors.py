@@ -17,6 +17,7 @@ from streamfuse.model.fields import CheckpointWarning
 from .console import say, visible
 
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
+_show_others = warnings.showwarning
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
 
 
@@ -96,15 +97,14 @@ def _settle_streams() -> None:
 
 def _settle_warnings() -> None:
     """What is to say of a checkpoint is a line like others, without a line of our code below it."""
-    usual = warnings.showwarning
+    warnings.showwarning = _show_warning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, CheckpointWarning):
-            say(f"warning: {_one_line(str(message))}", "yellow")
-        else:
-            usual(message, category, *place, **more)
 
-    warnings.showwarning = show
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    if issubclass(category, CheckpointWarning):
+        say(f"warning: {_one_line(str(message))}", "yellow")
+    else:
+        _show_others(message, category, *place, **more)
 
 
 def _one_line(text: str) -> str:
