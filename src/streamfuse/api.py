@@ -10,12 +10,12 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.bundle import Bundle, Manifest, open_bundle
-from streamfuse.runtime.config import GenerationConfig, OptionError, SamplingConfig, check_prompt
+from streamfuse.runtime.config import GenerationConfig, OptionError, PromptError, SamplingConfig, check_prompt
 from streamfuse.text_io import Conversation, TextIO
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def config_of(
     min_p: float | None = None,
     repetition_penalty: float | None = None,
     seed: int = 0,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     ignore_eos: bool = False,
     speculative: bool = True,
@@ -60,7 +60,7 @@ def config_of(
         min_p: drop tokens below this share of the likeliest one; 0: off.
         repetition_penalty: above 1, tokens seen before are less likely; 1: off.
         seed: the same seed gives the same text, with and without speculation.
-        stop: the text ends before any of these.
+        stop: the text ends before this, or before any of these.
         stop_token_ids: tokens that end the text, beside the model's own.
         ignore_eos: the model's end-of-sequence tokens are tokens like others.
         speculative: False decodes one token per pass, the baseline.
@@ -80,12 +80,18 @@ def config_of(
     return GenerationConfig(
         max_new_tokens=defaults.max_new_tokens if max_new_tokens is None else max_new_tokens,
         sampling=SamplingConfig(seed=seed, **chosen),
-        stop_token_ids=tuple(stop_token_ids),
-        stop_strings=tuple(stop),
+        stop_token_ids=_several("stop-token-ids", stop_token_ids, "a list of token ids"),
+        stop_strings=(stop,) if isinstance(stop, str) else _several("stop", stop, "text, or a list of texts"),
         ignore_eos=ignore_eos,
         speculative=speculative,
         width=width if speculative else None,
     )
+
+
+def _several(flag: str, values: object, what: str) -> tuple[Any, ...]:
+    if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
+        raise OptionError(f"--{flag} must be {what}, not {values!r:.40}")
+    return tuple(values)
 
 
 class Model:
@@ -221,6 +227,8 @@ class Model:
     ) -> Generation:
         """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
         config = self.config(**options)
+        if not isinstance(prompt, str) and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable)):
+            raise PromptError(f"the prompt must be text or a list of token ids, not {prompt!r:.40}")
         ids = self.encode(prompt, system, raw) if isinstance(prompt, str) else list(prompt)
         self.check_prompt(ids)
         self._session = self._session or self.session()

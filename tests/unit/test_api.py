@@ -6,6 +6,7 @@ The engine is the arithmetic model of fakes.py; everything else is real. Run: py
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fakes
@@ -157,8 +159,24 @@ def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
         ({"min_p": 2}, "min_p must be from 0 (off) to 1, not 2"),
         ({"repetition_penalty": 0}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 0"),
         ({"repetition_penalty": 1e38}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 1e+38"),
-        ({"seed": -1}, "seed must be from 0 to 2**64 - 1, not -1"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, not 0"),
+        ({"seed": -1}, "seed must be an integer from 0 to 2**64 - 1, not -1"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be an integer of at least 1, not 0"),
+        ({"seed": 1.0}, "seed must be an integer from 0 to 2**64 - 1, not 1.0"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be an integer of at least 1, not 2.5"),
+        ({"max_new_tokens": True}, "max_new_tokens must be an integer of at least 1, not True"),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"top_k": 1.5}, "top_k must be an integer of at least 0 (0 = off), not 1.5"),
+        ({"top_p": True}, "top_p must be a number, not True"),
+        ({"width": 4.0}, "width must be an integer, not 4.0"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids must be a list of token ids, not 1.5"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids must be a list of token ids, not -1"),
+        ({"stop_token_ids": [2**70]}, f"stop_token_ids must be a list of token ids, not {2**70}"),
+        ({"stop_token_ids": [True]}, "stop_token_ids must be a list of token ids, not True"),
+        ({"stop_token_ids": 5}, "stop_token_ids must be a list of token ids, not 5"),
+        ({"stop_token_ids": b"ab"}, "stop_token_ids must be a list of token ids, not b'ab'"),
+        ({"stop": b"x"}, "stop must be text, or a list of texts, not b'x'"),
+        ({"stop": [b"x"]}, "stop must be text, or a list of texts, not b'x'"),
+        ({"stop": None}, "stop must be text, or a list of texts, not None"),
         ({"width": 5}, "width must be one of those of this bundle (4, 8), not 5; without it, what pays"),
         ({"stop": [""]}, "stop must not be empty; leave it out to stop at the model's own end only"),
     ],
@@ -188,6 +206,55 @@ def test_a_prompt_that_does_not_fit_is_refused_before_an_engine_is_loaded(
     with pytest.raises(PromptError, match="outside this bundle's vocabulary"):
         model.generate([1, 999])
     assert made == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        (b"Hi", "must be text or a list of token ids, not b'Hi'"),
+        (None, "must be text or a list of token ids, not None"),
+        (5, "must be text or a list of token ids, not 5"),
+        ([1.0, True], "which are integers; it holds 1.0"),
+        ([1, True], "which are integers; it holds True"),
+        (["a"], "which are integers; it holds 'a'"),
+        ([{"role": "user", "content": "hi"}], "which are integers; it holds {'role': 'user'"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_in_a_sentence(
+    prompt: Any, words: str, model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    with pytest.raises(PromptError, match=re.escape(words)):
+        model.generate(prompt)
+    assert made == []
+
+
+def test_what_is_no_message_is_refused_in_a_sentence(model: streamfuse.Model) -> None:
+    for words in (None, b"hi", ["hi"]):
+        with pytest.raises(TextError, match="its content must be text, not"):
+            model.chat().send(words)  # type: ignore[arg-type]
+        with pytest.raises(TextError, match="the prompt must be text, not"):
+            model.encode(words, raw=True)  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="its content must be text, not b'brief'"):
+        model.generate("hi", system=b"brief")  # type: ignore[arg-type]
+
+
+def test_numpy_integers_are_token_ids(model: streamfuse.Model) -> None:
+    ids = model.text.encode("yo")
+    assert model.generate(np.array(ids), max_new_tokens=3).tokens == model.generate(ids, max_new_tokens=3).tokens
+
+
+def test_one_stop_string_needs_no_list(model: streamfuse.Model) -> None:
+    assert model.generate("hello", stop="ab").text == model.generate("hello", stop=["ab"]).text
+
+
+def test_paths_need_not_be_utf_8(folder: Path, tmp_path: Path, made: list[fakes.ArithmeticBackend]) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.rename(place)
+    with streamfuse.open(place) as model, model.chat() as chat:
+        chat.send("hi", max_new_tokens=3)
+        chat.save(tmp_path / os.fsdecode(b"ch\xe2t"))
+        chat.restore(tmp_path / os.fsdecode(b"ch\xe2t"))
+        assert len(chat.messages) == 2
 
 
 def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Run: python -m pytest tests/unit/test_onnxruntime.py
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from itertools import product
@@ -228,3 +229,11 @@ def test_a_graph_with_other_caches_is_refused(written: Written, tmp_path: Path) 
         shutil.copy(written.folder / name, other.folder)
     with pytest.raises(BackendError, match=r"past_key_values\.0\.key is tensor\(float\)"):
         backend.run("verify_4", np.array([1]), np.array([0]), np.ones((1, 1), np.bool_))
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "decode.onnx").write_bytes(b"graph")
+    with pytest.raises(BackendError, match="takes only names in UTF-8; rename the folder"):
+        OnnxProgram(folder).session("decode")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from streamfuse.runtime.backend import ModelSpec
 
@@ -45,13 +46,15 @@ class SamplingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            _demand(_is_number(value := getattr(self, name)), name.replace("_", "-"), "a number", value)
         _demand(0 <= self.temperature < _LIMIT, "temperature", f"at least 0 and below {_LIMIT:g}", self.temperature)
-        _demand(self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
+        _demand(is_integer(self.top_k) and self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
         _demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
         _demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
         penalty = self.repetition_penalty
         _demand(0 < penalty < _LIMIT, "repetition-penalty", f"above 0 and below {_LIMIT:g} (1 = off)", penalty)
-        _demand(0 <= self.seed < 1 << 64, "seed", "from 0 to 2**64 - 1", self.seed)
+        _demand(is_integer(self.seed) and 0 <= self.seed < 1 << 64, "seed", "an integer from 0 to 2**64 - 1", self.seed)
 
     @property
     def greedy(self) -> bool:
@@ -60,7 +63,16 @@ class SamplingConfig:
 
 def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
     if not holds:
-        raise OptionError(f"--{flag} must be {range_}, not {value}")
+        raise OptionError(f"--{flag} must be {range_}, not {value if _is_number(value) else repr(value)[:40]}")
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is one, numpy's included; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +88,13 @@ class GenerationConfig:
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise OptionError(f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
+        whole = is_integer(self.max_new_tokens) and self.max_new_tokens >= 1
+        _demand(whole, "max-new-tokens", "an integer of at least 1", self.max_new_tokens)
+        for token in self.stop_token_ids:
+            _demand(is_integer(token) and 0 <= token < 1 << 63, "stop-token-ids", "a list of token ids", token)
+        for stop in self.stop_strings:
+            _demand(isinstance(stop, str), "stop", "text, or a list of texts", stop)
+        _demand(self.width is None or is_integer(self.width), "width", "an integer", self.width)
         if "" in self.stop_strings:
             raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")
         if any("\ud800" <= character <= "\udfff" for stop in self.stop_strings for character in stop):
@@ -112,6 +129,11 @@ class GenerationConfig:
 
 def check_prompt(prompt_ids: Sequence[int], spec: ModelSpec) -> None:
     """PromptError unless the prompt is a sequence of 1 to `capacity` tokens of the vocabulary."""
+    if isinstance(prompt_ids, (str, bytes, bytearray)) or not hasattr(prompt_ids, "__len__"):
+        raise PromptError(f"the prompt must be a list of token ids, not {prompt_ids!r:.40}")
+    for token in prompt_ids:
+        if not is_integer(token):
+            raise PromptError(f"the prompt must be a list of token ids, which are integers; it holds {token!r:.40}")
     if not len(prompt_ids):
         raise PromptError("the prompt is empty: it needs at least one token")
     if len(prompt_ids) > spec.capacity:

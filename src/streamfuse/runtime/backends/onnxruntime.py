@@ -71,6 +71,8 @@ class OnnxProgram:
         file = self._folder / f"{method}.onnx"
         if not file.is_file():
             raise BackendError(f"{self._folder} has no {file.name}")
+        if any("\ud800" <= character <= "\udfff" for character in str(file)):  # how Python writes other bytes
+            raise BackendError(f"{file}: ONNX Runtime takes only names in UTF-8; rename the folder")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._num_threads, 1
         options.log_severity_level = 4  # errors are raised; they need not be printed too
