@@ -30,6 +30,7 @@ def model_spec(model: StreamFused, plan: ExportPlan) -> ModelSpec:
         deferred=plan.shapes.deferred,
         eos_token_ids=config.eos_token_ids,
         default_width=plan.default_width,
+        stream_vocab_size=len(model.stream_vocab),
     )
 
 
