@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import decoders
 
-from bundle_library import BAD_ARGUMENT, BAD_FILE, LIBRARY, LibraryBundle, LibraryFailure, LibraryText
+from bundle_library import BAD_ARGUMENT, BAD_FILE, BROKEN, LIBRARY, LibraryBundle, LibraryFailure, LibraryText
 from bundle_samples import CHAT_TEMPLATE, write_bundle
 from hostile_templates import HOSTILE
 from streamfuse.bundle import open_bundle
@@ -233,6 +234,22 @@ def test_a_question_is_closed_by_what_comes_next(tmp_path: Path) -> None:
         assert [m["content"] for m in text.messages()] == ["one", "a"]
         with pytest.raises(LibraryFailure, match="no stream runs"):
             text.push(1)
+
+
+def test_a_conversation_outlives_a_tokenizer_that_breaks(tmp_path: Path) -> None:
+    tokenizer = sentencepiece_like()
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip("▁", 1, 1)])  # panics at one that is alone
+    with LibraryBundle(bundle_with(tmp_path / "bundle", tokenizer)) as bundle:
+        text = bundle.text()
+        text.reset([{"role": "system", "content": "kept"}])
+        first = text.ask("one")
+        text.begin()
+        with pytest.raises(LibraryFailure, match="an internal check failed") as failure:
+            text.push(tokenizer.token_to_id("▁"))
+        assert failure.value.code == BROKEN
+        assert [m["content"] for m in text.messages()] == ["kept", "one"]
+        text.take_back()
+        assert text.ask("one") == first
 
 
 BAD_NOTES = [

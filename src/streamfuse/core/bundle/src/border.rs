@@ -20,7 +20,7 @@ fn guarded(error: &mut CString, body: impl FnOnce() -> Result<c_int>) -> c_int {
         Err(panic) => {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason was given");
-            Failure { code: BROKEN, sentence: format!("an internal check failed ({said}); free this handle") }
+            Failure { code: BROKEN, sentence: format!("an internal check failed ({said})") }
         }
     };
     *error = CString::new(failure.sentence.replace('\0', "\u{fffd}")).unwrap_or_default();

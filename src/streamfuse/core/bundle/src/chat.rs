@@ -35,6 +35,8 @@ pub trait Writer {
     fn has(&self, id: u32) -> bool;
 }
 
+/// A change is made once all that it needs is there, so that a panic on the way leaves the conversation as it was.
+///
 /// A model may spell its answer in other tokens than the tokenizer would. The next prompt therefore continues from the
 /// tokens that were generated wherever the template leaves the answer's text as it was.
 #[derive(Default)]
@@ -62,17 +64,16 @@ impl Conversation {
                  or forget it with sf_text_take_back",
             ));
         }
-        self.messages.push(Message::new("user", question));
-        let asked = self.context(writer);
-        if asked.is_err() {
-            self.messages.pop();
-        }
-        let (_, ids) = self.asked.insert(asked?);
+        let mut messages = self.messages.clone();
+        messages.push(Message::new("user", question));
+        let asked = self.context(&messages, writer)?;
+        self.messages = messages;
+        let (_, ids) = self.asked.insert(asked);
         Ok(ids)
     }
 
-    fn context(&self, writer: &impl Writer) -> Result<(String, Vec<u32>)> {
-        let rendered = writer.render(&self.messages)?;
+    fn context(&self, messages: &[Message], writer: &impl Writer) -> Result<(String, Vec<u32>)> {
+        let rendered = writer.render(messages)?;
         let ids = match rendered.strip_prefix(&self.read_text) {
             Some(new) if !self.read_ids.is_empty() => [self.read_ids.clone(), writer.encode(new)?].concat(),
             _ => writer.encode(&rendered)?,
@@ -82,18 +83,17 @@ impl Conversation {
 
     /// Adds the model's turn, whole or cut short. Nothing happens where none was asked for.
     pub fn answer(&mut self, text: String, ids: &[u32], writer: &impl Writer) -> Result<()> {
-        let Some((mut read_text, mut read_ids)) = self.asked.take() else {
+        let Some((asked_text, asked_ids)) = &self.asked else {
             return Ok(());
         };
         let whole = writer.decode(ids).is_ok_and(|decoded| decoded == text);
-        if whole {
-            read_text += &writer.cut(&text);
-            read_ids.extend(ids);
+        (self.read_text, self.read_ids) = if whole {
+            (asked_text.clone() + &writer.cut(&text), [asked_ids, ids].concat())
         } else {
             // A stop string or an unfinished character is in the tokens and not in the text.
-            (read_text, read_ids) = Default::default();
-        }
-        (self.read_text, self.read_ids) = (read_text, read_ids);
+            Default::default()
+        };
+        self.asked = None;
         self.messages.push(Message::new("assistant", text));
         Ok(())
     }

@@ -49,6 +49,11 @@ impl Text {
         self.conversation.ask(question.to_owned(), &*self.bundle)
     }
 
+    /// Forgets a stream that may be half changed.
+    pub fn drop_stream(&mut self) {
+        self.stream = None;
+    }
+
     pub fn take_back(&mut self) {
         self.stream = None;
         self.conversation.take_back();

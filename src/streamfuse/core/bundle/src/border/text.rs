@@ -9,7 +9,7 @@ use crate::text::Text;
 
 /// sf_text
 pub struct TextHandle {
-    text: Option<Text>, // None where it could not be made, or broke
+    text: Option<Text>, // None where it could not be made
     error: CString,
     shown: Vec<u8>,
     ids: Vec<i64>,
@@ -199,20 +199,21 @@ impl TextHandle {
     }
 }
 
-/// Runs `body` on the text of a handle, which it may not leave half changed: after a panic the text is gone.
+/// Runs `body` on the text of a handle. A panic ends the stream of an answer; the conversation stays as it was.
 fn on(handle: *mut TextHandle, body: impl FnOnce(&mut Text, &mut TextHandle) -> Result<c_int>) -> c_int {
     let Some(handle) = (unsafe { handle.as_mut() }) else {
         return BAD_ARGUMENT;
     };
     let Some(mut text) = handle.text.take() else {
-        handle.error = c"this text could not be made, or broke; free it".to_owned();
+        handle.error = c"this text could not be made; free it".to_owned();
         return BROKEN;
     };
     let mut error = std::mem::take(&mut handle.error);
     let code = guarded(&mut error, || body(&mut text, handle));
     handle.error = error;
-    if code != BROKEN {
-        handle.text = Some(text);
+    if code == BROKEN {
+        text.drop_stream();
     }
+    handle.text = Some(text);
     code
 }
