@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +61,8 @@ class TextIO:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        with _as_sentence("the tokenizer refuses these tokens"):
+            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def special(self, token_id: int) -> str:
         """What a special token is spelt as, which `decode` leaves out; empty for any other."""
@@ -140,13 +141,22 @@ class TextIO:
         return 0 <= token_id < 2**32 and self._tokenizer.id_to_token(token_id) is not None
 
     def _ids(self, text: str, marks: bool) -> list[int]:
-        try:
+        with _as_sentence("the tokenizer refuses this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=marks).ids)
-        except Exception as error:  # the library raises bare Exception
-            raise TextError(f"the tokenizer refuses this text ({one_line(error)})") from None
 
     def _word(self, token_id: int | None) -> str:
         return "" if token_id is None else (self._tokenizer.id_to_token(token_id) or "")
+
+
+@contextmanager
+def _as_sentence(what: str) -> Iterator[None]:
+    """TextError for whatever the library raises: bare Exception, or where it breaks a PanicException, which is none."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TextError(f"{what} ({one_line(error)})") from None
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -155,10 +165,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises:
         TextError: the file is not a tokenizer.
     """
-    try:
+    with _as_sentence(f"{path}: not a tokenizer"):
         tokenizer = Tokenizer.from_buffer(path.read_bytes())  # from_file takes no path that is not UTF-8
-    except Exception as error:  # the library raises bare Exception
-        raise TextError(f"{path}: not a tokenizer ({one_line(error)})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, BPE):

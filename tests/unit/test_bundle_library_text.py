@@ -250,6 +250,8 @@ def test_a_conversation_outlives_a_tokenizer_that_breaks(tmp_path: Path) -> None
         assert [m["content"] for m in text.messages()] == ["kept", "one"]
         text.take_back()
         assert text.ask("one") == first
+        with pytest.raises(TextError, match="the tokenizer refuses these tokens"):
+            python_text(tmp_path / "bundle").decode([tokenizer.token_to_id("▁")])
 
 
 BAD_NOTES = [
