@@ -4,6 +4,10 @@ import PackageDescription
 
 // The core, sessions and the Core ML engine need nothing but Swift. Text (core/bundle, written in Rust) and the native
 // engine (with ExecuTorch) need libraries, and without them the modules over them are left out. docs/ios.md says more.
+//
+// An app in debug needs the speed of its loops too: without optimization the core alone would take longer than a pass.
+let optimized = CXXSetting.unsafeFlags(["-O2"], .when(configuration: .debug))
+
 let package = Package(
   name: "StreamFuse",
   platforms: [.iOS(.v18), .macOS(.v15)],
@@ -15,9 +19,11 @@ let package = Package(
     .target(
       name: "CStreamFuse",
       exclude: ["core/bundle", "core/CMakeLists.txt"],
-      cxxSettings: [.headerSearchPath("core")]),
+      cxxSettings: [.headerSearchPath("core"), optimized]),
+    .target(
+      name: "CTensor", exclude: ["core"], sources: ["tensor.cpp"], cxxSettings: [.headerSearchPath("core"), optimized]),
     .target(name: "StreamFuseCore", dependencies: ["CStreamFuse"]),
-    .target(name: "StreamFuseCoreML", dependencies: ["StreamFuseCore"]),
+    .target(name: "StreamFuseCoreML", dependencies: ["StreamFuseCore", "CTensor"]),
     .testTarget(name: "StreamFuseCoreTests", dependencies: ["StreamFuseCore", "CStreamFuse"]),
     .target(name: "FakePackage", dependencies: ["StreamFuseCoreML"], path: "Tests/FakePackage"),
     .testTarget(name: "StreamFuseCoreMLTests", dependencies: ["StreamFuseCoreML", "FakePackage", "CStreamFuse"]),
@@ -25,6 +31,17 @@ let package = Package(
   swiftLanguageModes: [.v6],
   cxxLanguageStandard: .cxx20
 )
+
+// Where there is no Core ML, the file that names its types is compiled and run against declarations of it.
+#if os(Linux)
+  package.targets += [
+    .target(name: "FakeCoreML", path: "Tests/Apple/FakeCoreML"),
+    .target(
+      name: "CoreMLOnLinux", dependencies: ["StreamFuseCore", "CTensor", "FakeCoreML"], path: "Tests/Apple/CoreMLOnLinux",
+      swiftSettings: [.define("FAKE_CORE_ML")]),
+    .testTarget(name: "CoreMLRunnerTests", dependencies: ["StreamFuseCore", "CoreMLOnLinux", "FakeCoreML"]),
+  ]
+#endif
 
 // Linux: built libraries, whose folders STREAMFUSE_LIBRARIES names, separated by colons (`make ios`).
 let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separator: ":").map(String.init)

@@ -31,7 +31,8 @@ public struct LoadOptions: Sendable {
 }
 
 /// Opens and checks the bundle in `folder` and loads its graphs, off the calling task's thread. It takes from a tenth of a
-/// second to some seconds; a Core ML package that the device sees for the first time may take a minute.
+/// second to some seconds; a Core ML package that the device sees for the first time may take a minute. Where the task is
+/// cancelled it ends after the step that runs, with `CancellationError`.
 ///
 ///     let model = try await StreamFuse.load(from: url) { $0.threads = 4 }
 ///     let chat = model.chat(instructions: "You answer in one sentence.")
@@ -42,22 +43,19 @@ public struct LoadOptions: Sendable {
 public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async throws -> Model {
   var options = LoadOptions()
   configure(&options)
-  return try await withCheckedThrowingContinuation { [options] continuation in
-    // Files are read and graphs are loaded: not on Swift's shared pool.
-    DispatchQueue.global(qos: .userInitiated).async {
-      continuation.resume(with: Result { try open(folder, options) })
-    }
-  }
-}
-
-/// Opens a bundle; blocks.
-private func open(_ folder: URL, _ options: LoadOptions) throws -> Model {
   let started = ContinuousClock.now
-  let bundle = try ModelBundle(folder: folder, checkHashes: options.checkHashes, publicKey: options.publicKey)
+  let bundle = try await blocking { [options] in
+    try ModelBundle(folder: folder, checkHashes: options.checkHashes, publicKey: options.publicKey)
+  }
+  try Task.checkCancellation()
   let engine: any Engine =
     switch bundle.facts.target {
-    case "executorch": try NativeEngine(graph: bundle.graph, spec: bundle.spec, threads: options.threads ?? 0)
-    case "coreml": try openPackage(bundle.graph, spec: bundle.spec, units: options.computeUnits, compiled: options.compiledFolder)
+    case "executorch":
+      try await blocking { [options] in
+        try NativeEngine(graph: bundle.graph, spec: bundle.spec, threads: options.threads ?? 0)
+      }
+    case "coreml":
+      try await openPackage(bundle.graph, spec: bundle.spec, units: options.computeUnits, compiled: options.compiledFolder)
     default:
       throw StreamFuseError(
         .badProgram,
@@ -68,4 +66,23 @@ private func open(_ folder: URL, _ options: LoadOptions) throws -> Model {
     spec: bundle.spec, tables: bundle.tables(), engine: engine, defaults: bundle.defaults, manifest: bundle.manifest,
     loadMs: (ContinuousClock.now - started) / .milliseconds(1), costFolder: options.costFolder, canChat: bundle.canChat,
     text: { try bundle.makeText($0) })
+}
+
+/// Removes what `load` keeps outside of the bundle in `folder`: its compiled Core ML package. Call it before the folder is
+/// deleted; nothing happens where there is no bundle, or nothing is kept. `configure` names another `compiledFolder`.
+public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async {
+  var options = LoadOptions()
+  configure(&options)
+  guard let compiled = options.compiledFolder else { return }
+  await blocking {
+    guard let bundle = try? ModelBundle(folder: folder, checkHashes: false) else { return }
+    removeCompiledPackage(identity: bundle.spec.identity, in: compiled)
+  }
+}
+
+/// Runs what reads files and loads graphs: not on Swift's shared pool.
+private func blocking<Result: Sendable>(_ work: @escaping @Sendable () throws -> Result) async rethrows -> Result {
+  try await withCheckedThrowingContinuation { continuation in
+    DispatchQueue.global(qos: .userInitiated).async { continuation.resume(with: Swift.Result { try work() }) }
+  }
 }

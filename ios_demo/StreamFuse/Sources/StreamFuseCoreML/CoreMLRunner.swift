@@ -1,8 +1,13 @@
-// The one file that names Core ML's own types. Nobody could compile it where it was written (no Mac); what it does not
-// do is in the other files of this folder, which Linux compiles and tests.
-#if canImport(CoreML)
-  import CoreML
-  import CoreVideo
+// The one file that names Core ML's own types. There was no Mac where it was written: Linux compiles and tests it over
+// declarations of them (Tests/Apple/FakeCoreML), and what needs none of them is in the other files of this folder.
+#if canImport(CoreML) || FAKE_CORE_ML
+  #if canImport(CoreML)
+    import CoreML
+    import CoreVideo
+  #else
+    import FakeCoreML
+  #endif
+  import Foundation
   import StreamFuseCore
 
   /// Core ML's memory.
@@ -41,21 +46,48 @@
     let device: String
     /// The loaded functions; Core ML shares their weights.
     private let functions: [String: MLModel]
+    /// A compiled package that nobody keeps; it goes with the functions.
+    private let unkept: URL?
     /// One prediction at a time: a loaded function is not for two threads.
     private let turn = NSLock()
 
     /// Keeps loaded functions.
-    private init(_ functions: [String: MLModel], device: String) {
+    private init(_ functions: [String: MLModel], device: String, unkept: URL?) {
       self.functions = functions
       self.device = device
+      self.unkept = unkept
     }
 
-    /// Compiles the package where `kept` has no compiled one of this bundle, and loads its functions.
+    deinit {
+      if let unkept { try? FileManager.default.removeItem(at: unkept) }
+    }
+
+    /// Loads the functions of a package, which is compiled where `folder` has no compiled one of this bundle, or has one that
+    /// does not load: it may be damaged, or of an older system.
     static func open(
-      _ package: URL, identity: String, units: ComputeUnits?, keptIn kept: URL?
-    ) throws -> (CoreMLRunner, PackageLayout) {
-      let compiled = try compile(package, identity, kept)
-      func load(_ method: String, _ units: ComputeUnits) throws -> MLModel {
+      _ package: URL, identity: String, units: ComputeUnits?, keptIn folder: URL?
+    ) async throws -> (CoreMLRunner, PackageLayout) {
+      let packages = folder.map(CompiledPackages.init)
+      if let packages, let kept = packages.kept(identity) {
+        do {
+          return try await load(kept, units, isNew: false, unkept: nil)
+        } catch let error where !(error is CancellationError) {
+          packages.remove(identity)
+        }
+      }
+      try Task.checkCancellation()
+      let made = try await MLModel.compileModel(at: package)
+      let compiled = try packages?.keep(made, identity) ?? made
+      return try await load(compiled, units, isNew: true, unkept: packages == nil ? made : nil)
+    }
+
+    /// Loads all functions of a compiled package. The first load of each makes what the device's processors need, which takes
+    /// more memory than the function itself; a new package's functions are therefore loaded and released one by one before.
+    private static func load(
+      _ compiled: URL, _ units: ComputeUnits?, isNew: Bool, unkept: URL?
+    ) async throws -> (CoreMLRunner, PackageLayout) {
+      func load(_ method: String, _ units: ComputeUnits) async throws -> MLModel {
+        try Task.checkCancellation()
         let configuration = MLModelConfiguration()
         configuration.functionName = method
         configuration.computeUnits =
@@ -65,14 +97,24 @@
           case .cpuAndGPU: .cpuAndGPU
           case .cpuOnly: .cpuOnly
           }
-        return try MLModel(contentsOf: compiled, configuration: configuration)
+        return try await MLModel.load(contentsOf: compiled, configuration: configuration)
       }
-      // Every function carries the package's metadata; `streams` or `decode` on the CPU is the fastest to ask.
-      let said = try load("decode", .cpuOnly).modelDescription.metadata[.creatorDefinedKey] as? [String: String]
+      // Each function carries the package's metadata, which also says where it wants to run. Most want what is tried first,
+      // and then nothing is loaded twice.
+      let tried = units ?? .cpuAndNeuralEngine
+      var decode: MLModel? = try await load("decode", tried)
+      let said = decode?.modelDescription.metadata[.creatorDefinedKey] as? [String: String]
       let layout = try PackageLayout(metadata: said ?? [:])
       let chosen = units ?? layout.computeUnits
-      let functions = try Dictionary(uniqueKeysWithValues: layout.methods.map { ($0, try load($0, chosen)) })
-      return (CoreMLRunner(functions, device: "\(PackageEngine.machine), Core ML on \(chosen.rawValue)"), layout)
+      if isNew || chosen != tried { decode = nil }
+      if isNew {
+        for method in layout.methods where method != "decode" || chosen != tried { _ = try await load(method, chosen) }
+      }
+      var functions = [String: MLModel]()
+      if let decode { functions["decode"] = decode }
+      for method in layout.methods where functions[method] == nil { functions[method] = try await load(method, chosen) }
+      let device = "\(PackageEngine.machine), Core ML on \(chosen.rawValue)"
+      return (CoreMLRunner(functions, device: device, unkept: unkept), layout)
     }
 
     /// Memory that functions read without copying it: a surface for half floats, which is what the Neural Engine takes.
@@ -109,17 +151,6 @@
       memset(CVPixelBufferGetBaseAddress(made)!, 0, CVPixelBufferGetBytesPerRow(made) * height)
       CVPixelBufferUnlockBaseAddress(made, [])
       return made
-    }
-
-    /// The compiled package, which is kept under the bundle's identity.
-    private static func compile(_ package: URL, _ identity: String, _ folder: URL?) throws -> URL {
-      let kept = folder?.appending(path: identity.prefix(64) + ".mlmodelc")
-      if let kept, FileManager.default.fileExists(atPath: kept.path) { return kept }
-      let made = try MLModel.compileModel(at: package)
-      guard let kept, let folder else { return made }
-      try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
-      try FileManager.default.moveItem(at: made, to: kept)
-      return kept
     }
   }
 #endif

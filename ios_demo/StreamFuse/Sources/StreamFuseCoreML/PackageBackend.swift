@@ -1,4 +1,5 @@
 import CStreamFuse
+import CTensor
 import StreamFuseCore
 
 /// The engine of one sequence on a package's functions: it owns the caches, makes the mask, and copies accepted rows. The
@@ -53,8 +54,7 @@ final class PackageBackend: Backend {
     let own = try tensors(method, rows: rows)
     own["input_ids"]!.fill(padded(ids, rows))
     own["position_ids"]!.fill(padded(positions, rows))
-    layout.writeMask(
-      own["mask"]!, n: n, sees: { ancestors[$0 * n + $1] != 0 }, capacity: spec.capacity, length: length)
+    try layout.writeMask(own["mask"]!, n: n, sees: ancestors, capacity: spec.capacity, length: length)
     outputs = try runner.predict(method, own.merging(caches.map { ($0.name, $0.tensor) }) { own, _ in own })
     for cache in caches { _ = try output(cache.output, of: method) }
     if method == "prefill" {
@@ -63,7 +63,8 @@ final class PackageBackend: Backend {
     }
     let kept = try outputs["kept"]?.integers() ?? (0..<Int64(rows)).map { $0 }
     let real = kept.prefix { $0 < n }.count  // padding rows come last
-    places = Dictionary(uniqueKeysWithValues: (0..<real).map { (Int32(kept[$0]), $0) })
+    // Of a row that a damaged package names twice the first place counts.
+    places = Dictionary((0..<real).map { (Int32(kept[$0]), $0) }, uniquingKeysWith: { first, _ in first })
     results.kept.fill(kept[..<real])
     try readScores(method, real, wantLogits: wantLogits)
     let carrying = min(real, verify?.carrying ?? 0)
@@ -85,7 +86,10 @@ final class PackageBackend: Backend {
     layout.copyRows([survivor], of: hidden, to: own["hidden"]!, at: 0)
     own["position_ids"]!.fill([Int32(length - 1)])
     own["next_token"]?.fill([Int32(nextToken)])
-    layout.writeMask(own["mask"]!, n: depth, sees: { $1 <= $0 }, capacity: spec.capacity, length: length)
+    let causal = (0..<depth * depth).map { UInt8($0 % depth <= $0 / depth ? 1 : 0) }
+    try causal.withUnsafeBufferPointer {
+      try layout.writeMask(own["mask"]!, n: depth, sees: $0, capacity: spec.capacity, length: length)
+    }
     let top = caches.suffix(2 * layout.numTopLayers)
     let found = try runner.predict("streams", own.merging(top.map { ($0.name, $0.tensor) }) { own, _ in own })
     outputs["stream_ids"] = found["stream_ids"]
@@ -171,52 +175,23 @@ final class PackageBackend: Backend {
   /// compilers may narrow the integers inside a search, and a number from the logits cannot be cut.
   private func readScores(_ method: String, _ real: Int, wantLogits: Bool) throws {
     let ownBest = spec.vocabSize <= Int(UInt16.max) ? outputs["best"] : nil
-    results.logits.fill(wantLogits || ownBest == nil ? try logits(method, real)[...] : [])
-    if let ownBest {
-      results.best.fill(try ownBest.integers()[..<real])
-    } else {
-      let vocab = spec.vocabSize
-      results.best.fill((0..<real).map { row in Int64(indexOfGreatest(results.logits.elements, row * vocab, vocab)) }[...])
-    }
-  }
-
-  /// [real, V] from one output, or from chunks [1, V_i, 1, K].
-  private func logits(_ method: String, _ real: Int) throws -> [Float] {
-    if let whole = outputs["logits"] { return Array(try whole.floats()[..<(real * spec.vocabSize)]) }
-    var rows = [Float](repeating: 0, count: real * spec.vocabSize)
-    var start = 0, chunk = 0
-    while let part = outputs["logits_\(chunk)"] {
-      let (size, keep) = (part.shape[1], part.shape[3]), numbers = try part.floats()
-      guard start + size <= spec.vocabSize else { break }
-      for row in 0..<real {
-        for token in 0..<size { rows[row * spec.vocabSize + start + token] = numbers[token * keep + row] }
-      }
-      start += size
-      chunk += 1
-    }
-    guard start == spec.vocabSize else {
-      throw StreamFuseError(
-        .badProgram, "the package's function \(method) gives logits of \(start) tokens, not of \(spec.vocabSize)")
-    }
-    return rows
+    results.best.fill(try ownBest?.integers(real)[...] ?? [])
+    results.logits.fill([])
+    guard wantLogits || ownBest == nil else { return }
+    let scores = try Scores(outputs, of: method, rows: real, vocabSize: spec.vocabSize)
+    if wantLogits { results.logits.fill(scores.read(real)[...]) }
+    if ownBest == nil { results.best.fill((0..<real).map(scores.best)[...]) }
   }
 
   /// Streams of the first `carrying` survivors.
   private func readStreams(_ method: String, _ carrying: Int) throws {
     let count = carrying * spec.numStreams * spec.topK
-    results.streamIDs.fill(count == 0 ? [] : try output("stream_ids", of: method).integers().prefix(count))
-    results.streamLogProbs.fill(count == 0 ? [] : try output("stream_log_probs", of: method).floats().prefix(count))
+    results.streamIDs.fill(count == 0 ? [] : try output("stream_ids", of: method).integers(count)[...])
+    results.streamLogProbs.fill(count == 0 ? [] : try output("stream_log_probs", of: method).floats(count)[...])
   }
 }
 
 /// Numbers with zeros behind them.
 private func padded(_ numbers: UnsafeBufferPointer<Int64>, _ rows: Int) -> [Int32] {
   numbers.map(Int32.init) + [Int32](repeating: 0, count: rows - numbers.count)
-}
-
-/// The first of the greatest of `count` numbers from `start` on, counted from there.
-private func indexOfGreatest(_ numbers: UnsafeBufferPointer<Float>, _ start: Int, _ count: Int) -> Int {
-  var best = 0
-  for index in 1..<max(count, 1) where numbers[start + index] > numbers[start + best] { best = index }
-  return best
 }

@@ -28,7 +28,8 @@ public final class PackageEngine: Engine {
   public func makeTable() throws -> EngineTable { EngineTable(try PackageBackend(runner, spec, layout)) }
 }
 
-/// Loads the package of a Core ML bundle; blocks, for a minute where the device sees it for the first time.
+/// Loads the package of a Core ML bundle. It takes a minute where the device sees it for the first time, and ends with
+/// `CancellationError` after the step that runs where its task is cancelled.
 ///
 /// - Parameters:
 ///   - package: the folder `model.mlpackage`.
@@ -36,11 +37,14 @@ public final class PackageEngine: Engine {
 ///   - compiled: where the compiled package is kept; nil compiles it at each start.
 public func openPackage(
   _ package: URL, spec: ModelSpec, units: ComputeUnits? = nil, compiled: URL? = nil
-) throws -> PackageEngine {
-  #if canImport(CoreML)
-    let (runner, layout) = try CoreMLRunner.open(package, identity: spec.identity, units: units, keptIn: compiled)
+) async throws -> PackageEngine {
+  #if canImport(CoreML) || FAKE_CORE_ML
+    let (runner, layout) = try await CoreMLRunner.open(package, identity: spec.identity, units: units, keptIn: compiled)
     return try PackageEngine(runner: runner, spec: spec, layout: layout)
   #else
     throw StreamFuseError(.badProgram, "\(package.path) needs Core ML, which is on Apple's systems only")
   #endif
 }
+
+/// Removes the compiled package that `openPackage` kept of a bundle with this identity.
+public func removeCompiledPackage(identity: String, in compiled: URL) { CompiledPackages(folder: compiled).remove(identity) }

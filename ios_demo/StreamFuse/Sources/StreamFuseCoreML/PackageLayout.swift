@@ -1,3 +1,4 @@
+import CTensor
 import Foundation
 import StreamFuseCore
 
@@ -90,21 +91,13 @@ public struct PackageLayout: Sendable, Equatable {
   /// Writes the additive mask: 0 where a row looks, else -10000, which is finite because the Neural Engine makes NaN of
   /// infinities. `sees` is n x n for the n real rows, of which each sees the first `length` cached positions too. A row
   /// beyond them sees nothing; all its entries being equal it averages, and nobody reads it.
-  func writeMask(_ mask: any Tensor, n: Int, sees: (_ row: Int, _ other: Int) -> Bool, capacity: Int, length: Int) {
-    let (rows, columns) = channelsFirst ? (mask.shape[3], mask.shape[1]) : (mask.shape[0], mask.shape[1])
+  func writeMask(_ mask: any Tensor, n: Int, sees: UnsafeBufferPointer<UInt8>, capacity: Int, length: Int) throws {
+    let (rowAxis, columnAxis) = channelsFirst ? (3, 1) : (0, 1)
+    let type = try mask.floatType()
     mask.access { memory, strides in
-      let (rowStep, columnStep) = channelsFirst ? (strides[3], strides[1]) : (strides[0], strides[1])
-      for row in 0..<rows {
-        for column in 0..<columns {
-          let seen =
-            row < n && (column < capacity ? column < length : column - capacity < n && sees(row, column - capacity))
-          let place = row * rowStep + column * columnStep
-          switch floats {
-          case .float16: memory.assumingMemoryBound(to: Float16.self)[place] = seen ? 0 : -10000
-          default: memory.assumingMemoryBound(to: Float.self)[place] = seen ? 0 : -10000
-          }
-        }
-      }
+      tensor_write_mask(
+        memory, type, Int64(mask.shape[rowAxis]), Int64(strides[rowAxis]), Int64(mask.shape[columnAxis]),
+        Int64(strides[columnAxis]), Int64(capacity), Int64(length), sees.baseAddress, Int64(n))
     }
   }
 
@@ -112,11 +105,9 @@ public struct PackageLayout: Sendable, Equatable {
   func copyRows(_ rows: [Int], of source: any Tensor, to target: any Tensor, at first: Int) {
     source.access { from, fromStrides in
       target.access { to, toStrides in
-        let fromPlaces = placesInRow(source.shape, fromStrides), toPlaces = placesInRow(target.shape, toStrides)
+        let own = Lines(source.shape, fromStrides, self), other = Lines(target.shape, toStrides, self)
         for (index, row) in rows.enumerated() {
-          copy(
-            from, fromPlaces, from: row * fromStrides[rowAxis],
-            to, toPlaces, from: (first + index) * toStrides[rowAxis])
+          copy(own, from, row * fromStrides[rowAxis], other, to, (first + index) * toStrides[rowAxis])
         }
       }
     }
@@ -125,39 +116,54 @@ public struct PackageLayout: Sendable, Equatable {
   /// Copies the first `length` rows to memory without gaps.
   func saveRows(_ length: Int, of source: any Tensor, to memory: UnsafeMutableRawPointer) {
     source.access { from, strides in
-      let places = placesInRow(source.shape, strides), dense = Array(places.indices)
-      for row in 0..<length { copy(from, places, from: row * strides[rowAxis], memory, dense, from: row * dense.count) }
+      let own = Lines(source.shape, strides, self), dense = own.dense
+      for row in 0..<length { copy(own, from, row * strides[rowAxis], dense, memory, row * dense.numbers) }
     }
   }
 
   /// Copies the first `length` rows back from memory without gaps.
   func loadRows(_ length: Int, of target: any Tensor, from memory: UnsafeRawPointer) {
     target.access { to, strides in
-      let places = placesInRow(target.shape, strides), dense = Array(places.indices)
-      for row in 0..<length { copy(memory, dense, from: row * dense.count, to, places, from: row * strides[rowAxis]) }
+      let own = Lines(target.shape, strides, self), dense = own.dense
+      for row in 0..<length { copy(dense, memory, row * dense.numbers, own, to, row * strides[rowAxis]) }
     }
   }
 
-  /// Where the numbers of a row lie, from where the row begins.
-  private func placesInRow(_ shape: [Int], _ strides: [Int]) -> [Int] {
-    var shape = shape
-    shape[rowAxis] = 1
-    var places = [Int]()
-    forEachPlace(shape, strides) { places.append($1) }
-    return places
-  }
-
-  /// Copies one row, number by number.
+  /// Copies one row, line by line.
   private func copy(
-    _ source: UnsafeRawPointer, _ sourcePlaces: [Int], from sourceStart: Int,
-    _ target: UnsafeMutableRawPointer, _ targetPlaces: [Int], from targetStart: Int
+    _ own: Lines, _ from: UnsafeRawPointer, _ fromStart: Int, _ other: Lines, _ to: UnsafeMutableRawPointer, _ toStart: Int
   ) {
-    if floats.bytes == 2 {
-      let from = source.assumingMemoryBound(to: UInt16.self), to = target.assumingMemoryBound(to: UInt16.self)
-      for (one, other) in zip(sourcePlaces, targetPlaces) { to[targetStart + other] = from[sourceStart + one] }
-    } else {
-      let from = source.assumingMemoryBound(to: UInt32.self), to = target.assumingMemoryBound(to: UInt32.self)
-      for (one, other) in zip(sourcePlaces, targetPlaces) { to[targetStart + other] = from[sourceStart + one] }
+    for line in 0..<own.count {
+      tensor_copy(
+        from + (fromStart + line * own.distance) * floats.bytes, Int64(own.step),
+        to + (toStart + line * other.distance) * floats.bytes, Int64(other.step), Int64(own.length), Int32(floats.bytes))
     }
   }
+}
+
+/// How the numbers of one row lie: lines, each of numbers that are `step` apart.
+private struct Lines {
+  /// Lines, and from where one begins to where the next one does.
+  let count, distance: Int
+  /// Numbers of a line, and from one to the next.
+  let length, step: Int
+
+  /// A row of keys or values, or of hidden states. Channels first: one line along the channels. Else a line along the
+  /// last axis for each index of the axis between the rows and it.
+  init(_ shape: [Int], _ strides: [Int], _ layout: PackageLayout) {
+    let axis = layout.channelsFirst ? 1 : shape.count - 1
+    (length, step) = (shape[axis], strides[axis])
+    (count, distance) = !layout.channelsFirst && shape.count == 3 ? (shape[1], strides[1]) : (1, 0)
+  }
+
+  /// Lines that are known.
+  private init(count: Int, distance: Int, length: Int, step: Int) {
+    (self.count, self.distance, self.length, self.step) = (count, distance, length, step)
+  }
+
+  /// The same numbers without gaps.
+  var dense: Lines { Lines(count: count, distance: length, length: length, step: 1) }
+
+  /// All numbers of a row.
+  var numbers: Int { count * length }
 }

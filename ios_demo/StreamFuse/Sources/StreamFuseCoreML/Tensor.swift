@@ -1,3 +1,4 @@
+import CTensor
 import StreamFuseCore
 
 /// The types of a package's tensors.
@@ -34,51 +35,79 @@ public protocol PackageRunner: Sendable {
 }
 
 extension Tensor {
-  /// All numbers in the order of their indices, as 64-bit integers.
-  func integers() throws -> [Int64] {
+  /// The C loops' name of its float type.
+  func floatType() throws -> tensor_float {
+    switch type {
+    case .float16: TENSOR_FLOAT16
+    case .float32: TENSOR_FLOAT32
+    case .int32: throw StreamFuseError(.badProgram, "scores must be floats in a package, and these are int32")
+    }
+  }
+
+  /// The first `count` numbers in the order of their indices, as 64-bit integers; nil: all.
+  func integers(_ count: Int? = nil) throws -> [Int64] {
     guard type == .int32 else {
       throw StreamFuseError(.badProgram, "token ids and rows must be int32 in a package, and these are \(type)")
     }
-    return map { $0.assumingMemoryBound(to: Int32.self)[$1] }.map(Int64.init)
+    let wanted = try wanted(count)
+    return access { memory, strides in
+      var found = [Int64]()
+      found.reserveCapacity(wanted)
+      forEachLine(shape, strides) { start in
+        let line = memory.assumingMemoryBound(to: Int32.self) + start
+        for number in 0..<min(shape.last ?? 0, wanted - found.count) { found.append(Int64(line[number * strides[shape.count - 1]])) }
+      }
+      return found
+    }
   }
 
-  /// All numbers in the order of their indices, as floats.
-  func floats() throws -> [Float] {
-    switch type {
-    case .float16: map { Float($0.assumingMemoryBound(to: Float16.self)[$1]) }
-    case .float32: map { $0.assumingMemoryBound(to: Float.self)[$1] }
-    case .int32: throw StreamFuseError(.badProgram, "scores must be floats in a package, and these are int32")
+  /// The first `count` numbers in the order of their indices, as floats; nil: all.
+  func floats(_ count: Int? = nil) throws -> [Float] {
+    let type = try floatType(), bytes = self.type.bytes, wanted = try wanted(count)
+    return access { memory, strides in
+      [Float](unsafeUninitializedCapacity: wanted) { numbers, filled in
+        forEachLine(shape, strides) { start in
+          let some = min(shape.last ?? 0, wanted - filled)
+          guard some > 0 else { return }
+          tensor_read(memory + start * bytes, type, Int64(some), Int64(strides.last ?? 1), numbers.baseAddress! + filled)
+          filled += some
+        }
+      }
     }
+  }
+
+  /// How many numbers that is, where there are so many.
+  private func wanted(_ count: Int?) throws -> Int {
+    let all = shape.reduce(1, *), wanted = count ?? all
+    guard wanted <= all else {
+      throw StreamFuseError(.badProgram, "an output of the package has \(all) numbers, and \(wanted) are needed")
+    }
+    return wanted
   }
 
   /// Writes these numbers in the order of their indices.
   func fill(_ numbers: [Int32]) {
     access { memory, strides in
-      forEachPlace(shape, strides) { memory.assumingMemoryBound(to: Int32.self)[$1] = numbers[$0] }
-    }
-  }
-
-  /// Reads every element, in the order of the indices; `read` gets the memory and the place.
-  private func map<Element>(_ read: (UnsafeMutableRawPointer, Int) -> Element) -> [Element] {
-    access { memory, strides in
-      var all = [Element]()
-      all.reserveCapacity(shape.reduce(1, *))
-      forEachPlace(shape, strides) { all.append(read(memory, $1)) }
-      return all
+      var next = 0
+      forEachLine(shape, strides) { start in
+        let line = memory.assumingMemoryBound(to: Int32.self) + start
+        for number in 0..<(shape.last ?? 0) {
+          line[number * strides[shape.count - 1]] = numbers[next]
+          next += 1
+        }
+      }
     }
   }
 }
 
-/// Calls `body` with each element's number, in the order of the indices, and its place.
-func forEachPlace(_ shape: [Int], _ strides: [Int], _ body: (_ number: Int, _ place: Int) -> Void) {
-  guard let last = shape.last, let step = strides.last else { return }
-  let rows = shape.dropLast().reduce(1, *)
-  for row in 0..<rows {
-    var place = 0, left = row
+/// Calls `body` with the place where each line along the last axis begins, in the order of the indices.
+func forEachLine(_ shape: [Int], _ strides: [Int], _ body: (_ start: Int) -> Void) {
+  for line in 0..<shape.dropLast().reduce(1, *) {
+    var place = 0, left = line
     for axis in shape.indices.dropLast().reversed() {
       place += left % shape[axis] * strides[axis]
       left /= shape[axis]
     }
-    for column in 0..<last { body(row * last + column, place + column * step) }
+    body(place)
   }
 }

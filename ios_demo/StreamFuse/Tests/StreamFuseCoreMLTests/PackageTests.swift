@@ -17,7 +17,7 @@ final class PackageTests: XCTestCase {
         guard method == "decode" else { return outputs }
         outputs["logits"] = FakeTensor(floats, [1, vocab])
         outputs["logits"]!.access { memory, _ in
-          if floats == .float16 { memory.assumingMemoryBound(to: Float16.self)[wanted] = 9 }
+          if floats == .float16 { memory.assumingMemoryBound(to: UInt16.self)[wanted] = 0x4880 }  // 9
           if floats == .float32 { memory.assumingMemoryBound(to: Float.self)[wanted] = 9 }
         }
         outputs["best"] = integers([Int32(wanted - 65_536)])  // what 16 bits would leave of it
@@ -112,20 +112,72 @@ final class PackageTests: XCTestCase {
     }
   }
 
-  func testCoreMLIsWhereAppleIs() throws {
+  func testCoreMLIsWhereAppleIs() async throws {
     #if !canImport(CoreML)
       let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "none")
-      XCTAssertThrowsError(try openPackage(URL(filePath: "model.mlpackage"), spec: spec))
+      do {
+        _ = try await openPackage(URL(filePath: "model.mlpackage"), spec: spec)
+        XCTFail("nothing was thrown")
+      } catch let error as StreamFuseError {
+        XCTAssert(error.message.contains("needs Core ML"), error.message)
+      }
     #endif
+  }
+
+  func testTheBestTokenIsTheFirstOfTheGreatestInAllChunksAndLayouts() throws {
+    for floats in [ElementType.float16, .float32] {
+      // Two rows of seven tokens: [2, 7], and [1, 4, 1, 2] with [1, 3, 1, 2].
+      let rows: [[Float]] = [[1, -2, 5, 5, 0, 5, 4], [-3, -4, -5, -6, -7, -2, -2]]
+      let whole = tensor(floats, [2, 7], rows.flatMap { $0 })
+      func chunk(_ tokens: Range<Int>) -> FakeTensor {
+        tensor(floats, [1, tokens.count, 1, 2], tokens.flatMap { token in rows.map { $0[token] } })
+      }
+      for outputs in [["logits": whole], ["logits_0": chunk(0..<4), "logits_1": chunk(4..<7)]] {
+        let scores = try Scores(outputs, of: "verify_2", rows: 2, vocabSize: 7)
+        XCTAssertEqual([scores.best(0), scores.best(1)], [2, 5])
+        XCTAssertEqual(scores.read(2), rows.flatMap { $0 })
+        XCTAssertThrowsError(try Scores(outputs, of: "verify_2", rows: 2, vocabSize: 8))
+        XCTAssertThrowsError(try Scores(outputs, of: "verify_2", rows: 3, vocabSize: 7))
+      }
+    }
+  }
+
+  func testARowThatADamagedPackageNamesTwiceOrTooFewNumbersDoNotEndTheApp() throws {
+    let spec = ModelSpec(
+      capacity: 8, vocabSize: 50, prefillRows: 2,
+      verify: [VerifyMethod(name: "verify_2", rows: 2, keep: 2, carrying: 0)], identity: "twice")
+    let layout = try PackageLayout(metadata: metadata(.float16, methods: "[\"prefill\", \"decode\", \"verify_2\"]"))
+    for best in [[Int32(7), 9], [7]] {
+      let package = FakePackage { _, _ in
+        newRows(.float16, 2).merging(["kept": integers([0, 0]), "best": integers(best)]) { $1 }
+      }
+      let backend = try PackageBackend(package, spec, layout)
+      let run = { try pass(backend, "verify_2", 2) }
+      if best.count == 2 { XCTAssertEqual(try run().survivors, 2) } else { XCTAssertThrowsError(try run()) }
+    }
+  }
+
+  func testNoSourceNamesFloat16WhichIntelMacsLack() throws {
+    let sources = URL(filePath: #filePath).appending(path: "../../../Sources").standardizedFileURL
+    let files = try XCTUnwrap(FileManager.default.enumerator(at: sources, includingPropertiesForKeys: nil))
+    var seen = 0
+    for case let file as URL in files where file.pathExtension == "swift" {
+      seen += 1
+      XCTAssertFalse(try String(contentsOf: file, encoding: .utf8).contains("Float16"), file.lastPathComponent)
+    }
+    XCTAssertGreaterThan(seen, 20)
   }
 }
 
 /// One prefill pass over so many rows.
-private func prefill(_ backend: PackageBackend, _ n: Int) throws {
+private func prefill(_ backend: PackageBackend, _ n: Int) throws { _ = try pass(backend, "prefill", n) }
+
+/// One pass over so many rows.
+private func pass(_ backend: PackageBackend, _ method: String, _ n: Int) throws -> sf_results {
   let zeros = [Int64](repeating: 0, count: n), all = [UInt8](repeating: 1, count: n * n)
-  _ = try zeros.withUnsafeBufferPointer { zeros in
+  return try zeros.withUnsafeBufferPointer { zeros in
     try all.withUnsafeBufferPointer {
-      try backend.run("prefill", ids: zeros, positions: zeros, ancestors: $0, wantLogits: false)
+      try backend.run(method, ids: zeros, positions: zeros, ancestors: $0, wantLogits: false)
     }
   }
 }
@@ -140,6 +192,17 @@ private func newRows(_ type: ElementType, _ rows: Int) -> [String: FakeTensor] {
   ["new_key_0": FakeTensor(type, [rows, 2, 3]), "new_value_0": FakeTensor(type, [rows, 2, 3])]
 }
 
+/// A tensor of these small whole numbers, as floats of that type.
+private func tensor(_ floats: ElementType, _ shape: [Int], _ numbers: [Float]) -> FakeTensor {
+  let tensor = FakeTensor(floats, shape)
+  let halves: [Float: UInt16] = [
+    0: 0, 1: 0x3C00, 4: 0x4400, 5: 0x4500, -2: 0xC000, -3: 0xC200, -4: 0xC400, -5: 0xC500, -6: 0xC600, -7: 0xC700,
+  ]
+  tensor.dense =
+    floats == .float16 ? numbers.map { halves[$0]! }.withUnsafeBytes { Data($0) } : numbers.withUnsafeBytes { Data($0) }
+  return tensor
+}
+
 /// A tensor of token ids.
 private func integers(_ numbers: [Int32]) -> FakeTensor {
   let tensor = FakeTensor(.int32, [numbers.count])
@@ -148,10 +211,12 @@ private func integers(_ numbers: [Int32]) -> FakeTensor {
 }
 
 /// What a package of one layer says of itself.
-private func metadata(_ floats: ElementType, _ layout: String = "plain") -> [String: String] {
+private func metadata(
+  _ floats: ElementType, _ layout: String = "plain", methods: String = "[\"prefill\", \"decode\"]"
+) -> [String: String] {
   let said = [
     "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "2", "head_dim": "3", "layout": layout,
-    "dtype": "\(floats)", "methods": "[\"prefill\", \"decode\"]", "compute_units": "cpu_and_ne",
+    "dtype": "\(floats)", "methods": methods, "compute_units": "cpu_and_ne",
   ]
   return Dictionary(uniqueKeysWithValues: said.map { ("streamfuse.\($0)", $1) })
 }

@@ -166,7 +166,7 @@ private struct PlanTrace: Decodable {
 
   /// Gives the n-gram table, as a bundle would hold it, to `body`.
   func withTables(_ body: (DraftTables) throws -> Void) throws {
-    let halves = ngram_log_probs.map { Float16($0) }
+    let halves = ngram_log_probs.map(half)
     let names = ["ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"].map { (name: String) in strdup(name)! }
     defer { names.forEach { free($0) } }
     try ngram_keys.withUnsafeBytes { keys in
@@ -186,6 +186,15 @@ private struct PlanTrace: Decodable {
       }
     }
   }
+}
+
+/// The bits of the nearest half float; Swift has none on Intel Macs. For numbers of its normal range.
+private func half(_ value: Float) -> UInt16 {
+  guard value != 0 else { return 0 }
+  let bits = value.bitPattern, size = bits & 0x7FFF_FFFF
+  let rounded: UInt32 = (size + 0xFFF + ((size >> 13) & 1)) >> 13
+  let sign: UInt32 = (bits >> 31) << 15, bias: UInt32 = 112 << 10
+  return UInt16(sign | (rounded - bias))
 }
 
 /// An accuracy that changes between texts.

@@ -1,0 +1,1 @@
+../../../Sources/StreamFuseCoreML/PackageLayout.swift

@@ -1,0 +1,1 @@
+../../../Sources/StreamFuseCoreML/PassMemory.swift
