@@ -30,8 +30,12 @@ if hasLibraries {
   ]
 }
 
-// Where there is no SwiftUI, the screens are compiled against declarations of it, which checks their types.
+// Where there is no SwiftUI and no file coordination, the app is compiled against declarations of them, which checks its types.
 #if os(Linux)
+  package.targets.append(.target(name: "FileProviders", path: "Tests/Apple/FileProviders"))
+  for target in package.targets where ["AppModel", "AppModelTests"].contains(target.name) {
+    target.dependencies.append("FileProviders")
+  }
   let apple: [Target] = [
     .target(name: "Accessibility", path: "Tests/Apple/Accessibility"),
     .target(name: "UIKit", path: "Tests/Apple/UIKit"),

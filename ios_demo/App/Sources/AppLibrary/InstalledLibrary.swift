@@ -14,4 +14,6 @@ public struct InstalledLibrary: Library {
     }
     return LoadedModel(model, threads: threads)
   }
+
+  public func removeCaches(of folder: URL) async { await StreamFuse.removeCaches(of: folder) }
 }

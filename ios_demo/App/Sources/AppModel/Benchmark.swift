@@ -1,6 +1,7 @@
 import Foundation
 import Observation
 import StreamFuseCore
+import Synchronization
 
 /// One answer of the benchmark.
 struct Measured: Sendable {
@@ -98,11 +99,12 @@ public final class BenchmarkModel {
     func answer(drafted: Bool) async throws -> Measured {
       let session = model.session(instructions: nil, history: [])
       config.enableSpeculativeDecoding = drafted
-      var text = ""
-      try await session.answer(to: prompt, config) { text += $0.text }
+      let text = Mutex("")
+      let ask = session.ask(prompt, config)
+      try await ask { piece in text.withLock { $0 += piece.text } }
       guard let statistics = try await session.statistics else { throw StreamFuseError(.broken, "an answer has no statistics") }
       done += 1
-      return Measured(text: text, statistics: statistics)
+      return Measured(text: text.withLock { $0 }, statistics: statistics)
     }
     var result = Measurement(bundle: bundle, threads: model.threads)
     _ = try await answer(drafted: true)  // the first one measures what passes cost, and reads the weights

@@ -46,19 +46,39 @@ struct BundleFolder: Sendable {
   let library: any Library
   /// What an import may bring.
   var limits = ImportLimits()
+  /// Where all but imports works on files.
+  private let queue = FileQueue("bundles")
+  /// Where imports work on files, which takes minutes.
+  private let imports = FileQueue("imports")
+
+  /// The bundles in a folder, which `library` checks.
+  init(folder: URL, library: any Library, limits: ImportLimits = ImportLimits()) {
+    self.folder = folder
+    self.library = library
+    self.limits = limits
+  }
 
   private var files: FileManager { .default }
 
-  /// Removes what a process left that ended in the middle.
-  func sweep() {
-    for name in names() where name.hasPrefix(Self.unfinished) { try? files.removeItem(at: path(name)) }
+  /// Removes what a process left that ended in the middle, and keeps `home`, where all is, out of the device's backups.
+  func sweep(_ home: URL) async {
+    await queue.run {
+      var home = home
+      try? files.createDirectory(at: home, withIntermediateDirectories: true)
+      var values = URLResourceValues()
+      values.isExcludedFromBackup = true
+      try? home.setResourceValues(values)
+      for name in names() where name.hasPrefix(Self.unfinished) { try? files.removeItem(at: path(name)) }
+    }
   }
 
   /// All bundles by name.
-  func list() -> [Installed] {
-    names().filter { !$0.hasPrefix(".") && isFolder(path($0)) }.sorted().map { name in
-      let paths = (try? files.subpathsOfDirectory(atPath: path(name).path)) ?? []
-      return Installed(name: name, bytes: paths.compactMap { fileSize(path(name).appending(path: $0)) }.reduce(0, +))
+  func list() async -> [Installed] {
+    await queue.run {
+      names().filter { !$0.hasPrefix(".") && isFolder(path($0)) }.sorted().map { name in
+        let paths = (try? files.subpathsOfDirectory(atPath: path(name).path)) ?? []
+        return Installed(name: name, bytes: paths.compactMap { fileSize(path(name).appending(path: $0)) }.reduce(0, +))
+      }
     }
   }
 
@@ -66,11 +86,14 @@ struct BundleFolder: Sendable {
   func path(_ name: String) -> URL { folder.appending(path: name, directoryHint: .isDirectory) }
 
   /// Removes a bundle.
-  func delete(_ name: String) throws {
+  func delete(_ name: String) async throws {
+    await library.removeCaches(of: path(name))
     let doomed = path("\(Self.unfinished)-\(UUID().uuidString)")
     do {
-      try files.moveItem(at: path(name), to: doomed)  // first, so that a bundle is there, or it is not
-      try files.removeItem(at: doomed)
+      try await queue.run {
+        try files.moveItem(at: path(name), to: doomed)  // first, so that a bundle is there, or it is not
+        try files.removeItem(at: doomed)
+      }
     } catch {
       throw AppError(Word.errorDelete(name))
     }
@@ -78,23 +101,47 @@ struct BundleFolder: Sendable {
 
   /// Copies, checks by the library, and lists the bundle in a folder that the user chose; its name. Where it fails or is
   /// cancelled nothing is left.
-  func take(_ source: URL, report: @MainActor @Sendable (ImportProgress) -> Void) async throws -> String {
-    #if canImport(Darwin)
-      // A folder outside of the app: the system lends it.
-      let lent = source.startAccessingSecurityScopedResource()
-      defer { if lent { source.stopAccessingSecurityScopedResource() } }
-    #endif
+  func take(_ source: URL, report: @escaping @MainActor @Sendable (ImportProgress) -> Void) async throws -> String {
     let copied = path("\(Self.unfinished)-\(UUID().uuidString)")
-    defer { try? files.removeItem(at: copied) }
-    let wanted = try root(of: source)
-    let found = try entries(of: wanted)
-    try await copy(found, of: wanted, to: copied, report)
-    await report(.checking)
-    _ = try await library.open(copied, threads: nil, checkHashes: true)
-    try Task.checkCancellation()
-    let name = freeName(source.lastPathComponent)
-    try files.moveItem(at: copied, to: path(name))
-    return name
+    do {
+      try await copy(source, to: copied, report)
+      await report(.checking)
+      _ = try await library.open(copied, threads: nil, checkHashes: true)
+      try Task.checkCancellation()
+      return try await queue.run {
+        let name = freeName(source.lastPathComponent)
+        try files.moveItem(at: copied, to: path(name))
+        return name
+      }
+    } catch {
+      await imports.run { try? files.removeItem(at: copied) }
+      throw error
+    }
+  }
+
+  /// Copies on the queue of imports; what is copied meanwhile is reported as often as somebody looks.
+  private func copy(
+    _ source: URL, to target: URL, _ report: @escaping @MainActor @Sendable (ImportProgress) -> Void
+  ) async throws {
+    let progress = AsyncStream<ImportProgress>.makeStream(bufferingPolicy: .bufferingNewest(1))
+    let reporting = Task { for await step in progress.stream { await report(step) } }
+    let lent = LentFolder(source)
+    let result: Result<Void, any Error> = await withTaskCancellationHandler {
+      await imports.run {
+        Result {
+          try lent.read { source in
+            let wanted = try root(of: source)
+            try copy(try entries(of: wanted), of: wanted, to: target, lent) { progress.continuation.yield($0) }
+          }
+        }
+      }
+    } onCancel: {
+      lent.cancel()
+    }
+    progress.continuation.finish()
+    await reporting.value
+    try Task.checkCancellation()  // whatever the file provider calls it
+    try result.get()
   }
 
   /// The chosen folder, or the one in it that holds the manifest: what unpacks a zip often adds a folder around it.
@@ -128,9 +175,9 @@ struct BundleFolder: Sendable {
   }
 
   private func copy(
-    _ found: [(path: String, bytes: Int64)], of source: URL, to target: URL,
-    _ report: @MainActor @Sendable (ImportProgress) -> Void
-  ) async throws {
+    _ found: [(path: String, bytes: Int64)], of source: URL, to target: URL, _ lent: LentFolder,
+    _ report: (ImportProgress) -> Void
+  ) throws {
     let total = found.map(\.bytes).reduce(0, +)
     if total > limits.bytes { throw AppError(Word.errorLarge(limits.bytes >> 20)) }
     try files.createDirectory(at: target, withIntermediateDirectories: true)
@@ -142,18 +189,20 @@ struct BundleFolder: Sendable {
       let copy = target.appending(path: file.path)
       try files.createDirectory(at: copy.deletingLastPathComponent(), withIntermediateDirectories: true)
       try Data().write(to: copy, options: .withoutOverwriting)
-      let input = try FileHandle(forReadingFrom: source.appending(path: file.path))
-      let output = try FileHandle(forWritingTo: copy)
-      defer {
-        try? input.close()
-        try? output.close()
-      }
-      while let bytes = try input.read(upToCount: 4 << 20), !bytes.isEmpty {
-        try output.write(contentsOf: bytes)
-        done += Int64(bytes.count)
-        if done > limits.bytes { throw AppError(Word.errorLarge(limits.bytes >> 20)) }  // it grows meanwhile
-        await report(.copying(done, of: total))
-        try Task.checkCancellation()
+      try lent.read(source.appending(path: file.path)) { place in
+        let input = try FileHandle(forReadingFrom: place)
+        let output = try FileHandle(forWritingTo: copy)
+        defer {
+          try? input.close()
+          try? output.close()
+        }
+        while let bytes = try input.read(upToCount: 4 << 20), !bytes.isEmpty {
+          try output.write(contentsOf: bytes)
+          done += Int64(bytes.count)
+          if done > limits.bytes { throw AppError(Word.errorLarge(limits.bytes >> 20)) }  // it grows meanwhile
+          report(.copying(done, of: total))
+          try Task.checkCancellation()
+        }
       }
     }
   }

@@ -23,8 +23,13 @@ public final class BundlesModel {
     self.bundles = bundles
     self.settings = settings
     self.chat = chat
-    bundles.sweep()
-    refresh()
+  }
+
+  /// Sweeps what an ended process left, and lists the bundles. `folder` holds everything that the app keeps, and is outside
+  /// of the device's backups: bundles are large, and can be had again.
+  func begin(in folder: URL) async {
+    await bundles.sweep(folder)
+    await refresh()
   }
 
   /// Uses a bundle, in a new chat.
@@ -32,7 +37,7 @@ public final class BundlesModel {
   public func choose(_ name: String) -> Task<Void, Never> {
     Task {
       await chat.open(name).value
-      refresh()
+      await refresh()
     }
   }
 
@@ -53,7 +58,7 @@ public final class BundlesModel {
         message = sentence(of: error)
       }
       importing = nil
-      refresh()
+      await refresh()
     }
     self.task = task
     return task
@@ -71,17 +76,18 @@ public final class BundlesModel {
     Task {
       if name == settings.bundle { await chat.open(nil).value }  // its files are in use
       do {
-        try bundles.delete(name)
+        try await bundles.delete(name)
+        await chat.forget(name)
         message = Word.deleted(name)
       } catch {
         message = sentence(of: error)
       }
-      refresh()
+      await refresh()
     }
   }
 
-  private func refresh() {
-    installed = bundles.list()
+  private func refresh() async {
+    installed = await bundles.list()
     chosen = settings.bundle
   }
 }

@@ -3,17 +3,19 @@ import Observation
 import StreamFuseCore
 
 /// The chat, and the one model that the app has open. Its functions return at once; what they start runs one after
-/// another, and the model works on threads of its own.
+/// another, and model and files work on threads of their own.
 @MainActor @Observable
 public final class ChatModel {
-  /// What the screen shows.
+  /// What the screen shows, but for the answer that is being written.
   public private(set) var state = ChatState()
+  /// The answer that is being written.
+  public let answer = AnswerModel()
 
   private let library: any Library
   private let folderOf: (String) -> URL
   private let settings: SettingsStore
-  private let saved: SavedChat
-  private let clock: () -> Double
+  private let saved: SavedChats
+  private let clock: @Sendable () -> Double
 
   @ObservationIgnored private var model: (any OpenModel)?
   @ObservationIgnored private var session: (any OpenSession)?
@@ -25,8 +27,10 @@ public final class ChatModel {
   @ObservationIgnored private var stopping: String?
   /// Whether the model's memory of the turns is newer than the file.
   @ObservationIgnored private var unsaved = false
+  /// Whether the model went because memory was short.
+  @ObservationIgnored private var putAway = false
 
-  /// Loads the chosen bundle, and its chat.
+  /// A chat of which nothing is loaded.
   ///
   /// - Parameters:
   ///   - folderOf: where the bundle of a name lies.
@@ -34,22 +38,24 @@ public final class ChatModel {
   ///   - clock: seconds.
   init(
     _ library: any Library, folderOf: @escaping (String) -> URL, settings: SettingsStore, savedIn folder: URL,
-    clock: @escaping () -> Double = { ProcessInfo.processInfo.systemUptime }
+    clock: @escaping @Sendable () -> Double = { ProcessInfo.processInfo.systemUptime }
   ) {
     self.library = library
     self.folderOf = folderOf
     self.settings = settings
-    self.saved = SavedChat(folder: folder)
+    self.saved = SavedChats(folder: folder)
     self.clock = clock
-    later { await self.load(settings.bundle) }
   }
 
-  /// Uses another bundle, in a new chat; nil: none.
+  /// Loads the chosen bundle, and its chat.
+  func begin() { later { await self.load(self.settings.bundle) } }
+
+  /// Uses another bundle, in the chat that it had; nil: none.
   @discardableResult
   func open(_ bundle: String?) -> Task<Void, Never> {
     later(stop: End.stopped) { [self] in
       if bundle == settings.bundle && model != nil { return }
-      saved.clear()
+      await save()
       settings.bundle = bundle
       await load(bundle)
     }
@@ -72,9 +78,11 @@ public final class ChatModel {
     guard !asked.isEmpty, state.phase == .ready else { return false }
     stopping = nil
     state.phase = .writing
-    state.turns += [.question(asked), Turn(role: .assistant)]
-    state.live = Live()
+    state.turns.append(.question(asked))
+    state.begun = false
     state.error = nil
+    answer.turn = Turn(role: .assistant)
+    answer.live = Live()
     later { await self.write(asked) }
     return true
   }
@@ -82,21 +90,51 @@ public final class ChatModel {
   /// Ends the answer at its next token.
   public func stop() { stop(End.stopped) }
 
+  /// Whether a new chat would delete something that was said.
+  public var holdsWords: Bool { !state.turns.isEmpty }
+
   /// Forgets the conversation; the next one has the system prompt of the settings.
   @discardableResult
   public func newChat() -> Task<Void, Never> {
     later(stop: End.stopped) { [self] in
-      guard let model else { return }
-      saved.clear()
+      guard let model, let bundle = settings.bundle else { return }
+      await saved.clear(bundle)
       begin(model, settings.settings.systemPrompt, [])
       state.turns = []
-      state.live = nil
       state.error = nil
+      answer.live = nil
     }
   }
 
+  /// Forgets the chat with a bundle that is deleted.
+  func forget(_ bundle: String) async { await saved.clear(bundle) }
+
   /// The user has left the app: the answer ends here, and the chat is saved before the process may be killed.
   func leave() -> Task<Void, Never> { later(stop: End.left) { await self.save() } }
+
+  /// Saves the chat after what is under way: the system may end the process.
+  func saveSoon() -> Task<Void, Never> { later { await self.save() } }
+
+  /// Memory is short while the user is elsewhere: the model goes, and comes back with the user.
+  func putModelAway() -> Task<Void, Never> {
+    later { [self] in
+      guard model != nil else { return }
+      await save()
+      unload()
+      state.phase = .loading
+      putAway = true
+    }
+  }
+
+  /// The user is back.
+  @discardableResult
+  func comeBack() -> Task<Void, Never> {
+    later { [self] in
+      guard putAway else { return }
+      putAway = false
+      await load(settings.bundle)
+    }
+  }
 
   /// Lends the model, whose own answer ends; nil where none is open. Cancelling the caller's task cancels `use`.
   func lend<Result: Sendable>(_ use: @escaping @MainActor (any OpenModel) async throws -> Result) async throws -> Result? {
@@ -144,18 +182,18 @@ public final class ChatModel {
       loadedThreads = chosen.threads
       let opened = try await library.open(folderOf(bundle), threads: chosen.threads, checkHashes: false)
       model = opened
-      let record = saved.read().flatMap { $0.bundle == bundle ? $0 : nil }
-      await restore(opened, record ?? ChatRecord(bundle: bundle, system: chosen.systemPrompt, turns: []))
+      let read = await saved.read(bundle)
+      await restore(opened, read?.record ?? ChatRecord(bundle: bundle, system: chosen.systemPrompt, turns: []), read?.cache)
       state = ChatState(
-        phase: .ready, bundle: bundle, canChat: opened.canChat, turns: record?.turns ?? [], unsent: record?.unsent)
+        phase: .ready, bundle: bundle, canChat: opened.canChat, turns: read?.record.turns ?? [], unsent: read?.record.unsent)
     } catch {
       unload()
       state = ChatState(phase: .failed, bundle: bundle, error: sentence(of: error))
     }
   }
 
-  private func restore(_ model: any OpenModel, _ record: ChatRecord) async {
-    if let cache = saved.cache(of: record) {
+  private func restore(_ model: any OpenModel, _ record: ChatRecord, _ cache: URL?) async {
+    if let cache {
       begin(model, record.system, [])
       // A cache that cannot be read, of an older version or a full disk, is no loss: the turns are read again.
       if (try? await session?.restore(from: cache)) != nil { return }
@@ -174,6 +212,7 @@ public final class ChatModel {
   private func unload() {
     session = nil
     model = nil
+    answer.live = nil
   }
 
   private func write(_ asked: String) async {
@@ -181,38 +220,44 @@ public final class ChatModel {
     if let stopping {
       finish(stopping)
     } else {
-      await answer(session, asked)
+      await write(session, asked)
     }
-    keepTurns()
+    await keepTurns()
   }
 
-  private func answer(_ session: any OpenSession, _ asked: String) async {
+  private func write(_ session: any OpenSession, _ asked: String) async {
     unsaved = true
-    var meter = Meter(began: clock())
+    let pieces = PieceBuffer(clock: clock) { [weak self] in self?.take($0, $1) }
+    let ask = session.ask(asked, settings.settings.config)  // here, so that every later stop is one of this answer
     do {
-      try await session.answer(to: asked, settings.settings.config) { piece in
-        state.turns[state.turns.count - 1].append(piece)
-        state.live = meter.count(piece, now: clock())
-        if stopping != nil { session.stop() }  // also where it was asked before the session had begun
-      }
+      try await ask { pieces.add($0) }
+      pieces.flush()
       let statistics = try await session.statistics
       let end = statistics?.finishReason ?? ""
-      if let statistics { state.live = Live(statistics) }
+      if let statistics { answer.live = Live(statistics) }
       finish(end == End.stopped ? stopping ?? end : end)
     } catch {
+      pieces.flush()
       finish(End.failed)
       state.error = sentence(of: error)
     }
   }
 
-  /// The answer counts as far as it was delivered; a question without any answer was never asked.
+  private func take(_ pieces: [Piece], _ live: Live) {
+    answer.take(pieces, live)
+    if !state.begun { state.begun = true }
+  }
+
+  /// The answer counts as far as it was delivered; a question without any answer was never asked. The library sees it so
+  /// too: a token may have no text of its own, and counts.
   private func finish(_ end: String) {
-    let index = state.turns.count - 1
-    if state.turns[index].runs.isEmpty && [End.failed, End.stopped, End.left].contains(end) {
-      state.unsent = state.turns[index - 1].text
-      state.turns.removeLast(2)
+    guard var turn = answer.turn else { return }
+    answer.turn = nil
+    if (answer.live?.tokens ?? 0) == 0 && [End.failed, End.stopped, End.left].contains(end) {
+      state.unsent = state.turns.removeLast().text
     } else {
-      state.turns[index].end = end
+      turn.end = end
+      state.turns.append(turn)
     }
     state.phase = .ready
   }
@@ -227,10 +272,10 @@ public final class ChatModel {
     }
   }
 
-  private func keepTurns() {
+  private func keepTurns() async {
     guard let record else { return }
     do {
-      try saved.write(record)
+      try await saved.write(record)
     } catch {
       state.error = Word.errorNotSaved(reason(of: error))
     }

@@ -24,10 +24,10 @@ public struct ChatState: Sendable, Equatable {
   public internal(set) var bundle: String?
   /// Whether the bundle can chat; else it only continues text.
   public internal(set) var canChat = true
-  /// The conversation.
+  /// The conversation, without an answer that is being written.
   public internal(set) var turns: [Turn] = []
-  /// Figures of the last answer.
-  public internal(set) var live: Live?
+  /// Whether the answer that is being written has a word.
+  public internal(set) var begun = false
   /// What went wrong last.
   public internal(set) var error: String?
   /// A text that was refused, for the input field.
@@ -43,7 +43,7 @@ public struct ChatState: Sendable, Equatable {
     case .noBundle: Word.noBundle()
     case .loading: Word.loading(bundle ?? "")
     case .lent: Word.lent()
-    case .writing: (live?.tokens ?? 0) == 0 ? Word.reading() : Word.writing()
+    case .writing: begun ? Word.writing() : Word.reading()
     case .ready: turns.last.map(Self.note) ?? Word.welcome()
     case .failed: nil
     }

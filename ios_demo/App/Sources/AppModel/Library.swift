@@ -5,6 +5,9 @@ import StreamFuseCore
 public protocol Library: Sendable {
   /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in.
   func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel
+
+  /// Removes what the library keeps elsewhere for a bundle that is about to be deleted.
+  func removeCaches(of folder: URL) async
 }
 
 /// A bundle that is open; its memory goes with the last reference.
@@ -23,10 +26,10 @@ public protocol OpenSession: Sendable {
   /// What the last answer took.
   var statistics: Statistics? { get async throws }
 
-  /// Asks, and gives the answer in pieces while it is written.
-  @MainActor func answer(to words: String, _ config: GenerationConfig, take: @MainActor (Piece) -> Void) async throws
+  /// Asks. Nothing runs before the result is called, which writes the answer and gives it in pieces, on any thread.
+  func ask(_ words: String, _ config: GenerationConfig) -> @Sendable (_ take: @Sendable (Piece) -> Void) async throws -> Void
 
-  /// Ends the answer that is being written at its next token.
+  /// Ends the answers that were asked for at their next token.
   func stop()
 
   /// Writes the model's memory of the conversation to a file.
@@ -62,14 +65,15 @@ public struct LoadedModel: OpenModel {
 /// A chat or a completion of the library.
 private struct LoadedSession: OpenSession {
   let text: any TextSession
-  let ask: @Sendable (String, GenerationConfig) -> Answer
+  let stream: @Sendable (String, GenerationConfig) -> Answer
 
   var statistics: Statistics? {
     get async throws { try await text.statistics }
   }
 
-  func answer(to words: String, _ config: GenerationConfig, take: @MainActor (Piece) -> Void) async throws {
-    for try await piece in ask(words, config) { take(piece) }
+  func ask(_ words: String, _ config: GenerationConfig) -> @Sendable (_ take: @Sendable (Piece) -> Void) async throws -> Void {
+    let answer = stream(words, config)
+    return { take in for try await piece in answer { take(piece) } }
   }
 
   func stop() { text.stop() }

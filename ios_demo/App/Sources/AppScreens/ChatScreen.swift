@@ -20,10 +20,7 @@
       VStack(spacing: 8) {
         legend
         conversation
-        if let line = state.live?.line(), !line.isEmpty {
-          Text(verbatim: line).font(.footnote).foregroundStyle(Color(.textSecondary))
-            .frame(maxWidth: .infinity, alignment: .leading)
-        }
+        FiguresView(answer: chat.answer)
         field
       }
       .padding(.horizontal, 16)
@@ -48,6 +45,7 @@
       ScrollView {
         LazyVStack(alignment: .leading, spacing: 12) {
           ForEach(Array(state.turns.enumerated()), id: \.offset) { TurnView(turn: $0.element) }
+          WritingView(answer: chat.answer)
           if let note = state.note {
             Text(verbatim: note).foregroundStyle(Color(.textSecondary))
           }
@@ -96,6 +94,27 @@
 
     private func announce(_ words: String?) {
       if let words { AccessibilityNotification.Announcement(words).post() }
+    }
+  }
+
+  /// The answer that is being written. A view of its own: with each step this is drawn, and no other turn.
+  private struct WritingView: View {
+    let answer: AnswerModel
+
+    var body: some View {
+      if let turn = answer.turn { TurnView(turn: turn) }
+    }
+  }
+
+  /// The figures under the conversation, likewise.
+  private struct FiguresView: View {
+    let answer: AnswerModel
+
+    var body: some View {
+      if let line = answer.live?.line(), !line.isEmpty {
+        Text(verbatim: line).font(.footnote).foregroundStyle(Color(.textSecondary))
+          .frame(maxWidth: .infinity, alignment: .leading)
+      }
     }
   }
 

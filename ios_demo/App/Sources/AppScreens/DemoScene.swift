@@ -8,15 +8,11 @@
     @Environment(\.scenePhase) private var phase
     @State private var parts: Parts
 
-    /// Keeps bundles and the chat in the app's support folder, outside of the device's backups: bundles are large, and can
-    /// be had again.
+    /// Keeps bundles and chats in the app's support folder. The system may make this value more than once, so nothing begins
+    /// here.
     public init(library: any Library) {
-      var folder = FileManager.default.urls(for: .applicationSupportDirectory, in: .userDomainMask)[0]
+      let folder = FileManager.default.urls(for: .applicationSupportDirectory, in: .userDomainMask)[0]
         .appending(path: "streamfuse")
-      try? FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
-      var values = URLResourceValues()
-      values.isExcludedFromBackup = true
-      try? folder.setResourceValues(values)
       let device = UIDevice.current
       let lines = [
         Word.reportDevice(Self.machine), Word.reportSystem("\(device.systemName) \(device.systemVersion)"),
@@ -25,10 +21,21 @@
     }
 
     public var body: some Scene {
-      WindowGroup { RootScreen(parts: parts).tint(Color(.accent)) }
-        .onChange(of: phase) { _, phase in
-          if phase == .background { leave() }
+      WindowGroup {
+        RootScreen(parts: parts).tint(Color(.accent))
+          .task { parts.begin() }
+          .onChange(of: parts.isBusy) { _, busy in UIApplication.shared.isIdleTimerDisabled = busy }
+          .onReceive(NotificationCenter.default.publisher(for: UIApplication.didReceiveMemoryWarningNotification)) { _ in
+            parts.memoryIsShort(onScreen: phase != .background)
+          }
+      }
+      .onChange(of: phase) { _, phase in
+        switch phase {
+        case .background: leave()
+        case .active: parts.comeBack()
+        default: break
         }
+      }
     }
 
     /// Asks the system for the moment that saving takes.
@@ -67,6 +74,7 @@
 
     let parts: Parts
     @State private var path: [Page] = []
+    @State private var asking = false
 
     var body: some View {
       NavigationStack(path: $path) {
@@ -82,6 +90,10 @@
             }
           }
       }
+      .alert(Text(.newChatQuestion), isPresented: $asking) {
+        Button(role: .destructive) { parts.chat.newChat() } label: { Text(.newChat) }
+        Button(role: .cancel) {} label: { Text(.cancel) }
+      }
       // Other threads load the bundle again: once the user is back, not with each digit.
       .onChange(of: path) { _, path in
         if path.isEmpty { parts.chat.applySettings() }
@@ -90,7 +102,11 @@
 
     private var toolbar: some ToolbarContent {
       ToolbarItemGroup(placement: .topBarTrailing) {
-        Button { parts.chat.newChat() } label: { Image(systemName: "square.and.pencil") }
+        Button {
+          if parts.chat.holdsWords { asking = true } else { parts.chat.newChat() }
+        } label: {
+          Image(systemName: "square.and.pencil")
+        }
           .accessibilityLabel(Text(.newChat))
         Menu {
           Button { path.append(.bundles) } label: { Text(.bundles) }

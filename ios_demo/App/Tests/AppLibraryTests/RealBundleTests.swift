@@ -18,7 +18,9 @@ final class RealBundleTests: XCTestCase {
   }
 
   private func start() -> Parts {
-    Parts(InstalledLibrary(), folder: root, defaults: UserDefaults(suiteName: suite)!, device: [])
+    let parts = Parts(InstalledLibrary(), folder: root, defaults: UserDefaults(suiteName: suite)!, device: [])
+    parts.begin()
+    return parts
   }
 
   private func until(_ condition: () -> Bool) async throws {
@@ -62,7 +64,7 @@ final class RealBundleTests: XCTestCase {
 
     try again.settings.set(.maxNewTokens, "400")
     again.chat.send("Tell me a long story.")
-    try await until { (again.chat.state.live?.tokens ?? 0) > 3 }
+    try await until { (again.chat.answer.live?.tokens ?? 0) > 3 }
     again.chat.stop()
     try await until { again.chat.state.phase == .ready }
     XCTAssertEqual(again.chat.state.note, "Stopped.")

@@ -16,6 +16,11 @@ final class BundlesTests: AppTestCase {
     return folder
   }
 
+  private func listed(_ expected: [Installed]) async throws {
+    let list = await bundles.list()
+    XCTAssertEqual(list, expected)
+  }
+
   private func refused(_ source: URL) async -> String {
     do {
       let name = try await bundles.take(source) { _ in }
@@ -33,14 +38,14 @@ final class BundlesTests: AppTestCase {
     let first = try await bundles.take(source) { _ in }
     let second = try await bundles.take(source) { _ in }
     XCTAssertEqual([first, second], ["demo", "demo 2"])
-    XCTAssertEqual(bundles.list(), [Installed(name: "demo", bytes: 7), Installed(name: "demo 2", bytes: 7)])
+    try await listed([Installed(name: "demo", bytes: 7), Installed(name: "demo 2", bytes: 7)])
     XCTAssertEqual(
       try String(contentsOf: bundles.path("demo").appending(path: "model.mlpackage/Data/weights.bin"), encoding: .utf8), "12345")
   }
 
   func testAFolderAroundTheBundleIsAsGood() async throws {
     _ = try await bundles.take(try outside("unpacked", ["inner/manifest.json": "{}", "__MACOSX/inner": "x"])) { _ in }
-    XCTAssertEqual(bundles.list(), [Installed(name: "unpacked", bytes: 2)])
+    try await listed([Installed(name: "unpacked", bytes: 2)])
   }
 
   func testLinksThatLeadOutOfTheFolderAreRefused() async throws {

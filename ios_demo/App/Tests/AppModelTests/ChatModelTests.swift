@@ -23,7 +23,7 @@ final class ChatModelTests: AppTestCase {
     XCTAssertEqual(Set(turns[1].runs.map(\.source)), Set(Source.allCases))
     XCTAssertEqual(chat.state.note, "Ended at the limit of new tokens, which is in Settings.")
     XCTAssertEqual(
-      chat.state.live?.line(Locale(identifier: "en_US")),
+      chat.answer.live?.line(Locale(identifier: "en_US")),
       "First token 0.01 s · 40.0 tokens/s · 2.00 tokens per pass · 10 of 40 drafted tokens accepted")
   }
 
@@ -31,7 +31,7 @@ final class ChatModelTests: AppTestCase {
     try use("demo")
     let chat = start().chat
     try await ask(chat, "Hello", words: 8)
-    let live = try XCTUnwrap(chat.state.live)
+    let live = try XCTUnwrap(chat.answer.live)
     XCTAssertEqual(live.accepted, 6)
     XCTAssertEqual(live.tokensPerPass, 4)
     XCTAssertNil(live.proposed, "only the library knows")
@@ -64,7 +64,7 @@ final class ChatModelTests: AppTestCase {
       return parts
     }
     let kept = try await ask(try await half().chat, "And now?")
-    try FileManager.default.removeItem(at: root.appending(path: "chat"))
+    try FileManager.default.removeItem(at: root.appending(path: "chats"))
     _ = try await half()
     let again = start().chat
     try await ready(again)
@@ -148,7 +148,7 @@ final class ChatModelTests: AppTestCase {
     await chat.newChat().value
     let plain = try await ask(chat, "Hello")[1].text
     XCTAssertEqual(plain, briefed, "the same text")
-    XCTAssertEqual(chat.state.live?.fallbackReason, "off by request")
+    XCTAssertEqual(chat.answer.live?.fallbackReason, "off by request")
   }
 
   func testOtherThreadsLoadTheBundleAgainAndKeepTheChat() async throws {

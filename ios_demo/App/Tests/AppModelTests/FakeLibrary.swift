@@ -13,6 +13,8 @@ final class FakeLibrary: Library {
   var opened = 0
   var histories = 0
   var damagedCaches = false
+  /// Names of folders whose caches were removed.
+  var forgotten: [String] = []
   private var waiting: [CheckedContinuation<Void, Never>] = []
 
   nonisolated init() {}
@@ -27,6 +29,8 @@ final class FakeLibrary: Library {
     opened += 1
     return FakeModel(library: self, threads: threads)
   }
+
+  func removeCaches(of folder: URL) async { forgotten.append(folder.lastPathComponent) }
 
   /// Lets one word be written.
   func pass() async {
@@ -58,8 +62,8 @@ private struct FakeModel: OpenModel {
 private final class FakeSession: OpenSession {
   let library: FakeLibrary
   var messages: [Message]
-  var stopped = false
-  var writing = false
+  /// How often it was stopped, and those stops that ended an answer.
+  var stops = 0
   var statistics: Statistics?
 
   init(_ library: FakeLibrary, _ messages: [Message]) {
@@ -67,13 +71,20 @@ private final class FakeSession: OpenSession {
     self.messages = messages
   }
 
-  func answer(to words: String, _ config: GenerationConfig, take: @MainActor (Piece) -> Void) async throws {
+  nonisolated func ask(_ words: String, _ config: GenerationConfig) -> @Sendable (_ take: @Sendable (Piece) -> Void) async throws -> Void {
+    let before = MainActor.assumeIsolated { stops }
+    return { take in try await self.write(words, config, stops: before, take) }
+  }
+
+  private func write(
+    _ words: String, _ config: GenerationConfig, stops before: Int, _ take: @Sendable (Piece) -> Void
+  ) async throws {
+    var stopped: Bool { stops != before }
     if words.contains("refuse") { throw StreamFuseError(.badArgument, "This prompt is too long.") }
     let drafts = config.enableSpeculativeDecoding != false
     let most = config.maxNewTokens ?? 20
     let asked = messages + [Message(role: .user, content: words)]
     var answer = "", count = 0
-    (stopped, writing) = (false, true)
     while count < most && !stopped {
       await library.pass()
       try Task.checkCancellation()
@@ -85,15 +96,13 @@ private final class FakeSession: OpenSession {
       count += 1
       take(Piece(text: word, token: token, source: drafts ? Source.allCases[count % 4] : .model))
     }
-    writing = false
     if count > 0 { messages = asked + [Message(role: .assistant, content: answer)] }
     statistics = figures(count, drafts: drafts, end: count == most ? "length" : "stopped")
   }
 
   nonisolated func stop() {
     MainActor.assumeIsolated {
-      // As the library: nothing happens where nothing is written.
-      if writing { stopped = true }
+      stops += 1
       library.wake()
     }
   }
@@ -139,7 +148,11 @@ class AppTestCase: XCTestCase {
   }
 
   /// The app as a new process makes it.
-  func start() -> Parts { Parts(library, folder: root, defaults: defaults, device: ["Device: X"]) }
+  func start() -> Parts {
+    let parts = Parts(library, folder: root, defaults: defaults, device: ["Device: X"])
+    parts.begin()
+    return parts
+  }
 
   /// Writes a bundle, and chooses it.
   @discardableResult
@@ -180,6 +193,6 @@ class AppTestCase: XCTestCase {
     try await ready(chat)
     library.gate = words
     chat.send(text)
-    try await until { library.gate == 0 && (chat.state.live?.tokens ?? 0) == words }
+    try await until { library.gate == 0 && (chat.answer.live?.tokens ?? 0) == words }
   }
 }

@@ -2,6 +2,12 @@
 
 @_exported import UniformTypeIdentifiers
 
+public protocol Publisher<Output> { associatedtype Output }
+extension NotificationCenter {
+  public struct Publisher: SwiftUI.Publisher { public typealias Output = Notification }
+  public func publisher(for name: Notification.Name, object: AnyObject? = nil) -> Publisher { Publisher() }
+}
+
 public protocol PrimitiveButtonStyle {}
 public struct AnyStyle: PrimitiveButtonStyle {}
 extension PrimitiveButtonStyle where Self == AnyStyle {
@@ -64,6 +70,11 @@ extension View {
   public func fileImporter(
     isPresented: Binding<Bool>, allowedContentTypes: [UTType], onCompletion: @escaping (Result<URL, any Error>) -> Void
   ) -> some View { SomeView() }
+  public func alert<A: View>(_ title: Text, isPresented: Binding<Bool>, @ViewBuilder actions: () -> A) -> some View { SomeView() }
+  public func task(priority: TaskPriority = .userInitiated, _ action: @escaping @MainActor @Sendable () async -> Void) -> some View {
+    SomeView()
+  }
+  public func onReceive<P: Publisher>(_ publisher: P, perform action: @escaping (P.Output) -> Void) -> some View { SomeView() }
   public func alert<A: View, T>(
     _ title: Text, isPresented: Binding<Bool>, presenting data: T?, @ViewBuilder actions: (T) -> A
   ) -> some View { SomeView() }

@@ -25,6 +25,8 @@ public struct UIBackgroundTaskIdentifier: Equatable, Sendable {
 
 @MainActor public final class UIApplication {
   public static let shared = UIApplication()
+  public nonisolated static let didReceiveMemoryWarningNotification = Notification.Name("memory")
+  public var isIdleTimerDisabled = false
   public func beginBackgroundTask(expirationHandler: (@MainActor @Sendable () -> Void)? = nil) -> UIBackgroundTaskIdentifier {
     .invalid
   }
