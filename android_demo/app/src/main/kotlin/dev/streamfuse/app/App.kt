@@ -10,28 +10,63 @@ import dev.streamfuse.app.model.BundlesModel
 import dev.streamfuse.app.model.ChatModel
 import dev.streamfuse.app.model.Engine
 import dev.streamfuse.app.model.LibraryEngine
+import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.Preferences
-import dev.streamfuse.app.model.SavedChat
+import dev.streamfuse.app.model.SavedChats
 import dev.streamfuse.app.model.SettingsStore
 import java.io.File
 import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.Deferred
 import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.async
 import kotlinx.coroutines.cancel
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.withTimeoutOrNull
 
-/** What the screens share; it lives as long as the process. */
-class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir)) {
-    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
+/**
+ * What the screens share; it lives as long as the process. Making it reads the disk.
+ *
+ * @param graceMs how long an answer goes on when the app is left. Android freezes a process about ten seconds later, and
+ *   the chat must be saved by then.
+ */
+class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), private val graceMs: Long = 7_000) {
+    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
     private val bundleFolder = BundleFolder(File(context.filesDir, "bundles"), engine)
-    val settings = SettingsStore(KeptPreferences(context))
-    val chat = ChatModel(engine, bundleFolder::path, settings, SavedChat(File(context.filesDir, "chat")), scope)
+    val settings = SettingsStore(KeptPreferences(context), scope)
+    val chat = ChatModel(engine, bundleFolder::path, settings, SavedChats(File(context.filesDir, "chats")), scope)
     val bundles = BundlesModel(bundleFolder, settings, chat, scope)
     val benchmark = BenchmarkModel(chat, settings, scope)
+    private var leaving: Job? = null
 
-    /** The user has left the app, which may be ended at any moment now. */
+    /**
+     * The last screen has gone. What is there is written at once, since the process may be ended at any moment from now
+     * on. An answer goes on for a glance elsewhere; where the user stays away it ends and is saved with the model's cache.
+     */
     fun leave() {
-        benchmark.cancel()
-        chat.leave()
+        benchmark.leave()
+        chat.keep()
+        leaving = scope.launch {
+            settings.flush()
+            withTimeoutOrNull(graceMs) { chat.state.first { it.phase != Phase.WRITING } }
+            chat.leave()
+        }
+    }
+
+    /** A screen is shown again. */
+    fun back() {
+        leaving?.cancel()
+        chat.wake()
+    }
+
+    /** Memory is scarce and no screen is shown: the model is given back, and loaded again when one is. */
+    fun rest() {
+        leaving?.cancel()
+        benchmark.leave()
+        chat.rest()
     }
 
     suspend fun close() {
@@ -45,33 +80,47 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir)) 
 class KeptPreferences(context: Context) : Preferences {
     private val kept = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
 
-    override fun read(key: String): String? = kept.getString(key, null)
+    override fun read(): Map<String, String> = kept.all.mapNotNull { (key, value) -> (value as? String)?.let { key to it } }.toMap()
 
-    override fun write(key: String, value: String?) = kept.edit().putString(key, value).apply()
-}
-
-class App : Application() {
-    private var made: Parts? = null
-
-    /** Made when the first screen asks. */
-    var parts: Parts
-        get() = made ?: Parts(this).also { made = it }
-        set(value) {
-            made = value
-        }
-
-    override fun onCreate() {
-        super.onCreate()
-        registerActivityLifecycleCallbacks(Visible { made?.leave() })
+    override fun write(all: Map<String, String>) {
+        val edit = kept.edit().clear()
+        for ((key, value) in all) edit.putString(key, value)
+        edit.commit() // off the main thread; what apply() leaves to do, screens wait for when they stop
     }
 }
 
-/** Tells when the last screen has gone; a screen that turns is not gone. */
-private class Visible(private val left: () -> Unit) : Application.ActivityLifecycleCallbacks {
+class App : Application() {
+    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
+    @Volatile private var made: Parts? = null
+
+    /** Made when the first screen asks, off the main thread. */
+    private val making: Deferred<Parts> = scope.async(start = CoroutineStart.LAZY) { Parts(this@App).also { made = it } }
+
+    suspend fun parts(): Parts = made ?: making.await()
+
+    /** Parts of another process, for tests. */
+    fun replace(parts: Parts) {
+        made = parts
+    }
+
+    override fun onCreate() {
+        super.onCreate()
+        registerActivityLifecycleCallbacks(Visible({ made?.back() }, { made?.leave() }))
+    }
+
+    override fun onTrimMemory(level: Int) {
+        super.onTrimMemory(level)
+        // In the foreground the model is what the memory is for; its weights are pages of a file, which the system drops.
+        if (level >= TRIM_MEMORY_BACKGROUND) made?.rest()
+    }
+}
+
+/** Tells when the first screen has come and the last has gone; a screen that turns is not gone. */
+private class Visible(private val back: () -> Unit, private val left: () -> Unit) : Application.ActivityLifecycleCallbacks {
     private var started = 0
 
     override fun onActivityStarted(activity: Activity) {
-        started++
+        if (started++ == 0) back()
     }
 
     override fun onActivityStopped(activity: Activity) {

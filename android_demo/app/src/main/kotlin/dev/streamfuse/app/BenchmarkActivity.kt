@@ -22,11 +22,15 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
         view<TextView>(R.id.help).text = getString(R.string.benchmark_help, BenchmarkModel.REPETITIONS)
+    }
+
+    override fun onReady() {
         view<View>(R.id.run).setOnClickListener { if (state.value.running) parts.benchmark.cancel() else run() }
         view<View>(R.id.share).setOnClickListener { share() }
     }
 
     override fun show(state: BenchmarkState) {
+        view<View>(R.id.run).keepScreenOn = state.running
         view<Button>(R.id.run).setText(if (state.running) R.string.cancel else R.string.run)
         view<ProgressBar>(R.id.progress).run {
             shown(state.running)

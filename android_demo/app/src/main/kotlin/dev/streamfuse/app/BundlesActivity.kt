@@ -22,23 +22,26 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
+        view<View>(R.id.cancel).setOnClickListener { whenReady { it.bundles.cancel() } }
         view<View>(R.id.import_folder).setOnClickListener { pick(Intent(Intent.ACTION_OPEN_DOCUMENT_TREE), FOLDER) }
         view<View>(R.id.import_zip).setOnClickListener {
             val zip = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*")
             pick(zip.putExtra(Intent.EXTRA_MIME_TYPES, arrayOf("application/zip", "application/octet-stream")), ZIP)
         }
-        view<View>(R.id.cancel).setOnClickListener { parts.bundles.cancel() }
     }
 
     @Deprecated("The framework has no other way without AndroidX.")
     override fun onActivityResult(requestCode: Int, resultCode: Int, data: Intent?) {
         val uri = data?.data
         if (resultCode != Activity.RESULT_OK || uri == null) return
-        parts.bundles.import(if (requestCode == FOLDER) TreeSource(contentResolver, uri) else zipSource(contentResolver, uri))
+        whenReady { parts ->
+            parts.bundles.import { if (requestCode == FOLDER) TreeSource(contentResolver, uri) else zipSource(contentResolver, uri) }
+        }
     }
 
     override fun show(state: BundlesState) {
         val busy = state.importing != null
+        view<View>(R.id.scroll).keepScreenOn = busy
         view<View>(R.id.none).shown(state.installed.isEmpty() && !busy)
         if (shownBundles != state.installed to state.chosen) showList(state)
         view<TextView>(R.id.message).say(state.message)

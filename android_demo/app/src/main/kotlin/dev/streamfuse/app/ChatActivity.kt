@@ -1,5 +1,6 @@
 package dev.streamfuse.app
 
+import android.app.AlertDialog
 import android.content.Intent
 import android.os.Bundle
 import android.view.Menu
@@ -28,12 +29,12 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
         showLegend()
-        view<ImageButton>(R.id.send).setOnClickListener { if (writing) parts.chat.stop() else send() }
         view<View>(R.id.choose_bundle).setOnClickListener { go(BundlesActivity::class.java) }
     }
 
-    override fun onStart() {
-        super.onStart()
+    override fun onReady() = view<ImageButton>(R.id.send).setOnClickListener { if (writing) parts.chat.stop() else send() }
+
+    override fun onVisible() {
         parts.chat.applySettings()
     }
 
@@ -44,7 +45,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
 
     override fun onOptionsItemSelected(item: MenuItem): Boolean {
         when (item.itemId) {
-            R.id.new_chat -> parts.chat.newChat()
+            R.id.new_chat -> whenReady(::newChat)
             R.id.bundles -> go(BundlesActivity::class.java)
             R.id.settings -> go(SettingsActivity::class.java)
             R.id.benchmark -> go(BenchmarkActivity::class.java)
@@ -53,8 +54,22 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         return true
     }
 
+    /** Asks first where there is something to lose. */
+    private fun newChat(parts: Parts) {
+        if (parts.chat.state.value.turns.isEmpty()) {
+            parts.chat.newChat()
+            return
+        }
+        AlertDialog.Builder(this)
+            .setMessage(R.string.new_chat_question)
+            .setPositiveButton(R.string.new_chat) { _, _ -> parts.chat.newChat() }
+            .setNegativeButton(R.string.cancel, null)
+            .show()
+    }
+
     override fun show(state: ChatState) {
         writing = state.phase == Phase.WRITING
+        view<View>(R.id.scroll).keepScreenOn = writing
         actionBar!!.subtitle = state.bundle
         showTurns(state.turns)
         view<TextView>(R.id.note).show(noteOf(state))

@@ -9,23 +9,44 @@ import android.widget.TextView
 import android.widget.Toolbar
 import dev.streamfuse.app.model.Sentence
 import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.MainScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.SupervisorJob
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.launch
 
-private const val FRAME_MS = 16L
+private const val FRAME_MS = 33L
 
-/** What all screens have: a bar with a way back, and a state that is shown while the screen is visible. */
+/**
+ * What all screens have: a bar with a way back, and a state that is shown while the screen is visible.
+ *
+ * The first screen of a process comes before the app's parts, which read files on another thread.
+ */
 abstract class Screen<State>(private val layout: Int) : Activity() {
-    private var visible: CoroutineScope? = null
+    private val alive = CoroutineScope(SupervisorJob() + Dispatchers.Main.immediate)
+    private var started = false
+    private var showing: Job? = null
+    private var made: Parts? = null
 
-    protected val parts: Parts get() = (application as App).parts
+    /** There from [onReady] on. */
+    protected val parts: Parts get() = made!!
 
     protected abstract val state: StateFlow<State>
 
+    /** The parts are there, and what the screen had saved is restored: what is pressed from now on is heard. */
+    protected open fun onReady() = Unit
+
+    /** The screen becomes visible, and the parts are there. */
+    protected open fun onVisible() = Unit
+
     protected abstract fun show(state: State)
+
+    /** Now, or as soon as the parts are there. */
+    protected fun whenReady(work: (Parts) -> Unit) {
+        alive.launch { work((application as App).parts()) }
+    }
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
@@ -38,21 +59,40 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
         }
     }
 
+    override fun onPostCreate(savedInstanceState: Bundle?) {
+        super.onPostCreate(savedInstanceState)
+        whenReady {
+            made = it
+            onReady()
+            if (started) beginShowing()
+        }
+    }
+
     override fun onStart() {
         super.onStart()
-        visible = MainScope().also { scope ->
-            scope.launch {
-                state.collect {
-                    show(it)
-                    delay(FRAME_MS) // tokens come faster than a screen can be drawn; the latest state is drawn next
-                }
+        started = true
+        if (made != null) beginShowing()
+    }
+
+    private fun beginShowing() {
+        onVisible()
+        showing = alive.launch {
+            state.collect {
+                show(it)
+                delay(FRAME_MS) // tokens come faster than a screen can be drawn; the latest state is drawn next
             }
         }
     }
 
     override fun onStop() {
-        visible?.cancel()
+        started = false
+        showing?.cancel()
         super.onStop()
+    }
+
+    override fun onDestroy() {
+        alive.cancel()
+        super.onDestroy()
     }
 
     override fun onOptionsItemSelected(item: MenuItem): Boolean {

@@ -29,11 +29,10 @@ class SettingsActivity : Screen<Settings>(R.layout.settings) {
         super.onCreate(savedInstanceState)
         val fields = view<LinearLayout>(R.id.fields)
         for (field in Field.entries) rows[field] = row(field, fields)
-        fill()
     }
 
-    override fun onPostCreate(savedInstanceState: Bundle?) {
-        super.onPostCreate(savedInstanceState)
+    override fun onReady() {
+        fill()
         // Only now, so that what is filled in does not count as typed.
         for ((field, row) in rows) input(row).onTyped { typed(field, row, it) }
         view<EditText>(R.id.system_prompt).onTyped(parts.settings::setSystemPrompt)

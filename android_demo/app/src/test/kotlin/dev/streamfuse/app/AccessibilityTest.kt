@@ -24,12 +24,12 @@ class AccessibilityTest : Device() {
     /** A chat with an answer of drafted and other words. */
     private fun chat(): ChatActivity {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "48")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "48")
         val screen = open(ChatActivity::class.java).get()
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
         screen.type(R.id.input, "Count from one to twenty in words, then do it again.")
         screen.pressSoon(R.id.send)
-        until { app.parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
+        until { parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         idle()
         return screen
     }
@@ -56,9 +56,9 @@ class AccessibilityTest : Device() {
 
     @Test fun `the screen reader hears of an answer when it begins and ends, not of each token`() {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "40")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "40")
         val screen = open(ChatActivity::class.java).get()
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
         val said = mutableListOf<String>()
         val note = screen.text(R.id.note)
         assertEquals(View.ACCESSIBILITY_LIVE_REGION_POLITE, note.accessibilityLiveRegion)
@@ -73,7 +73,7 @@ class AccessibilityTest : Device() {
         })
         screen.type(R.id.input, "Hello")
         screen.pressSoon(R.id.send)
-        until { app.parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
+        until { parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         idle()
         assertTrue(said.toString(), said.size in 1..3 && !said.last().endsWith("…"))
         for (view in screen.all().filter { it.id == R.id.text || it.id == R.id.statistics }) {

@@ -79,8 +79,8 @@ class BundlesScreenTest : Device() {
         assertEquals(listOf("my demo"), bundles)
         assertFalse(screen.shown(R.id.none))
         assertTrue((screen.findViewById(R.id.use) as RadioButton).isChecked)
-        assertEquals(Phase.READY, app.parts.chat.state.value.phase)
-        assertEquals("my demo", app.parts.chat.state.value.bundle)
+        assertEquals(Phase.READY, parts.chat.state.value.phase)
+        assertEquals("my demo", parts.chat.state.value.bundle)
     }
 
     @Test fun `a folder is imported, its progress is shown, and cancel leaves nothing`() {
@@ -118,7 +118,7 @@ class BundlesScreenTest : Device() {
         screen.pickFolder("damaged")
         assertTrue(screen.message(), screen.message().contains("tokenizer.json"))
         assertEquals(listOf("demo"), bundles)
-        assertEquals("demo", app.parts.settings.bundle)
+        assertEquals("demo", parts.settings.bundle)
     }
 
     @Test fun `a person chooses another bundle, and deletes the first after a question`() {
@@ -126,13 +126,13 @@ class BundlesScreenTest : Device() {
         install("sql", use = false)
         val screen = openBundles()
         picture(screen, "bundles-light")
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
         (screen.all().first { it.contentDescription?.startsWith("Use sql") == true }).performClick()
-        until { app.parts.chat.state.value.bundle == "sql" && app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.bundle == "sql" && parts.chat.state.value.phase == Phase.READY }
         until { screen.all().any { it.contentDescription?.startsWith("sql") == true } }
         screen.all().first { it.contentDescription == "Delete demo" }.performClick()
         val question = ShadowAlertDialog.getLatestAlertDialog()!!
-        assertEquals("Delete the bundle demo from this device?", shadowOf(question).message)
+        assertEquals("Delete the bundle demo and its chat from this device?", shadowOf(question).message)
         question.getButton(AlertDialog.BUTTON_POSITIVE).performClick()
         assertEquals("demo is deleted.", screen.message())
         assertEquals(listOf("sql"), bundles)

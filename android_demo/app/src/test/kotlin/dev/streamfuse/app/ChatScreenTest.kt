@@ -1,5 +1,7 @@
 package dev.streamfuse.app
 
+import android.app.AlertDialog
+import android.content.ComponentCallbacks2
 import android.content.res.Configuration
 import android.view.View
 import dev.streamfuse.GenerationConfig
@@ -7,6 +9,7 @@ import dev.streamfuse.StreamFuse
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.Speculation
+import java.io.File
 import kotlinx.coroutines.runBlocking
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
@@ -14,19 +17,21 @@ import org.junit.Assert.assertNotEquals
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.robolectric.RuntimeEnvironment
+import org.robolectric.Shadows.shadowOf
 import org.robolectric.android.controller.ActivityController
 import org.robolectric.annotation.Config
+import org.robolectric.shadows.ShadowAlertDialog
 
 /** The chat screen over a real bundle. */
 @Config(qualifiers = Device.PHONE)
 class ChatScreenTest : Device() {
-    private val phase get() = app.parts.chat.state.value.phase
-    private val tokens get() = app.parts.chat.state.value.live?.tokens ?: 0
+    private val phase get() = parts.chat.state.value.phase
+    private val tokens get() = parts.chat.state.value.live?.tokens ?: 0
 
     private fun openChat(): ActivityController<ChatActivity> = open(ChatActivity::class.java).also { ready() }
 
     private fun ready() = until {
-        check(phase != Phase.FAILED) { app.parts.chat.state.value.error.toString() }
+        check(phase != Phase.FAILED) { parts.chat.state.value.error.toString() }
         phase == Phase.READY
     }
 
@@ -52,7 +57,7 @@ class ChatScreenTest : Device() {
 
     @Test fun `a person asks, waits and reads what the library writes, with its statistics`() {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "24")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "24")
         val screen = openChat().get()
         val answer = screen.answerTo("What is the capital of France?")
         assertEquals(library(GenerationConfig(), "What is the capital of France?" to 24), listOf(answer))
@@ -65,7 +70,7 @@ class ChatScreenTest : Device() {
 
     @Test fun `stop ends the answer in the middle, and the conversation goes on`() {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "400")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "400")
         val screen = openChat().get()
         screen.ask("Tell me a long story about a dragon.")
         until { tokens >= 5 }
@@ -75,14 +80,14 @@ class ChatScreenTest : Device() {
         idle()
         assertTrue(tokens < 400)
         assertEquals("Stopped.", screen.text(R.id.note).text.toString())
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
         assertTrue(screen.answerTo("Go on.").isNotEmpty())
         assertEquals(4, screen.conversation().size)
     }
 
     @Test fun `an answer goes on while the phone is turned, and every word arrives`() {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "60")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "60")
         val controller = openChat()
         controller.get().type(R.id.input, "half a question")
         controller.get().ask("Tell me a long story about a dragon.")
@@ -99,13 +104,64 @@ class ChatScreenTest : Device() {
         assertEquals(expected, listOf(turned.conversation().last().second))
     }
 
+    @Test fun `an answer outlasts a glance elsewhere, the screen stays on while it is written, and no longer`() {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "60")
+        val controller = openChat()
+        val scroll = controller.get().findViewById<View>(R.id.scroll)!!
+        controller.get().ask("Tell me a long story about a dragon.")
+        until { tokens >= 5 }
+        assertTrue(scroll.keepScreenOn)
+        controller.pause().stop()
+        val before = tokens
+        until { tokens > before }
+        assertTrue("what is there is kept at once", File(app.filesDir, "chats/demo/chat.json").isFile)
+        controller.restart().start().resume()
+        ready()
+        idle()
+        assertEquals(library(GenerationConfig(), "Tell me a long story about a dragon." to 60), listOf(controller.get().conversation().last().second))
+        assertFalse(scroll.keepScreenOn)
+    }
+
+    @Test fun `where the user stays away the answer ends and is saved, and goes on from there`() {
+        install("demo")
+        app.replace(Parts(app, graceMs = 300))
+        parts.settings.set(Field.MAX_NEW_TOKENS, "840")
+        val controller = openChat()
+        controller.get().ask("Tell me a long story about a dragon.")
+        until { tokens >= 5 }
+        controller.pause().stop()
+        until { phase == Phase.READY && File(app.filesDir, "chats/demo/a.cache").isFile }
+        controller.restart().start().resume()
+        idle()
+        assertEquals("Stopped when you left the app.", controller.get().text(R.id.note).text.toString())
+    }
+
+    @Test fun `a system without memory gets the model's, and the chat is there again with the screen`() {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        val controller = openChat()
+        val first = controller.get().answerTo("Hello")
+        app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_UI_HIDDEN)
+        idle()
+        assertEquals("hidden is not yet scarce", Phase.READY, phase)
+        controller.pause().stop()
+        app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_BACKGROUND)
+        until { phase == Phase.LOADING }
+        controller.restart().start().resume()
+        ready()
+        until { controller.get().conversation().size == 2 }
+        assertEquals(first, controller.get().conversation().last().second)
+        assertEquals(library(GenerationConfig(), "Hello" to 8, "And now?" to 8)[1], controller.get().answerTo("And now?"))
+    }
+
     @Test fun `a process that is killed in the middle of a greedy answer changes no later token`() = killed(GenerationConfig())
 
     @Test fun `nor of a sampled one`() = killed(GenerationConfig(temperature = 0.9, topK = 40, seed = 7))
 
     private fun killed(config: GenerationConfig) {
         install("demo")
-        app.parts.settings.run {
+        parts.settings.run {
             set(Field.MAX_NEW_TOKENS, "840") // long enough to be at work still when a slow test kills it
             config.temperature?.let { set(Field.TEMPERATURE, it.toString()) }
             config.topK?.let { set(Field.TOP_K, it.toString()) }
@@ -120,7 +176,7 @@ class ChatScreenTest : Device() {
         val half = again.conversation().last().second
         assertTrue(half.isNotEmpty())
         assertEquals("Stopped when you left the app.", again.text(R.id.note).text.toString())
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "30")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "30")
         val answer = again.answerTo("Please go on with it.")
         val expected = library(config, "Tell me a long story about a dragon." to delivered, "Please go on with it." to 30)
         assertEquals(expected, listOf(half, answer))
@@ -131,23 +187,23 @@ class ChatScreenTest : Device() {
 
     @Test fun `settings take effect - sampled differs from greedy, and plain passes write the same text`() {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "24")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "24")
         val screen = openChat().get()
         val greedy = screen.answerTo("Tell me about the sea.")
         fun again(change: () -> Unit): String {
             change()
-            app.parts.chat.newChat()
+            parts.chat.newChat()
             until { screen.conversation().isEmpty() }
             return screen.answerTo("Tell me about the sea.")
         }
         val sampled = again {
-            app.parts.settings.set(Field.TEMPERATURE, "1.2")
-            app.parts.settings.set(Field.SEED, "3")
+            parts.settings.set(Field.TEMPERATURE, "1.2")
+            parts.settings.set(Field.SEED, "3")
         }
         assertNotEquals(greedy, sampled)
-        assertEquals(sampled, again { app.parts.settings.set(Speculation.OFF) })
+        assertEquals(sampled, again { parts.settings.set(Speculation.OFF) })
         assertTrue(screen.text(R.id.statistics).text.contains("Plain passes: "))
-        assertEquals(greedy, again { app.parts.settings.set(Field.TEMPERATURE, "") })
+        assertEquals(greedy, again { parts.settings.set(Field.TEMPERATURE, "") })
     }
 
     @Test fun `what cannot be asked is said in a sentence and stays in the field`() {
@@ -171,10 +227,17 @@ class ChatScreenTest : Device() {
 
     @Test fun `a new chat forgets the old one, and so does the next process`() {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
         val controller = openChat()
         val first = controller.get().answerTo("Hello")
         controller.get().run { onOptionsItemSelected(menuItem(R.id.new_chat)) }
+        val question = ShadowAlertDialog.getLatestAlertDialog()!!
+        assertEquals("Begin a new chat? This one is deleted.", shadowOf(question).message)
+        question.getButton(AlertDialog.BUTTON_NEGATIVE).performClick()
+        idle()
+        assertEquals(2, controller.get().conversation().size)
+        controller.get().run { onOptionsItemSelected(menuItem(R.id.new_chat)) }
+        ShadowAlertDialog.getLatestAlertDialog()!!.getButton(AlertDialog.BUTTON_POSITIVE).performClick()
         until { controller.get().conversation().isEmpty() }
         assertEquals(first, controller.get().answerTo("Hello"))
         val again = endProcess(controller, ChatActivity::class.java).get()

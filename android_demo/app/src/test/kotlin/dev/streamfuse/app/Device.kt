@@ -10,6 +10,7 @@ import android.view.View
 import android.view.ViewGroup
 import android.widget.EditText
 import android.widget.TextView
+import dev.streamfuse.app.model.Settings
 import dev.streamfuse.app.model.SettingsStore
 import java.io.File
 import java.nio.file.Files
@@ -33,6 +34,9 @@ import org.robolectric.fakes.RoboMenuItem
 abstract class Device {
     protected val app: App get() = RuntimeEnvironment.getApplication() as App
 
+    /** What the screens share; made where no screen has asked for it. */
+    protected val parts: Parts get() = runBlocking { app.parts() }
+
     /** What processes had that the test has ended. */
     protected val endedParts = mutableListOf<Parts>()
     private val controllers = mutableListOf<ActivityController<*>>()
@@ -40,7 +44,7 @@ abstract class Device {
     @After fun turnOff() {
         for (controller in controllers) runCatching { controller.close() }
         idle()
-        runBlocking { (endedParts + app.parts).forEach { it.close() } }
+        runBlocking { (endedParts + parts).forEach { it.close() } }
     }
 
     /**
@@ -54,21 +58,27 @@ abstract class Device {
             // Hard links, where the file system has them: deleting one leaves the other.
             runCatching { Files.createLink(here.toPath(), file.toPath()) }.onFailure { file.copyTo(here) }
         }
-        if (use) SettingsStore(KeptPreferences(app)).bundle = bundle // before there are parts: they load it at once
+        if (use) KeptPreferences(app).write(SettingsStore.kept(Settings(bundle = bundle))) // before there are parts
     }
 
     protected fun <A : Activity> open(screen: Class<A>): ActivityController<A> =
-        Robolectric.buildActivity(screen).setup().also { controllers += it }
+        Robolectric.buildActivity(screen).setup().also { controllers += it }.also { ready() }
+
+    /** Lets a screen hear that the parts are there. */
+    private fun ready() {
+        parts
+        settle()
+    }
 
     /** As after the process had ended: nothing is left but files and what the screen had saved. */
     protected fun <A : Activity> endProcess(controller: ActivityController<A>, screen: Class<A>): ActivityController<A> {
         val state = Bundle()
         controller.saveInstanceState(state).pause().stop()
-        until { File(app.filesDir, "chat/chat.json").isFile }
-        runBlocking { app.parts.chat.leave().join() } // the one that stop began is done before it
-        endedParts += app.parts
-        app.parts = Parts(app)
-        return Robolectric.buildActivity(screen).setup(state).also { controllers += it }
+        until { File(app.filesDir, "chats").walk().any { it.name == "chat.json" } }
+        runBlocking { parts.chat.leave().join() } // the one that stop began is done before it
+        endedParts += parts
+        app.replace(Parts(app))
+        return Robolectric.buildActivity(screen).setup(state).also { controllers += it }.also { ready() }
     }
 
     /** Lets the main thread work until something is so. */

@@ -47,8 +47,8 @@ class OtherScreensTest : Device() {
         assertTrue((again.findViewById(R.id.speculation_off) as RadioButton).isChecked)
         again.press(R.id.restore_defaults)
         assertEquals("", again.input(Field.TEMPERATURE).text.toString())
-        assertEquals(Speculation.AUTO, app.parts.settings.settings.value.speculation)
-        assertNull(app.parts.settings.settings.value.config().temperature)
+        assertEquals(Speculation.AUTO, parts.settings.settings.value.speculation)
+        assertNull(parts.settings.settings.value.config().temperature)
     }
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `settings at night`() {
@@ -58,7 +58,7 @@ class OtherScreensTest : Device() {
     private fun benchmark(picture: String) {
         install("demo")
         val screen = open(BenchmarkActivity::class.java).get()
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
         screen.type(R.id.tokens, "12")
         screen.press(R.id.run)
         until { screen.text(R.id.run).text == "Cancel" && screen.text(R.id.message).text.startsWith("Answer ") }
@@ -87,12 +87,12 @@ class OtherScreensTest : Device() {
         screen.type(R.id.tokens, "0")
         screen.press(R.id.run)
         assertTrue(screen.text(R.id.message).text.startsWith("It must be from 1 to "))
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
         screen.type(R.id.tokens, "400")
         screen.press(R.id.run)
-        until { app.parts.chat.state.value.phase == Phase.LENT }
+        until { parts.chat.state.value.phase == Phase.LENT }
         screen.press(R.id.run)
         until { screen.text(R.id.message).text == "The benchmark was cancelled." }
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
     }
 }

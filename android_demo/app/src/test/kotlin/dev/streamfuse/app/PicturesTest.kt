@@ -10,13 +10,13 @@ import org.robolectric.annotation.Config
 class PicturesTest : Device() {
     private fun streaming(name: String) {
         install("demo")
-        app.parts.settings.set(Field.MAX_NEW_TOKENS, "400")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "400")
         val screen = open(ChatActivity::class.java).get()
-        until { app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.phase == Phase.READY }
         picture(screen, "chat-empty-$name")
         screen.type(R.id.input, "Why does it rain?")
         screen.pressSoon(R.id.send)
-        until { app.parts.chat.state.value.live!!.tokens >= 60 || app.parts.chat.state.value.phase == Phase.READY }
+        until { parts.chat.state.value.live!!.tokens >= 60 || parts.chat.state.value.phase == Phase.READY }
         idle()
         assertTrue(picture(screen, "chat-$name").length() > 10_000)
     }

@@ -36,17 +36,19 @@ class BenchmarkModel(private val chat: ChatModel, private val settings: Settings
     private val current = MutableStateFlow(BenchmarkState())
     val state: StateFlow<BenchmarkState> = current.asStateFlow()
     private var job: Job? = null
+    @Volatile private var cancelled = R.string.benchmark_cancelled
 
     fun run(prompt: String, maxNewTokens: Int) {
         if (current.value.running) return
         current.value = BenchmarkState(total = 2 * REPETITIONS + 1)
+        cancelled = R.string.benchmark_cancelled
         job = scope.launch {
             current.value = try {
                 val bundle = settings.bundle.orEmpty()
                 val result = chat.lend { model -> measure(bundle, model, prompt, maxNewTokens) }
                 BenchmarkState(result = result, message = if (result == null) words(R.string.benchmark_no_bundle) else null)
             } catch (_: CancellationException) {
-                BenchmarkState(message = words(R.string.benchmark_cancelled))
+                BenchmarkState(message = words(cancelled))
             } catch (error: Throwable) {
                 BenchmarkState(message = sentenceOf(error))
             }
@@ -56,6 +58,12 @@ class BenchmarkModel(private val chat: ChatModel, private val settings: Settings
     /** Ends it at the next token. */
     fun cancel() {
         job?.cancel()
+    }
+
+    /** The app is not on the screen: the system slows what is not, so figures from then on would be wrong. */
+    fun leave() {
+        cancelled = R.string.benchmark_left
+        cancel()
     }
 
     private suspend fun measure(bundle: String, model: OpenModel, prompt: String, maxNewTokens: Int): Measurement {

@@ -8,6 +8,7 @@ import java.nio.file.FileAlreadyExistsException
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
+import java.util.UUID
 import kotlin.coroutines.coroutineContext
 import kotlin.io.path.ExperimentalPathApi
 import kotlin.io.path.deleteRecursively
@@ -26,16 +27,22 @@ enum class ImportStep { COPYING, CHECKING }
 
 data class ImportProgress(val step: ImportStep, val doneBytes: Long, val totalBytes: Long?)
 
-/** The bundles in the app's own folder. One that is listed is whole: it took its name when it had been checked. */
+/**
+ * The bundles in the app's own folder. One that is listed is whole: it took its name when it had been checked. Its
+ * functions read the disk, those that suspend on [dispatcher].
+ */
 class BundleFolder(
     private val folder: File,
     private val engine: Engine,
     private val limits: ImportLimits = ImportLimits(),
     private val dispatcher: CoroutineDispatcher = Dispatchers.IO,
 ) {
-    init {
-        // What a process left that ended in the middle.
-        folder.listFiles { file -> file.name.startsWith(UNFINISHED) }?.forEach { it.deleteTree() }
+    private val ours = "$UNFINISHED-${UUID.randomUUID()}-"
+
+    /** Deletes what a process left that ended in the middle: maybe gigabytes. This one's own work may go on meanwhile. */
+    suspend fun sweep() = withContext(dispatcher) {
+        folder.listFiles { file -> file.name.startsWith(UNFINISHED) && !file.name.startsWith(ours) }
+            ?.forEach { it.deleteTree() }
     }
 
     fun list(): List<Installed> = folder.listFiles { file -> file.isDirectory && !file.name.startsWith(".") }.orEmpty()
@@ -45,7 +52,7 @@ class BundleFolder(
     fun path(name: String) = File(folder, name)
 
     suspend fun delete(name: String) = withContext(dispatcher) {
-        val doomed = File(folder, "$UNFINISHED-$name")
+        val doomed = File(folder, "$ours$name")
         // Renamed first: a bundle is there, or it is not.
         if (!path(name).renameTo(doomed) || !doomed.deleteTree()) {
             throw AppException(words(R.string.error_delete, name))
@@ -58,7 +65,7 @@ class BundleFolder(
      */
     suspend fun import(source: ImportSource, report: (ImportProgress) -> Unit): String = withContext(dispatcher) {
         folder.mkdirs()
-        val unfinished = Files.createTempDirectory(folder.toPath(), UNFINISHED).toFile()
+        val unfinished = Files.createTempDirectory(folder.toPath(), ours).toFile()
         try {
             val copy = Copy(unfinished, limits, coroutineContext[Job]!!) {
                 report(ImportProgress(ImportStep.COPYING, source.doneBytes, source.totalBytes))

@@ -18,7 +18,7 @@ data class BundlesState(
     val message: Sentence? = null,
 )
 
-/** Chooses, brings in and deletes bundles. An import goes on while other screens are shown. */
+/** Chooses, brings in and deletes bundles. An import goes on while other screens are shown. Making it reads the disk. */
 class BundlesModel(
     private val bundles: BundleFolder,
     private val settings: SettingsStore,
@@ -29,18 +29,22 @@ class BundlesModel(
     val state: StateFlow<BundlesState> = current.asStateFlow()
     private var importing: Job? = null
 
+    init {
+        scope.launch { bundles.sweep() }
+    }
+
     fun choose(name: String): Job = scope.launch {
         chat.open(name).join()
         refresh()
     }
 
-    /** Copies a bundle and, where it is sound, uses it. One at a time. */
-    fun import(source: ImportSource) {
+    /** Copies a bundle and, where it is sound, uses it. One at a time. [open] may ask a slow file provider. */
+    fun import(open: () -> ImportSource) {
         if (current.value.importing != null) return
-        current.update { it.copy(importing = ImportProgress(ImportStep.COPYING, 0, source.totalBytes), message = null) }
+        current.update { it.copy(importing = ImportProgress(ImportStep.COPYING, 0, null), message = null) }
         importing = scope.launch {
             val message = try {
-                val name = bundles.import(source) { progress -> current.update { it.copy(importing = progress) } }
+                val name = bundles.import(open()) { progress -> current.update { it.copy(importing = progress) } }
                 chat.open(name).join()
                 words(R.string.imported, name)
             } catch (_: CancellationException) {
@@ -61,6 +65,7 @@ class BundlesModel(
         if (name == settings.bundle) chat.open(null).join() // its files are in use
         val message = try {
             bundles.delete(name)
+            chat.forget(name)
             words(R.string.deleted, name)
         } catch (error: AppException) {
             error.sentence

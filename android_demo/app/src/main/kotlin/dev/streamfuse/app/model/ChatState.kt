@@ -27,13 +27,40 @@ data class Turn(val role: Role, val runs: List<Run>, val end: String? = null) {
 
     fun message() = Message(role, text)
 
-    operator fun plus(piece: Piece): Turn {
-        val last = runs.lastOrNull()
-        return when {
-            piece.text.isEmpty() -> this
-            last?.source == piece.source -> copy(runs = runs.dropLast(1) + last.copy(text = last.text + piece.text))
-            else -> copy(runs = runs + Run(piece.text, piece.source))
+}
+
+/** An answer as it grows. One thread adds pieces, another takes what there is; a piece costs as much as its text. */
+class GrowingAnswer(private val meter: Meter) {
+    private val whole = mutableListOf<Run>()
+    private val last = StringBuilder() // text of the run that may go on
+    private var source = Source.MODEL
+    private var live = Live()
+    private var isNew = false // something that [shownIn] has not given yet
+
+    /** Whether it is the first since [shownIn]. */
+    @Synchronized
+    fun add(piece: Piece, now: Long): Boolean {
+        live = meter.count(piece, now)
+        take(piece)
+        return !isNew.also { isNew = true }
+    }
+
+    private fun take(piece: Piece) {
+        if (piece.text.isEmpty()) return
+        if (piece.source != source && last.isNotEmpty()) {
+            whole += Run(last.toString(), source)
+            last.clear()
         }
+        source = piece.source
+        last.append(piece.text)
+    }
+
+    /** [state] with the answer as it is. Runs that have not grown are the same objects each time. */
+    @Synchronized
+    fun shownIn(state: ChatState): ChatState {
+        isNew = false
+        val runs = if (last.isEmpty()) whole.toList() else whole + Run(last.toString(), source)
+        return state.copy(turns = state.turns.dropLast(1) + state.turns.last().copy(runs = runs), live = live)
     }
 }
 

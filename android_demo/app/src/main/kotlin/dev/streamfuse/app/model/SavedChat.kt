@@ -1,6 +1,7 @@
 package dev.streamfuse.app.model
 
 import java.io.File
+import java.io.FileOutputStream
 import java.io.IOException
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
@@ -21,6 +22,11 @@ data class ChatRecord(
     val unsent: String? = null,
     val cache: String? = null,
 )
+
+/** The chats on disk, one for each bundle. */
+class SavedChats(private val folder: File) {
+    fun of(bundle: String) = SavedChat(File(folder, bundle))
+}
 
 /**
  * Keeps one chat in a folder. The process may end at any moment: the record is replaced in one step and names its cache
@@ -44,7 +50,10 @@ class SavedChat(private val folder: File) {
     fun write(record: ChatRecord) {
         folder.mkdirs()
         val next = File(folder, "chat.json.new")
-        next.writeText(json.encodeToString(record))
+        FileOutputStream(next).use {
+            it.write(json.encodeToString(record).toByteArray())
+            it.fd.sync() // else a power failure after the move could leave an empty record
+        }
         Files.move(next.toPath(), recordFile.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING)
         folder.listFiles { file -> file != recordFile && file.name != record.cache }?.forEach { it.delete() }
     }

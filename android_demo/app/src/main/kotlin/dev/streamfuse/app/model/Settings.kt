@@ -3,9 +3,15 @@ package dev.streamfuse.app.model
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.app.R
 import java.math.BigDecimal
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
+import kotlinx.coroutines.flow.collectLatest
+import kotlinx.coroutines.flow.drop
+import kotlinx.coroutines.flow.update
+import kotlinx.coroutines.launch
 
 /**
  * A number that the user may set; an empty field leaves it to the bundle. The ranges are those of the library, which
@@ -52,11 +58,16 @@ enum class Field(
 
 enum class Speculation { AUTO, ON, OFF }
 
-/** What the user chose. A field that is missing is the bundle's default. */
+/**
+ * What the user chose. A field that is missing is the bundle's default.
+ *
+ * @property bundle the name of the bundle in use.
+ */
 data class Settings(
     val numbers: Map<Field, BigDecimal> = emptyMap(),
     val speculation: Speculation = Speculation.AUTO,
     val systemPrompt: String = "",
+    val bundle: String? = null,
 ) {
     val threads: Int? get() = numbers[Field.THREADS]?.toInt()
 
@@ -76,53 +87,82 @@ data class Settings(
     )
 }
 
-/** Small texts under names that survive the process. */
+/** Small texts under names that survive the process. Both functions wait for the disk. */
 interface Preferences {
-    fun read(key: String): String?
+    fun read(): Map<String, String>
 
-    fun write(key: String, value: String?)
+    /** Replaces all of them, in one step. */
+    fun write(all: Map<String, String>)
 }
 
-/** The settings, kept. */
-class SettingsStore(private val preferences: Preferences) {
-    private val current = MutableStateFlow(load())
+/**
+ * The settings, kept. Making it reads the disk. What is changed counts at once and is written a moment after the last
+ * change, so that typing does not write at each letter.
+ *
+ * @param scope where it is written; not the main thread's.
+ */
+class SettingsStore(private val preferences: Preferences, scope: CoroutineScope) {
+    private val current = MutableStateFlow(load(preferences.read()))
+    private var written = current.value // guarded by this store, like what is written
     val settings: StateFlow<Settings> = current.asStateFlow()
 
     /** The name of the bundle in use. */
     var bundle: String?
-        get() = preferences.read("bundle")
-        set(value) = preferences.write("bundle", value)
+        get() = current.value.bundle
+        set(value) = current.update { it.copy(bundle = value) }
+
+    init {
+        scope.launch {
+            current.drop(1).collectLatest {
+                delay(WRITE_AFTER_MS)
+                flush()
+            }
+        }
+    }
 
     /** Takes what the user typed. AppException where it is no such number; then nothing has changed. */
     fun set(field: Field, text: String) {
         val number = field.read(text)
-        val numbers = current.value.numbers
-        change(current.value.copy(numbers = if (number == null) numbers - field else numbers + (field to number)))
+        current.update { it.copy(numbers = if (number == null) it.numbers - field else it.numbers + (field to number)) }
     }
 
-    fun set(speculation: Speculation) = change(current.value.copy(speculation = speculation))
+    fun set(speculation: Speculation) = current.update { it.copy(speculation = speculation) }
 
-    fun setSystemPrompt(text: String) = change(current.value.copy(systemPrompt = text))
+    fun setSystemPrompt(text: String) = current.update { it.copy(systemPrompt = text) }
 
     /** Everything as the bundle has it. */
-    fun clear() = change(Settings())
+    fun clear() = current.update { Settings(bundle = it.bundle) }
 
-    private fun change(settings: Settings) {
-        for (field in Field.entries) preferences.write(field.name, settings.numbers[field]?.toPlainString())
-        preferences.write("speculation", settings.speculation.name)
-        preferences.write("system", settings.systemPrompt)
-        current.value = settings
+    /** Writes now what is not written yet. */
+    @Synchronized
+    fun flush() {
+        val now = current.value
+        if (now == written) return
+        preferences.write(kept(now))
+        written = now
     }
 
-    private fun load() = Settings(
-        numbers = buildMap {
-            for (field in Field.entries) {
-                // What an older version of the app kept may be out of range by now.
-                val number = runCatching { field.read(preferences.read(field.name).orEmpty()) }.getOrNull()
-                if (number != null) put(field, number)
-            }
-        },
-        speculation = Speculation.entries.firstOrNull { it.name == preferences.read("speculation") } ?: Speculation.AUTO,
-        systemPrompt = preferences.read("system").orEmpty(),
-    )
+    companion object {
+        private const val WRITE_AFTER_MS = 300L
+
+        fun kept(settings: Settings): Map<String, String> = buildMap {
+            for ((field, number) in settings.numbers) put(field.name, number.toPlainString())
+            put("speculation", settings.speculation.name)
+            put("system", settings.systemPrompt)
+            settings.bundle?.let { put("bundle", it) }
+        }
+
+        private fun load(kept: Map<String, String>) = Settings(
+            numbers = buildMap {
+                for (field in Field.entries) {
+                    // What an older version of the app kept may be out of range by now.
+                    val number = runCatching { field.read(kept[field.name].orEmpty()) }.getOrNull()
+                    if (number != null) put(field, number)
+                }
+            },
+            speculation = Speculation.entries.firstOrNull { it.name == kept["speculation"] } ?: Speculation.AUTO,
+            systemPrompt = kept["system"].orEmpty(),
+            bundle = kept["bundle"],
+        )
+    }
 }

@@ -1,10 +1,12 @@
 package dev.streamfuse.app.model
 
 import dev.streamfuse.Statistics
+import dev.streamfuse.app.R
 import java.io.File
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.test.UnconfinedTestDispatcher
 import kotlinx.coroutines.test.runTest
@@ -30,10 +32,10 @@ class BenchmarkTest {
 
     @Test fun `both modes answer three times on the chat's own model, which the chat has again afterwards`() = runTest {
         File(folder.newFolder("demo"), "manifest.json").writeText("{}")
-        val settings = SettingsStore(FakePreferences()).apply { bundle = "demo" }
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
+        val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine()
-        val chat = ChatModel(engine, { File(folder.root, it) }, settings, SavedChat(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, settings, SavedChats(folder.newFolder("saved")), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         val result = benchmark.state.first { !it.running }.result!!
@@ -45,10 +47,25 @@ class BenchmarkTest {
         assertEquals(Phase.READY, chat.state.value.phase)
     }
 
-    @Test fun `without a bundle it says so`() = runTest {
-        val settings = SettingsStore(FakePreferences())
+    @Test fun `a benchmark ends when the app is left, and says why`() = runTest {
+        File(folder.newFolder("demo"), "manifest.json").writeText("{}")
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
-        val chat = ChatModel(FakeEngine(), { folder.root }, settings, SavedChat(folder.root), scope)
+        val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
+        val engine = FakeEngine().apply { gate = Channel(Channel.UNLIMITED) }
+        val chat = ChatModel(engine, { File(folder.root, it) }, settings, SavedChats(folder.newFolder("saved")), scope)
+        val benchmark = BenchmarkModel(chat, settings, scope)
+        benchmark.run("Hello", 8)
+        benchmark.leave()
+        assertEquals(words(R.string.benchmark_left), benchmark.state.first { !it.running }.message)
+        engine.gate = null
+        benchmark.run("Hello", 8)
+        assertEquals(3, benchmark.state.first { !it.running }.result!!.plain.size)
+    }
+
+    @Test fun `without a bundle it says so`() = runTest {
+        val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
+        val settings = SettingsStore(FakePreferences(), scope)
+        val chat = ChatModel(FakeEngine(), { folder.root }, settings, SavedChats(folder.root), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         assertNotNull(benchmark.state.first { !it.running }.message)

@@ -128,9 +128,16 @@ class BundleFolderTest {
     }
 
     @Test fun `what an ended process left is swept, and a deleted bundle is gone`() = runBlocking {
-        File(root, ".unfinished123").mkdirs()
-        import("demo.zip", zip(manifest))
-        assertEquals(1, root.list()!!.size)
+        File(root, ".unfinished123/half").mkdirs()
+        bundles.list()
+        assertTrue("no folder is swept by the way", File(root, ".unfinished123").exists())
+        val content = zip(manifest)
+        val slow = ZipSource("demo.zip", content.size.toLong()) {
+            runBlocking { bundles.sweep() } // in the middle of an import
+            ByteArrayInputStream(content)
+        }
+        assertEquals("demo", bundles.import(slow) { })
+        assertEquals(listOf("demo"), root.list()!!.toList())
         bundles.delete("demo")
         assertNothingLeft()
     }

@@ -8,9 +8,11 @@ import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.test.TestScope
 import kotlinx.coroutines.test.UnconfinedTestDispatcher
+import kotlinx.coroutines.test.advanceTimeBy
 import kotlinx.coroutines.test.runTest
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNull
@@ -24,8 +26,7 @@ import org.junit.rules.TemporaryFolder
 class ChatModelTest {
     @get:Rule val folder = TemporaryFolder()
     private val engine = FakeEngine()
-    private val preferences = FakePreferences()
-    private val settings by lazy { SettingsStore(preferences) }
+    private var preferences = FakePreferences()
 
     private fun bundle(name: String): File = File(folder.root, name).also {
         it.mkdirs()
@@ -33,10 +34,12 @@ class ChatModelTest {
     }
 
     /** A chat as a new process makes it. */
-    private fun TestScope.chat(store: SettingsStore = SettingsStore(preferences)): ChatModel = ChatModel(
-        engine, { File(folder.root, it) }, store, SavedChat(File(folder.root, "saved")),
-        CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job()),
-    )
+    private fun TestScope.chat(store: SettingsStore = store()): ChatModel =
+        ChatModel(engine, { File(folder.root, it) }, store, SavedChats(File(folder.root, "saved")), scope())
+
+    private fun TestScope.scope() = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
+
+    private fun TestScope.store() = SettingsStore(preferences, scope())
 
     private suspend fun ChatModel.ready() = state.first { it.phase == Phase.READY }
 
@@ -48,7 +51,7 @@ class ChatModelTest {
 
     private fun use(name: String) {
         bundle(name)
-        settings.bundle = name
+        preferences = FakePreferences("bundle" to name)
     }
 
     @Test fun `without a bundle there is nothing to ask`() = runTest {
@@ -75,11 +78,84 @@ class ChatModelTest {
         chat.send("Hello")
         assertEquals(Phase.WRITING, chat.state.value.phase)
         repeat(8) { engine.gate!!.trySend(Unit) }
+        advanceTimeBy(100)
         val live = chat.state.value.live!!
         assertEquals(8, live.tokens)
         assertEquals(6, live.accepted)
         assertEquals(4.0, live.tokensPerPass!!, 0.0)
         assertNull("only the library knows", live.proposed)
+    }
+
+    @Test fun `a thousand tokens that come at once are a few states, and none is lost`() = runTest {
+        use("demo")
+        preferences = FakePreferences("bundle" to "demo", Field.MAX_NEW_TOKENS.name to "1000")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        var states = 0
+        val watching = backgroundScope.launch(UnconfinedTestDispatcher(testScheduler)) { chat.state.collect { states++ } }
+        chat.send("Hello")
+        repeat(1000) {
+            engine.gate!!.trySend(Unit)
+            if (it % 100 == 0) advanceTimeBy(50)
+        }
+        assertEquals(1000, chat.ready().turns[1].text.split(" ").size)
+        assertTrue("$states states", states < 30)
+        watching.cancel()
+    }
+
+    @Test fun `another bundle has a chat of its own, and the first is there again`() = runTest {
+        use("demo")
+        bundle("other")
+        File(bundle("bad"), "damaged").writeText("")
+        val chat = chat()
+        val kept = chat.ask("Hello").turns
+        chat.open("other").join()
+        assertEquals(emptyList<Turn>(), chat.ready().turns)
+        chat.ask("Something else")
+        chat.open("bad").join()
+        assertEquals(Phase.FAILED, chat.state.value.phase)
+        chat.open("demo").join()
+        assertEquals(kept, chat.ready().turns)
+        assertEquals("the cache was used", 0, engine.histories)
+        chat.forget("other").join()
+        chat.open("other").join()
+        assertEquals(emptyList<Turn>(), chat.ready().turns)
+    }
+
+    @Test fun `the words of an unfinished answer are kept while it goes on`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        chat.keep().join()
+        assertEquals("a process that ends now gives the question back", "Hello", chat().ready().unsent)
+        repeat(3) { engine.gate!!.trySend(Unit) }
+        advanceTimeBy(100)
+        chat.keep().join()
+        val again = chat().ready().turns
+        assertEquals(3, again[1].text.split(" ").size)
+        assertEquals(End.LEFT, again[1].end)
+        repeat(17) { engine.gate!!.trySend(Unit) }
+        assertEquals("the answer went on", "length", chat.ready().turns[1].end)
+        chat.leave().join()
+        chat.keep().join()
+        assertTrue("a late one leaves the cache", File(folder.root, "saved/demo/a.cache").isFile)
+    }
+
+    @Test fun `a model that rests takes no memory, and the chat goes on when it wakes`() = runTest {
+        use("demo")
+        val chat = chat()
+        val turns = chat.ask("Hello").turns
+        assertNull("it does not rest", chat.wake())
+        chat.rest().join()
+        assertEquals(0, engine.open)
+        chat.wake()!!.join()
+        assertEquals(turns, chat.ready().turns)
+        assertEquals(1, engine.open)
+        assertEquals(4, chat.ask("And now?").turns.size)
+        assertEquals("the cache was used", 0, engine.histories)
     }
 
     @Test fun `stop keeps what is written, and the chat goes on from there`() = runTest {
@@ -170,7 +246,7 @@ class ChatModelTest {
 
     @Test fun `settings take effect with the next answer, the system prompt with the next chat`() = runTest {
         use("demo")
-        val store = SettingsStore(preferences)
+        val store = store()
         val chat = chat(store)
         val greedy = chat.ask("Hello").turns
         store.set(Field.MAX_NEW_TOKENS, "4")
@@ -189,7 +265,7 @@ class ChatModelTest {
 
     @Test fun `other threads load the bundle again and keep the chat`() = runTest {
         use("demo")
-        val store = SettingsStore(preferences)
+        val store = store()
         val chat = chat(store)
         val turns = chat.ask("Hello").turns
         assertNull(chat.applySettings())

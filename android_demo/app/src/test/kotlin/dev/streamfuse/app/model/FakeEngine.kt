@@ -106,12 +106,16 @@ class FakeEngine : Engine {
     }
 }
 
-class FakePreferences : Preferences {
-    private val kept = mutableMapOf<String, String>()
+class FakePreferences(vararg kept: Pair<String, String>) : Preferences {
+    var kept: Map<String, String> = mapOf(*kept)
+        private set
+    var writes = 0
+        private set
 
-    override fun read(key: String) = kept[key]
+    override fun read() = kept
 
-    override fun write(key: String, value: String?) {
-        if (value == null) kept.remove(key) else kept[key] = value
+    override fun write(all: Map<String, String>) {
+        kept = all
+        writes++
     }
 }

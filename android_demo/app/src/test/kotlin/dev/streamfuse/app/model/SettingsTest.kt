@@ -1,15 +1,21 @@
 package dev.streamfuse.app.model
 
 import dev.streamfuse.app.R
+import kotlinx.coroutines.ExperimentalCoroutinesApi
+import kotlinx.coroutines.test.TestScope
+import kotlinx.coroutines.test.advanceTimeBy
+import kotlinx.coroutines.test.runCurrent
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNull
 import org.junit.Assert.assertThrows
 import org.junit.Test
 
 /** Settings are checked as they are typed, and kept. */
+@OptIn(ExperimentalCoroutinesApi::class)
 class SettingsTest {
     private val preferences = FakePreferences()
-    private val store = SettingsStore(preferences)
+    private val scope = TestScope()
+    private val store = SettingsStore(preferences, scope.backgroundScope)
 
     private fun refused(field: Field, text: String): Int {
         val error = assertThrows(AppException::class.java) { store.set(field, text) }
@@ -21,7 +27,8 @@ class SettingsTest {
         store.set(Field.SEED, "9223372036854775807")
         store.set(Speculation.OFF)
         store.setSystemPrompt("Be brief.")
-        val again = SettingsStore(preferences).settings.value
+        store.flush()
+        val again = SettingsStore(preferences, scope.backgroundScope).settings.value
         assertEquals(store.settings.value, again)
         assertEquals(0.7, again.config().temperature!!, 0.0)
         assertEquals(Long.MAX_VALUE, again.config().seed)
@@ -50,8 +57,27 @@ class SettingsTest {
     }
 
     @Test fun `what an older version kept out of range is left out`() {
-        preferences.write(Field.TOP_P.name, "7")
-        preferences.write("speculation", "SOMETIMES")
-        assertEquals(Settings(), SettingsStore(preferences).settings.value)
+        val old = FakePreferences(Field.TOP_P.name to "7", "speculation" to "SOMETIMES")
+        assertEquals(Settings(), SettingsStore(old, scope.backgroundScope).settings.value)
+    }
+
+    @Test fun `typing writes once, when it has stopped`() {
+        scope.runCurrent()
+        for (length in 1..20) {
+            store.setSystemPrompt("x".repeat(length))
+            scope.advanceTimeBy(100)
+        }
+        assertEquals("while one types", 0, preferences.writes)
+        scope.advanceTimeBy(1000)
+        assertEquals(1, preferences.writes)
+        assertEquals("x".repeat(20), preferences.kept["system"])
+        store.setSystemPrompt("then")
+        store.flush()
+        scope.advanceTimeBy(1000)
+        assertEquals("left before the moment was over", 2, preferences.writes)
+        store.clear()
+        store.bundle = "demo"
+        store.flush()
+        assertEquals("demo", SettingsStore(preferences, scope.backgroundScope).bundle)
     }
 }
