@@ -1,6 +1,8 @@
 package dev.streamfuse
 
 import java.io.File
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
 import java.nio.file.Files
 import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.json.Json
@@ -133,6 +135,45 @@ class ChatTest {
             assertTrue("no/such/folder" in error.message!!, error.message)
             assertEquals(good.readBytes().size, File(folder, "again").also(chat::save).readBytes().size)
         }
+    }
+
+    @Test
+    fun `a file whose note is no conversation changes neither the turns nor the tokens`(@TempDir folder: File) {
+        val file = File(folder, "saved")
+        Models.demo.chat().use { other ->
+            other.answer("Tell me about the sea.", fixed)
+            other.save(file)
+        }
+        file.writeBytes(withNote(file.readBytes(), "no conversation".encodeToByteArray()))
+        Models.demo.chat().use { chat ->
+            chat.answer("Name three primes.", fixed)
+            val before = chat.messages
+            assertEquals(ErrorCode.BAD_FILE, failureOf<StreamFuseException> { chat.restore(file) }.code)
+            assertEquals(before, chat.messages)
+            val next = chat.answer("And then?", fixed)
+            assertTrue(next.statistics.prefilledTokens < next.statistics.promptTokens / 2, "the cache is another one")
+        }
+    }
+
+    /** A saved session (core/saved.cpp) with another note, and the checksum that it has then. */
+    private fun withNote(saved: ByteArray, note: ByteArray): ByteArray {
+        val header = ByteBuffer.wrap(saved.copyOf(64)).order(ByteOrder.LITTLE_ENDIAN)
+        val sizes = listOf(64L, header.getLong(24), 8 * header.getLong(32), header.getLong(48)).map { it.toInt() }
+        header.putLong(56, note.size.toLong())
+        var at = 64
+        val parts = listOf(header.array()) + sizes.drop(1).map { saved.copyOfRange(at, at + it).also { _ -> at += it } } + note
+        var sum = -0x340d631b7bdddcdbL // FNV-1a
+        fun mix(word: Long) {
+            sum = (sum xor word) * 0x100000001b3L
+            sum = sum xor (sum ushr 29)
+        }
+        for (part in parts) {
+            val words = ByteBuffer.wrap(part).order(ByteOrder.LITTLE_ENDIAN)
+            while (words.remaining() >= 8) mix(words.getLong())
+            while (words.hasRemaining()) mix(words.get().toLong() and 0xff)
+        }
+        val end = ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN).putLong(sum).array()
+        return (parts + end).reduce(ByteArray::plus)
     }
 
     @Test
