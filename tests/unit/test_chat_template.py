@@ -128,7 +128,7 @@ def test_a_hostile_template_ends_with_a_sentence_in_the_library(name: str, by_li
 NOT_VALID = [
     "{{ (" * 300 + "1" + ") }}" * 300,
     "a" * (1 << 21),
-    "{{ a }}" * 20_000,
+    "{{ a }}" * 9_000,
     "{% block a %}",
     "{% include 'a' %}",
 ]

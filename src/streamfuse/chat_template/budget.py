@@ -12,7 +12,7 @@ from markupsafe import Markup
 # core/bundle/src/jinja has the same limits.
 MOST_STEPS = 1_000_000  # a node that is run, an item, or 64 bytes of text, each
 MOST_BYTES = 1 << 20  # of a template
-MOST_TOKENS = 50_000  # of a template: names are resolved in a time that is the square of this
+MOST_TOKENS = 25_000  # of a template: names are resolved in a time that is the square of this
 MOST_RANGE = 100_000  # of jinja2's sandbox
 MOST_DEPTH = 100  # of lists in lists, and of calls
 MOST_NUMBER = 1 << 63

@@ -329,6 +329,7 @@ impl Render {
                 }
             },
             // Python's ceil and floor of a float give a whole number, which the division makes a float again.
+            "ceil" | "floor" if value.whole().is_some() => Value::Float(number),
             "ceil" => Value::Float((number * factor).ceil() / factor + 0.0),
             "floor" => Value::Float((number * factor).floor() / factor + 0.0),
             _ => return fault("method must be common, ceil or floor"),

@@ -162,6 +162,9 @@ impl Render {
         if !state.code.recursive {
             return fault("the loop must have the 'recursive' marker to be called");
         }
+        if state.scope.is_over() {
+            return fault("a call of a loop after the block around it is not supported");
+        }
         let [items] = given.bind("loop", ["iterable"], 1)?;
         let mut out = String::new();
         let items = items.unwrap_or(Value::None);

@@ -9,7 +9,7 @@ use super::{fault, filters, names, Result};
 /// Brackets and tags inside one another.
 const MOST_DEPTH: usize = 100;
 /// Names are resolved in a time that is the square of this.
-const MOST_TOKENS: usize = 50_000;
+const MOST_TOKENS: usize = 25_000;
 
 pub fn parse(source: &str) -> Result<Body> {
     let tokens = tokens(source)?;

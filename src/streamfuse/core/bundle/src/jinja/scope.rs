@@ -12,13 +12,14 @@ pub struct Scope {
     pub variables: RefCell<HashMap<Name, Value>>,
     pub outside: Option<Rc<Scope>>,
     pub is_kept: Cell<bool>,
+    pub is_over: Cell<bool>, // nothing runs in it any more
 }
 
 impl Scope {
     pub fn inside(outside: &Rc<Scope>, hidden: &[Name]) -> Rc<Scope> {
         let hide = |name: &Name| (name.clone(), undefined(name));
         let hidden = hidden.iter().map(hide).collect();
-        Rc::new(Scope { variables: RefCell::new(hidden), outside: Some(outside.clone()), is_kept: Cell::new(false) })
+        Rc::new(Scope { variables: RefCell::new(hidden), outside: Some(outside.clone()), ..Scope::default() })
     }
 
     pub fn get(&self, name: &str) -> Option<Value> {
@@ -29,6 +30,18 @@ impl Scope {
             }
             scope = scope.outside.as_deref()?;
         }
+    }
+
+    /// What a macro sees in a scope that is over is the state of jinja2's own variables there.
+    pub fn is_over(&self) -> bool {
+        let mut scope = Some(self);
+        while let Some(inner) = scope {
+            if inner.is_over.get() {
+                return true;
+            }
+            scope = inner.outside.as_deref();
+        }
+        false
     }
 
     pub fn set(&self, name: &Name, value: Value) {

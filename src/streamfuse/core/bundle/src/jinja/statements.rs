@@ -35,7 +35,10 @@ impl Render {
     }
 
     fn inside(&self, body: &Body, outside: &Rc<Scope>, out: &mut String) -> Result<Flow> {
-        self.run(&body.statements, &Scope::inside(outside, &body.hidden), out)
+        let scope = Scope::inside(outside, &body.hidden);
+        let flow = self.run(&body.statements, &scope, out);
+        scope.is_over.set(true);
+        flow
     }
 
     fn statement(&self, statement: &Statement, scope: &Rc<Scope>, out: &mut String) -> Result<Flow> {
@@ -68,6 +71,7 @@ impl Render {
                     return Ok(flow);
                 }
                 let value = self.suffixes(Value::text(text), filters, &inner)?;
+                inner.is_over.set(true);
                 self.assign(target, value, scope)?;
             }
             Statement::With(values, body) => {
@@ -75,7 +79,9 @@ impl Render {
                 for (target, value) in values {
                     self.assign(target, self.eval(value, scope)?, &inner)?;
                 }
-                return self.run(&body.statements, &inner, out);
+                let flow = self.run(&body.statements, &inner, out);
+                inner.is_over.set(true);
+                return flow;
             }
             Statement::Filter(filters, body) => {
                 let (mut text, inner) = (String::new(), Scope::inside(scope, &body.hidden));
@@ -83,7 +89,9 @@ impl Render {
                 if flow != Flow::On {
                     return Ok(flow);
                 }
-                self.write_text(&self.suffixes(Value::text(text), filters, &inner)?, out)?;
+                let value = self.suffixes(Value::text(text), filters, &inner)?;
+                inner.is_over.set(true);
+                self.write_text(&value, out)?;
             }
             Statement::Macro(code) => scope.set(&code.name, self.closure(code, scope)),
             Statement::Call(call, code) => {
@@ -169,7 +177,9 @@ impl Render {
             let inner = Scope::inside(scope, &code.body.hidden);
             inner.set(&"loop".into(), Value::Loop(state.clone()));
             self.assign(&code.target, item, &inner)?;
-            match self.run(&code.body.statements, &inner, out)? {
+            let flow = self.run(&code.body.statements, &inner, out)?;
+            inner.is_over.set(true);
+            match flow {
                 Flow::On => is_completed = true,
                 Flow::Continue => (),
                 Flow::Break => break,
@@ -188,7 +198,11 @@ impl Render {
 
     pub fn call_macro(&self, closure: &Closure, given: Given) -> Result<Value> {
         let (code, mut named) = (&closure.code, given.named);
+        if closure.scope.is_over() {
+            return fault(format!("a call of '{}' after its loop or block is not supported", code.name));
+        }
         self.spend((code.parameters.len() + given.positional.len() + named.len()) as u64)?;
+        self.spend((code.parameters.len() * named.len() / 16) as u64)?; // each is looked for among those
         let scope = Scope::inside(&closure.scope, &code.body.hidden);
         let mut positional = given.positional.into_iter();
         let take = |named: &mut Vec<(Arc<str>, Value)>, name: &str| {
