@@ -349,6 +349,9 @@ class Chat(Letters):
     def cut(self, text: str) -> str:
         return text
 
+    def checked(self, messages: Any) -> list[Any]:
+        return list(messages)
+
 
 def asked(room: int = 200) -> tuple[list[tuple[list[int], Sample]], list[list[int]]]:
     """Turns of two questions, and the prompts that an answer was written to."""

