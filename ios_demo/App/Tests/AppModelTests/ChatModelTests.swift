@@ -63,7 +63,9 @@ final class ChatModelTests: AppTestCase {
       await left.value
       return parts
     }
-    let kept = try await ask(try await half().chat, "And now?")
+    let ended = try await half()
+    let kept = try await ask(ended.chat, "And now?")
+    await ended.leave().value  // what is still to be written is written before the files go
     try FileManager.default.removeItem(at: root.appending(path: "chats"))
     _ = try await half()
     let again = start().chat
