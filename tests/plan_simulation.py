@@ -92,6 +92,17 @@ REGIMES = {
 NOTHING: tuple[IntArray, FloatArray] = np.zeros((STREAMS, TOP_K), np.int64), np.full((STREAMS, TOP_K), -9, np.float32)
 
 
+@dataclass(frozen=True)
+class Section:
+    """A stretch of a text on a device in one state."""
+
+    tokens: int
+    regime: Regime
+    wide: float = 1.0  # how much longer passes of several rows take, and streams
+    every: float = 1.0  # how much longer all passes take
+    begins: bool = False  # a new text begins here
+
+
 @cache
 def predictions(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[int]]:
     """Candidates, what the streams say of them, and the rank (or TOP_K) at which the text stands, of one place.
@@ -115,21 +126,40 @@ def predictions(regime: Regime, position: int) -> tuple[IntArray, FloatArray, li
 class MadeUpBackend:
     """A text that is fixed, streams with known odds, and a clock that runs by the cost table."""
 
-    def __init__(self, device: Device, regime: Regime, seed: int = 0, draft_ms: float = 0.0) -> None:
+    def __init__(
+        self, device: Device, regime: Regime | Sequence[Section], seed: int = 0, draft_ms: float = 0.0
+    ) -> None:
         self.spec = device.spec
         self.draft_ms = draft_ms
         self.length = 0
         self.now_ms = 0.0
-        self._device, self.regime = device, regime
+        self._device = device
+        self.sections = [Section(1 << 20, regime)] if isinstance(regime, Regime) else list(regime)
+        # Before which call of the clock time stands still, and for how many milliseconds.
+        self.stall: tuple[int, float] | None = None
+        self.stalled_ms = 0.0
+        self._calls = 0
         self._random = np.random.default_rng(seed)
         self.text = self._random.integers(0, VOCAB, 8192)
         self._last: list[tuple[int, bool]] = []  # survivors: position, and whether the path is the text's
 
     def clock(self) -> float:
-        return self.now_ms / 1000
+        if self.stall is not None and self._calls == self.stall[0]:
+            self.stalled_ms = self.stall[1]
+        self._calls += 1
+        return (self.now_ms + self.stalled_ms) / 1000
+
+    def _section(self, position: int) -> Section:
+        end = 0
+        for section in self.sections:
+            end += section.tokens
+            if position < end:
+                return section
+        return self.sections[-1]
 
     def _spend(self, method: str) -> None:
-        ms = self._device.costs.get(method, 0.0)
+        ms, now = self._device.costs.get(method, 0.0), self._section(self.length)
+        ms *= now.every * (1.0 if method in (DECODE, "verify_1", PREFILL) else now.wide)
         if self._device.noise:
             ms *= float(np.exp(self._device.noise * self._random.normal())) * (5 if self._random.random() < 0.02 else 1)
         self.now_ms += ms + (self.draft_ms if method != "streams" else 0.0)
@@ -160,7 +190,7 @@ class MadeUpBackend:
     def _streams(self, position: int, on_text: bool) -> tuple[IntArray, FloatArray]:
         if not on_text:
             return NOTHING
-        ids, log_probs, ranks = predictions(self.regime, position)
+        ids, log_probs, ranks = predictions(self._section(position).regime, position)
         ids = ids.copy()
         for stream, rank in enumerate(ranks):
             if rank < TOP_K:

@@ -115,7 +115,7 @@ class Model:
         Args:
             path: a folder that `streamfuse export` wrote.
             threads: of the engine, 1 to 64; None lets it choose.
-            cost_cache: remember what passes cost on this device; False measures it anew, about 100 ms.
+            cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
             public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
                 Bundle it has no say: `open_bundle` takes it.
             plan_cache: the old name of `cost_cache`; it goes with 0.3.

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fakes import ArithmeticBackend, greedy_after, spec
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.backends.callbacks import Table, callback_table
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
-from streamfuse.runtime.core import RELEASE, CoreError, CoreModel, TablesError, load_core
+from streamfuse.runtime.core import RELEASE, CoreError, CoreModel, CoreSession, TablesError, load_core
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
@@ -539,6 +539,59 @@ def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
     cost_session(TimedBackend(spec()), tmp_path / "no" / "folder").prepare()
 
 
+class SlowBackend(TimedBackend):
+    """Every pass takes so many milliseconds; `at_call` is called with the number of each."""
+
+    def __init__(self, model: ModelSpec, ms: float, at_call: Callable[[int], None] = lambda number: None) -> None:
+        super().__init__(model)
+        self.ms, self.at_call = ms, at_call
+
+    def _spend(self, ms: float) -> None:
+        self.now += self.ms / 1000
+        self.at_call(len(self.calls))
+
+
+def test_measuring_ends_when_it_has_cost_a_quarter_of_a_second() -> None:
+    for ms, most in ((1.0, 0.3), (5.0, 0.31), (100.0, 1.5)):  # the last one: two rounds of six passes and a bit
+        backend = SlowBackend(spec(), ms)
+        cost_session(backend, None).prepare()
+        assert 0 < backend.now < most
+
+
+def test_a_stop_ends_the_measuring_of_costs() -> None:
+    sessions: list[Session] = []
+    backend = SlowBackend(spec(), 50.0, lambda number: sessions[0].stop() if number == 3 else None)
+    sessions.append(cost_session(backend, None))
+    generation = sessions[0].generate([1, 2, 3], GenerationConfig(8))
+    assert list(generation) == []
+    assert generation.statistics["finish_reason"] == "stopped"
+    assert len(backend.calls) == 3
+    assert sessions[0].generate([1, 2, 3], GenerationConfig(8)).finish() == ""
+    assert sessions[0].generate([1, 2, 3], GenerationConfig(8)).statistics["cost_ms"], "the next text measures them"
+
+
+def test_the_first_token_counts_what_was_waited_for() -> None:
+    session = cost_session(SlowBackend(spec(), 10.0), None)
+    waited = []
+    for _ in range(2):
+        generation = session.generate([1, 2], GenerationConfig(4))
+        generation.finish()
+        waited.append(generation.statistics["first_token_ms"])
+        session.reset()
+    assert waited[0] > 200 > 100 > waited[1], "the first text had to measure what passes cost"
+
+
+def test_one_session_measures_for_all_of_a_model_on_a_device() -> None:
+    model = CoreModel(spec(), None, "a")
+    first, second, other = (SlowBackend(spec(), 1.0) for _ in range(3))
+    for backend, device in ((first, "d"), (second, "d"), (other, "e")):
+        with CoreSession(model, backend, clock=lambda backend=backend: backend.now, device=device) as session:
+            session.prepare()
+    assert len(first.calls) > 0
+    assert len(second.calls) == 0
+    assert len(other.calls) > 0, "another device has costs of its own"
+
+
 def test_the_cost_file_takes_the_place_of_what_a_killed_process_left(tmp_path: Path) -> None:
     file = tmp_path / "costs"
     (tmp_path / "costs.tmp").write_text("half of a file" * 100)
@@ -917,7 +970,19 @@ def test_statistics_are_json_whatever_the_reason_and_the_names_are() -> None:
 STANDARD = {  # and POSIX, for files
     *("cerrno", "exception", "fcntl.h", "sys/file.h", "sys/stat.h", "unistd.h"),
     *("algorithm", "array", "atomic", "bit", "chrono", "cmath", "cstddef", "cstdint", "cstdio", "cstring", "ctime"),
-    *("fstream", "functional", "initializer_list", "iomanip", "iterator", "limits", "locale", "memory", "new"),
+    *(
+        "fstream",
+        "functional",
+        "initializer_list",
+        "iomanip",
+        "iterator",
+        "limits",
+        "locale",
+        "map",
+        "memory",
+        "mutex",
+        "new",
+    ),
     *("numeric", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "string_view", "vector"),
 }
 

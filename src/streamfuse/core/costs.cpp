@@ -18,15 +18,26 @@ namespace streamfuse {
 namespace {
 
 constexpr int kRounds = 5, kChecks = 3;
+constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds; two rounds are always made
 constexpr double kSame = 1.25;    // a ratio of costs that differs by less has not changed
 constexpr double kFollow = 0.05;  // how much of a difference one pass teaches about its method, and about the device
 constexpr double kClip = 1.5;     // a pass that took longer than this many times the expected was interrupted
+constexpr double kAlike = 0.5;   // what a pass teaches about other methods of several rows, over what about its own
+constexpr double kFollowInferred = 0.3;  // kFollow at most for a method whose cost was inferred from others
+constexpr double kReturn = 0.01;  // of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
 constexpr const char* kFormat = "streamfuse costs 2";
 
 std::string without_breaks(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+// Of the methods that were run; the least of each, since a pass that was interrupted says nothing of the next one.
+double sum(const std::vector<double>& ms) {
+  double total = 0.0;
+  for (const double one : ms) total += std::isfinite(one) ? one : 0.0;
+  return total;
 }
 
 }  // namespace
@@ -68,55 +79,97 @@ void Costs::set(const double* first, const double* last, int64_t count, bool fro
     pairs_[static_cast<size_t>(i)].first = first[i];
     pairs_[static_cast<size_t>(i)].last = last[i];
   }
+  begin(frozen);
+}
+
+void Costs::begin(bool frozen) {
   speed_ = 1.0, known_ = true, frozen_ = frozen;
+  for (Pair& pair : pairs_) pair.measured_first = pair.first, pair.measured_last = pair.last, pair.inferred = 0.0;
 }
 
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
   if (frozen_ || !(ms > 0)) return;
   Pair& pair = pairs_[place(method)];
-  const double share = std::clamp(static_cast<double>(nodes - pair.least) / pair.span(), 0.0, 1.0);  // on the line
-  const double learnt = kFollow * std::log(std::clamp(ms / of(method, nodes), 1 / kClip, kClip));
-  // The end that is far from these rows learns half: what few rows cost and what all cost do not move together.
-  pair.first *= std::exp(learnt * (1.0 - 0.5 * share)), pair.last *= std::exp(learnt * (0.5 + 0.5 * share));
-  speed_ *= std::exp(learnt);
+  const double difference = std::log(std::clamp(ms / of(method, nodes), 1 / kClip, kClip));
+  const double device = kFollow * difference;
+  const double share = std::clamp(std::abs(pair.inferred), kFollow, kFollowInferred), own = share * difference;
+  pair.inferred *= 1.0 - share;
+  speed_ *= std::exp(device);
+  for (Pair& other : pairs_)
+    if (&other != &pair) other.inferred += device;
+  if (method != kDecode) {
+    // The end that is far from these rows learns half: what few rows cost and what all cost do not move together.
+    const double row = std::clamp(static_cast<double>(nodes - pair.least) / pair.span(), 0.0, 1.0);  // on the line
+    pair.first *= std::exp(own * (1.0 - 0.5 * row)), pair.last *= std::exp(own * (0.5 + 0.5 * row));
+    const double alike = kAlike * own;
+    for (size_t i = 1; i < pairs_.size(); ++i) {
+      Pair& other = pairs_[i];
+      if (&other != &pair) other.first *= std::exp(alike), other.last *= std::exp(alike), other.inferred += alike;
+    }
+    return;
+  }
+  // Plain passes are what others are counted in: what is theirs alone moves the device, and the others back.
+  speed_ *= std::exp(own);
+  for (size_t i = 1; i < pairs_.size(); ++i) {
+    Pair& other = pairs_[i];
+    const double first = kReturn * std::log(other.measured_first / other.first);
+    const double last = kReturn * std::log(other.measured_last / other.last);
+    other.first *= std::exp(first - own), other.last *= std::exp(last - own);
+    other.inferred += 0.5 * (first + last);
+  }
 }
 
 // Rounds take turns, so that a change of speed meets all methods alike. The second best of each counts: other work on
-// the device only ever adds time, and the best may be luck.
+// the device only ever adds time, and the best may be luck. The first round warms up.
 void Costs::measure(const Run& run) {
   std::vector<std::vector<double>> first(pairs_.size()), last(pairs_.size());
-  for (int round = 0; round <= kRounds; ++round) {  // the first one warms up
+  const auto good = [](std::vector<double>& ms) {
+    std::sort(ms.begin(), ms.end());
+    return std::min(std::max(ms.empty() ? HUGE_VAL : ms[std::min<size_t>(1, ms.size() - 1)], 1e-6), 1e9);
+  };
+  std::vector<double> least_ms(pairs_.size(), HUGE_VAL);  // of a method in one round
+  for (int round = 0; round <= kRounds && (round < 2 || round * sum(least_ms) < kMostMeasuring); ++round) {
     for (size_t i = 0; i < pairs_.size(); ++i) {
       const int64_t least = pairs_[i].least, most = pairs_[i].most;
       if (most > spec_.capacity) continue;
-      const double few = run(method_at(i), least), all = most > least ? run(method_at(i), most) : few;
+      const double few = run(method_at(i), least), all = most > least && few >= 0 ? run(method_at(i), most) : few;
+      if (few < 0 || all < 0) return;
       if (round > 0) first[i].push_back(few), last[i].push_back(all);
+      least_ms[i] = std::min(least_ms[i], few + (most > least ? all : 0.0));
     }
   }
-  const auto good = [](std::vector<double>& ms) {
-    std::sort(ms.begin(), ms.end());
-    return std::max(ms.empty() ? HUGE_VAL : ms[std::min<size_t>(1, ms.size() - 1)], 1e-6);
-  };
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    pairs_[i].first = std::min(good(first[i]), 1e9);
-    pairs_[i].last = std::min(good(last[i]), 1e9);
-  }
-  speed_ = 1.0, known_ = true, frozen_ = false;
+  for (size_t i = 0; i < pairs_.size(); ++i) pairs_[i].first = good(first[i]), pairs_[i].last = good(last[i]);
+  begin(false);
 }
 
 bool Costs::agrees(const Run& run) const {
   std::vector<double> best(pairs_.size(), HUGE_VAL);
-  const size_t methods = pairs_.size();
-  const auto rows_of = [&](size_t i) { return pairs_[i].most; };
-  for (int check = 0; check < kChecks; ++check)
-    for (size_t i = 0; i < methods; ++i)
-      if (rows_of(i) <= spec_.capacity) best[i] = std::min(best[i], run(method_at(i), rows_of(i)));
-  for (size_t i = 1; i < methods; ++i) {
-    if (rows_of(i) > spec_.capacity) continue;
-    const double now = best[i] / std::max(best[0], 1e-6), then = of(method_at(i), rows_of(i)) / of(kDecode);
+  for (int check = 0; check < kChecks && (check < 2 || check * sum(best) < kMostChecking); ++check) {
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+      if (pairs_[i].most > spec_.capacity) continue;
+      const double ms = run(method_at(i), pairs_[i].most);
+      if (ms < 0) return false;
+      best[i] = std::min(best[i], ms);
+    }
+  }
+  for (size_t i = 1; i < pairs_.size(); ++i) {
+    if (pairs_[i].most > spec_.capacity) continue;
+    const double now = best[i] / std::max(best[0], 1e-6), then = of(method_at(i), pairs_[i].most) / of(kDecode);
     if (!(now / then > 1 / kSame && now / then < kSame)) return false;
   }
   return true;
+}
+
+std::vector<double> Costs::table() const {
+  std::vector<double> ms;
+  for (const Pair& pair : pairs_)
+    if (known_) ms.insert(ms.end(), {speed_ * pair.first, speed_ * pair.last});
+  return ms;
+}
+
+void Costs::take(const std::vector<double>& table) {
+  for (size_t i = 0; i < pairs_.size(); ++i) pairs_[i].first = table[2 * i], pairs_[i].last = table[2 * i + 1];
+  begin(false);
 }
 
 bool Costs::load(const std::string& path, const std::string& identity, const std::string& device) {
@@ -135,7 +188,7 @@ bool Costs::load(const std::string& path, const std::string& identity, const std
     if (!(file >> pair.first >> pair.last) || !(pair.first > 0 && pair.first < 1e9 && pair.last > 0 && pair.last < 1e9))
       return false;
   pairs_ = found;
-  speed_ = 1.0, known_ = true, frozen_ = false;
+  begin(false);
   return true;
 }
 

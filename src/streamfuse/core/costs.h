@@ -17,6 +17,7 @@ class Costs {
   explicit Costs(const Spec& spec);
 
   bool known() const { return known_; }
+  void forget() { known_ = false; }
   bool frozen() const { return frozen_; }  // whether passes teach nothing
   // Milliseconds of a pass of `method` with this many real rows; a static graph costs the same for all.
   double of(int64_t method, int64_t nodes = 1) const;
@@ -26,15 +27,22 @@ class Costs {
   // Throws Failure(SF_BAD_ARGUMENT) for a time that is not positive.
   void set(const double* first, const double* last, int64_t count, bool frozen);
   int64_t count() const { return static_cast<int64_t>(pairs_.size()); }
-  // A pass took `ms`. Half of a difference is the device's (heat, load, a longer cache) and moves all methods. The other
-  // half is the method's, and moves the end of its line that is far from these rows half as much as the near one.
+  // A step of this method, drafting included, had this latency. A part of the error moves the speed of the device (heat,
+  // load, a longer cache), a part the method, and half of that the other methods of several rows. See docs/core.md.
   void observe(int64_t method, int64_t nodes, double ms);
+  // How far the cost of a method was moved, as a logarithm, by passes of other methods since it last ran itself.
+  double inferred(int64_t method) const { return pairs_[place(method)].inferred; }
 
-  // Runs every method a few times. `run` does one pass of a method with so many rows and gives its milliseconds.
+  // Runs every method in rounds, for some 250 ms but at least two rounds. `run` does one pass of a method with so many
+  // rows and returns its milliseconds, or below 0 to end it: then nothing is known.
   using Run = std::function<double(int64_t method, int64_t nodes)>;
   void measure(const Run& run);
-  // Whether a few passes stand to one of decode as the table says: what was measured beside other work does not.
+  // Whether the ratios of the table still hold, by some 50 ms of passes but at least two of each method. Costs that were
+  // measured while other work ran do not agree. False if `run` was ended.
   bool agrees(const Run& run) const;
+  // Milliseconds of each method with its fewest and with all rows, as `set` takes them; empty: nothing is known.
+  std::vector<double> table() const;
+  void take(const std::vector<double>& table);
 
   // A small text file that belongs to a bundle and a device; what is damaged, old or foreign is not taken.
   bool load(const std::string& path, const std::string& identity, const std::string& device);
@@ -45,10 +53,13 @@ class Costs {
   // the first few are hidden behind the reading of the weights.
   struct Pair {
     double first, last;
-    int64_t least, most;  // rows
+    int64_t least, most;                               // rows
+    double measured_first = 0.0, measured_last = 0.0;  // before passes corrected it
+    double inferred = 0.0;                             // see `inferred`
 
     double span() const { return static_cast<double>(std::max<int64_t>(1, most - least)); }
   };
+  void begin(bool frozen);
   size_t place(int64_t method) const;
   int64_t method_at(size_t place) const;
 

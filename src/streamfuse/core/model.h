@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -63,11 +65,31 @@ class Tables {
   int32_t count_;
 };
 
+// What passes cost by device, so that one session measures for all of a model; they may run in different threads.
+class DeviceCosts {
+ public:
+  // As Costs::table; empty: not known, or the device has no name.
+  std::vector<double> find(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = ms_.find(device);
+    return found == ms_.end() ? std::vector<double>() : found->second;
+  }
+  void keep(const std::string& device, std::vector<double> ms) {
+    const std::lock_guard lock(mutex_);
+    if (!device.empty()) ms_[device] = std::move(ms);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::vector<double>> ms_;
+};
+
 struct Model {
   Model(const sf_spec& spec, const sf_tensor* tensors, int32_t count)
       : spec(spec), tables(this->spec, tensors, count) {}
   Spec spec;
   Tables tables;
+  mutable DeviceCosts costs_of_device;
 };
 
 }  // namespace streamfuse

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 
 #include "numbers.h"
@@ -18,11 +19,14 @@ constexpr double kForgetSteps = 0.96;  // of what was seen of a source, per step
 constexpr double kPriorWeight =
     3.0;  // predicted hits that the bundle's own calibration counts for, and all after a doubt
 constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
+constexpr double kMostDebt = 0.3;    // plain passes below 0 that the budget remembers
+constexpr double kStale = 0.05;      // logarithm of how far the cost of a plain pass may be inferred
 constexpr double kLeastCost = 0.03;  // plain passes that verifying costs beside a plain one, whatever was measured
 constexpr double kSure = 0.5;        // share of the expected hits that counts too
 constexpr double kPruner = 0.5;      // of what keeping a draft's best rows loses, the share that a pruner saves
 constexpr int64_t kTries = 4;        // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
+constexpr int64_t kNewText = 96;  // the first one in a text, at most
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
 constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
 
@@ -85,9 +89,18 @@ Plan::Plan(const Model& model, Costs& costs)
 void Plan::begin(const std::vector<int64_t>& tokens, int64_t kept) {
   streams_ready_ = looked_ = false;
   look_up_.follow(tokens, kept);
+  // What the text before was like says little of this one: streams are tried now, if the budget can pay.
+  retry_ = position_;
+  back_off_ = std::min(back_off_, kNewText);
 }
 
 double Plan::rate() const { return std::max(1.0 / plain_ms(), ms_ > 0.0 ? tokens_ / ms_ : 0.0); }
+
+// Whether a plain pass should be measured: its cost was inferred from other passes, by more than what drafting gains.
+bool Plan::plain_is_stale() const {
+  const double inferred = std::abs(costs_.inferred(kDecode));
+  return inferred > kStale && tokens_ / ms_ * plain_ms() < std::exp(inferred);
+}
 
 double Plan::price() const { return model_.spec.deferred ? costs_.of(kStreams) : ride_price(); }
 
@@ -204,6 +217,7 @@ Step Plan::step(const std::vector<int64_t>& tokens, int64_t room, int64_t width)
     draft_.table.set_root(tokens.back());
     return plain;
   }
+  if (plain_is_stale()) return plain;
   const Choice choice = best(draft_);
   const double beside = choice.method == kDecode ? 0.0 : costs_.of(choice.method, choice.nodes) - plain_ms();
   if (choice.method != kDecode && affords(beside - kSure * choice.hits * plain_ms()))
@@ -223,11 +237,10 @@ bool Plan::learn(const Step& step, std::span<const int64_t> chosen, const int64_
                  Took took, const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   take_streams(ids, log_probs);
   if (width > 0) return width > 1 && model_.spec.deferred && !streams_ready_ && !streams_failed_;
-  costs_.observe(step.method, step.nodes, took.pass);
-  const double drafting = costs_.frozen() ? 0.0 : took.draft;  // at frozen costs a plan does not hang on a clock
-  const double cost = costs_.of(step.method, step.nodes) + drafting, brought = static_cast<double>(chosen.size());
+  costs_.observe(step.method, step.nodes, took.draft + took.pass);
+  const double cost = costs_.of(step.method, step.nodes), brought = static_cast<double>(chosen.size());
   const double gained = brought - cost / plain_ms();
-  budget_ = std::min(kMostBudget, budget_ + (step.method == kDecode ? kTrickle : gained));
+  budget_ = std::clamp(budget_ + (step.method == kDecode ? kTrickle : gained), -kMostDebt, kMostBudget);
   tokens_ = kRecent * tokens_ + brought;
   ms_ = kRecent * ms_ + cost;
   position_ += static_cast<int64_t>(chosen.size());

@@ -100,6 +100,7 @@ class Plan {
   double price() const;       // of streams for the next step, in milliseconds
   double ride_price() const;  // of streams that a plain pass carries, or `price` where none can
   double cheapest() const { return std::min(price(), ride_price()); }
+  bool plain_is_stale() const;
   bool wanted(double free_gain, double price) const;
   bool affords(double ms) const { return budget_ >= ms / plain_ms(); }
   bool can_buy(double price) const;

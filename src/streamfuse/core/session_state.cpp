@@ -31,13 +31,28 @@ double Session::timed_pass(int64_t method, int64_t nodes) {
 }
 
 void Session::prepare() {
+  stop_.store(false, std::memory_order_relaxed);
+  learn_costs();
+}
+
+void Session::learn_costs() {
+  measured_ms_ = 0.0;
   if (costs_.known() || spec_.verify.empty()) return;
   finish(nullptr);
   if (cached_ + spec_.widest() > spec_.capacity) truncate(0);  // else behind what is cached, for example restored
-  const auto run = [this](int64_t method, int64_t nodes) { return timed_pass(method, nodes); };
-  if (!cost_file_.empty() && costs_.load(cost_file_, spec_.identity, device_) && costs_.agrees(run)) return;
-  costs_.measure(run);
-  if (!cost_file_.empty()) costs_.store(cost_file_, spec_.identity, device_);
+  const double started = now();
+  const auto run = [this](int64_t method, int64_t nodes) {
+    return stop_.load(std::memory_order_relaxed) ? -1.0 : timed_pass(method, nodes);
+  };
+  if (const std::vector<double> known = model_->costs_of_device.find(device_); !known.empty()) {
+    costs_.take(known);
+  } else if (cost_file_.empty() || !costs_.load(cost_file_, spec_.identity, device_) || !costs_.agrees(run)) {
+    costs_.forget();
+    costs_.measure(run);
+    if (costs_.known() && !cost_file_.empty()) costs_.store(cost_file_, spec_.identity, device_);
+  }
+  if (costs_.known()) model_->costs_of_device.keep(device_, costs_.table());
+  measured_ms_ = 1000.0 * (now() - started);
 }
 
 void Session::set_costs(const double* first, const double* last, int32_t count, bool frozen) {

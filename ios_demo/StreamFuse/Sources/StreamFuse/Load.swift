@@ -11,8 +11,8 @@ public struct LoadOptions: Sendable {
   public var threads: Int?
   /// Where a Core ML bundle runs; nil: as it was exported.
   public var computeUnits: ComputeUnits?
-  /// Where measured costs of passes are kept; nil: each session measures them anew before its first drafted answer,
-  /// about 100 ms. The app's caches folder, where nobody says otherwise.
+  /// Where measured costs of passes are kept; nil: a model's first drafted answer measures them anew,
+  /// about 250 ms. The app's caches folder, where nobody says otherwise.
   public var costFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
     .appending(path: "streamfuse/plans")
   /// Where compiled Core ML packages are kept; nil compiles them at each start. The app's caches folder, where nobody says

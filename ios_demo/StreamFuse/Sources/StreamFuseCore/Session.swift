@@ -63,7 +63,7 @@ public actor Session {
   }
 
   /// Measures what passes cost on this device, unless that is known; otherwise the first planned answer does it. About
-  /// 100 ms for a small model.
+  /// 250 ms.
   public func prepare() throws {
     endTurn()
     try opened().prepare()

@@ -12,7 +12,7 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let modelLoadMs: Double?
   /// Reading the prompt.
   public let prefillMs: Double?
-  /// From the start to the first token, prefill included; measuring costs is not.
+  /// From the start to the first token, measuring costs and prefill included.
   public let firstTokenMs: Double?
   /// Delivered tokens per second of everything after prefill.
   public let decodeTokensPerSecond: Double?

@@ -13,7 +13,7 @@ import kotlinx.serialization.json.Json
  * @property generatedTokens delivered tokens.
  * @property modelLoadMs how long loading the model took.
  * @property prefillMs reading the prompt.
- * @property firstTokenMs from the start to the first token, prefill included; measuring costs is not.
+ * @property firstTokenMs from the start to the first token, measuring costs and prefill included.
  * @property decodeTokensPerSecond delivered tokens per second of everything after prefill.
  * @property prefillTokensPerSecond [prefilledTokens] per second of [prefillMs].
  * @property rounds verify passes; 0 in plain decoding.

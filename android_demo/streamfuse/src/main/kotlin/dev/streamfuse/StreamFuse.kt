@@ -12,7 +12,7 @@ import org.jetbrains.annotations.Blocking
  *
  * @property threads of the engine; null lets it choose (on phones: as many as there are big cores).
  * @property cacheDir a folder where the measured costs of passes are kept, for example Android's `context.cacheDir`.
- *   Null: each chat measures anew before its first drafted answer, about 100 ms.
+ *   Null: a model's first drafted answer measures them anew, about 250 ms.
  * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that
  *   was checked when it was installed.
  * @property publicKey the line that `streamfuse keys` wrote: 64 hexadecimal digits. A bundle that this key did not sign
