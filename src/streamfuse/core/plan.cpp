@@ -26,7 +26,7 @@ constexpr double kSure = 0.5;        // share of the expected hits that counts t
 constexpr double kPruner = 0.5;      // of what keeping a draft's best rows loses, the share that a pruner saves
 constexpr int64_t kTries = 4;        // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
-constexpr int64_t kNewText = 96;  // the first one in a text, at most
+constexpr int64_t kNewText = 64;  // until streams are tried in a new text, at most: shorter texts cannot pay for a trial
 constexpr double kLearn = 0.07;   // how much one step teaches about what streams are worth: about the last ten count
 constexpr double kRecent = 0.98;  // likewise of the rate: the last fifty
 
@@ -89,9 +89,9 @@ Plan::Plan(const Model& model, Costs& costs)
 void Plan::begin(const std::vector<int64_t>& tokens, int64_t kept) {
   streams_ready_ = looked_ = false;
   look_up_.follow(tokens, kept);
-  // What the text before was like says little of this one: streams are tried now, if the budget can pay.
-  retry_ = position_;
+  // What the text before was like says little of this one, so streams are tried soon, if the budget can pay.
   back_off_ = std::min(back_off_, kNewText);
+  retry_ = std::min(retry_, position_ + kNewText);
 }
 
 double Plan::rate() const { return std::max(1.0 / plain_ms(), ms_ > 0.0 ? tokens_ / ms_ : 0.0); }
