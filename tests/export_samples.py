@@ -68,7 +68,7 @@ def write_checkpoint(folder: Path, model: StreamFused, **changes: Any) -> tuple[
     return folder, adapter
 
 
-def plan_for(checkpoint: tuple[Path, Path], output_dir: Path, **changes: Any) -> ExportPlan:
+def plan_for(checkpoint: tuple[Path, Path | None], output_dir: Path, **changes: Any) -> ExportPlan:
     """All kinds of methods: kept whole, and pruned from 12 nodes to 6, of which 3 carry streams."""
     settings: dict[str, Any] = {
         "max_context_len": 128,
@@ -82,8 +82,9 @@ def plan_for(checkpoint: tuple[Path, Path], output_dir: Path, **changes: Any) ->
     }
     if changes.get("schedule") is Schedule.DEFERRED:
         del settings["stream_nodes"]
-    make = load_plan if checkpoint[1].is_file() else ExportPlan
-    return make(checkpoint[0], checkpoint[1], output_dir, **{**settings, **changes})
+    folder, adapter = checkpoint
+    make = load_plan if adapter is not None and adapter.is_file() else ExportPlan
+    return make(folder, adapter, output_dir, **{**settings, **changes})
 
 
 def prefill(backend: Backend, tokens: Sequence[int]) -> None:
