@@ -7,6 +7,7 @@ import android.view.View
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.StreamFuse
 import dev.streamfuse.app.model.Field
+import dev.streamfuse.app.model.LibraryEngine
 import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.Speculation
 import java.io.File
@@ -27,6 +28,8 @@ import org.robolectric.shadows.ShadowAlertDialog
 class ChatScreenTest : Device() {
     private val phase get() = parts.chat.state.value.phase
     private val tokens get() = parts.chat.state.value.live?.tokens ?: 0
+
+    private fun held() = HeldEngine(LibraryEngine(app.cacheDir)).also { app.replace(Parts(app, it)) }
 
     private fun openChat(): ActivityController<ChatActivity> = open(ChatActivity::class.java).also { ready() }
 
@@ -87,6 +90,7 @@ class ChatScreenTest : Device() {
 
     @Test fun `an answer goes on while the phone is turned, and every word arrives`() {
         install("demo")
+        val engine = held()
         parts.settings.set(Field.MAX_NEW_TOKENS, "60")
         val controller = openChat()
         controller.get().type(R.id.input, "half a question")
@@ -98,6 +102,8 @@ class ChatScreenTest : Device() {
         val turned = controller.get()
         assertEquals(Configuration.ORIENTATION_LANDSCAPE, turned.resources.configuration.orientation)
         assertEquals("typed meanwhile", turned.text(R.id.input).text.toString())
+        assertEquals(Phase.WRITING, phase)
+        engine.release()
         ready()
         idle()
         val expected = library(GenerationConfig(), "Tell me a long story about a dragon." to 60)
@@ -106,6 +112,7 @@ class ChatScreenTest : Device() {
 
     @Test fun `an answer outlasts a glance elsewhere, the screen stays on while it is written, and no longer`() {
         install("demo")
+        val engine = held()
         parts.settings.set(Field.MAX_NEW_TOKENS, "60")
         val controller = openChat()
         val scroll = controller.get().findViewById<View>(R.id.scroll)!!
@@ -113,9 +120,11 @@ class ChatScreenTest : Device() {
         until { tokens >= 5 }
         assertTrue(scroll.keepScreenOn)
         controller.pause().stop()
+        until { File(app.filesDir, "chats/demo/chat.json").isFile }
+        assertEquals("what is there is kept at once", Phase.WRITING, phase)
         val before = tokens
+        engine.release()
         until { tokens > before }
-        assertTrue("what is there is kept at once", File(app.filesDir, "chats/demo/chat.json").isFile)
         controller.restart().start().resume()
         ready()
         idle()
