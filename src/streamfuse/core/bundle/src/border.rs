@@ -5,23 +5,16 @@ mod bundle;
 mod text;
 
 use std::ffi::{c_char, c_int, CString};
-use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
-use std::sync::Once;
 
-use crate::error::{bad_argument, Failure, Result, BROKEN};
+use crate::error::{bad_argument, one_line, Failure, Result, BROKEN};
+use crate::panics::caught;
 
 /// Runs `body`; its failure, or its panic, becomes a code with the sentence in `error`.
 fn guarded(error: &mut CString, body: impl FnOnce() -> Result<c_int>) -> c_int {
-    static QUIET: Once = Once::new();
-    QUIET.call_once(|| set_hook(Box::new(|_| ()))); // the usual one prints; this library's Rust is nobody else's
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+    let failure = match caught(body) {
         Ok(Ok(code)) => return code,
         Ok(Err(failure)) => failure,
-        Err(panic) => {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason was given");
-            Failure { code: BROKEN, sentence: format!("an internal check failed ({said})") }
-        }
+        Err(panic) => Failure { code: BROKEN, sentence: format!("an internal check failed ({})", one_line(&panic)) },
     };
     *error = CString::new(failure.sentence.replace('\0', "\u{fffd}")).unwrap_or_default();
     failure.code
@@ -30,7 +23,7 @@ fn guarded(error: &mut CString, body: impl FnOnce() -> Result<c_int>) -> c_int {
 fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         let owned = unsafe { Box::from_raw(handle) };
-        let _ = catch_unwind(AssertUnwindSafe(move || drop(owned)));
+        let _ = caught(move || drop(owned));
     }
 }
 

@@ -14,6 +14,7 @@ mod files;
 mod jinja;
 mod json;
 mod manifest;
+mod panics;
 mod schema;
 mod signature;
 mod stream;

@@ -1,13 +1,13 @@
 //! Hugging Face's tokenizers, the library that Python uses, so that the ids are the same by construction.
 
 use std::collections::HashMap;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 
 use tokenizers::ModelWrapper;
 
 use crate::control_tokens::{ControlTokens, Kept, CUT};
 use crate::error::{bad_argument, bad_file, one_line, Result};
+use crate::panics::caught;
 use crate::stream::Decoder;
 
 pub struct Tokenizer {
@@ -22,8 +22,8 @@ impl Tokenizer {
     pub fn new(file: &[u8], path: &Path, chat_template: &str, ends: &[i64]) -> Result<Tokenizer> {
         let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
         // Some files that are none make the library panic.
-        let broke = |_| refuse("its library broke".to_owned());
-        let mut inner = catch_unwind(|| tokenizers::Tokenizer::from_bytes(file))
+        let broke = |panic: String| refuse(format!("its library broke: {}", one_line(&panic)));
+        let mut inner = caught(|| tokenizers::Tokenizer::from_bytes(file))
             .map_err(broke)?
             .map_err(|error| refuse(one_line(&error)))?;
         inner.with_truncation(None).map_err(|error| refuse(one_line(&error)))?.with_padding(None);
@@ -35,7 +35,7 @@ impl Tokenizer {
             }
         }
         let ends: Vec<String> = ends.iter().map(|&id| word(&inner, id)).collect();
-        let control = catch_unwind(AssertUnwindSafe(|| ControlTokens::new(&inner, chat_template, &ends)))
+        let control = caught(|| ControlTokens::new(&inner, chat_template, &ends))
             .map_err(broke)?
             .map_err(|error| refuse(one_line(&error)))?;
         let added = inner.get_added_tokens_decoder().into_iter();

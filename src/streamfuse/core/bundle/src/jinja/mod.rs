@@ -29,6 +29,7 @@ mod words;
 
 use std::thread;
 
+use crate::panics::caught;
 use ast::Body;
 use render::Render;
 pub use value::Value;
@@ -71,8 +72,11 @@ impl Program {
 fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, work) {
-            Ok(running) => running.join().unwrap_or_else(|_| fault("it cannot be run: please report this")),
+        match thread.spawn_scoped(scope, || caught(work)) {
+            Ok(running) => {
+                let result = running.join().unwrap_or_else(|_| Err("its thread ended".to_owned()));
+                result.unwrap_or_else(|panic| fault(format!("it cannot be run, please report this: {panic}")))
+            }
             Err(error) => fault(format!("there is no memory for a stack of {STACK_BYTES} bytes: {error}")),
         }
     })
