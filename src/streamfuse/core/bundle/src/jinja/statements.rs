@@ -65,13 +65,8 @@ impl Render {
                 self.assign(target, value, scope)?;
             }
             Statement::SetBlock(target, filters, body) => {
-                let (mut text, inner) = (String::new(), Scope::inside(scope, &body.hidden));
-                let flow = self.run(&body.statements, &inner, &mut text)?;
-                if flow != Flow::On {
-                    return Ok(flow);
-                }
-                let value = self.suffixes(Value::text(text), filters, &inner)?;
-                inner.is_over.set(true);
+                let (flow, value) = self.filtered(filters, body, scope)?;
+                let Some(value) = value else { return Ok(flow) };
                 self.assign(target, value, scope)?;
             }
             Statement::With(values, body) => {
@@ -84,13 +79,8 @@ impl Render {
                 return flow;
             }
             Statement::Filter(filters, body) => {
-                let (mut text, inner) = (String::new(), Scope::inside(scope, &body.hidden));
-                let flow = self.run(&body.statements, &inner, &mut text)?;
-                if flow != Flow::On {
-                    return Ok(flow);
-                }
-                let value = self.suffixes(Value::text(text), filters, &inner)?;
-                inner.is_over.set(true);
+                let (flow, value) = self.filtered(filters, body, scope)?;
+                let Some(value) = value else { return Ok(flow) };
                 self.write_text(&value, out)?;
             }
             Statement::Macro(code) => scope.set(&code.name, self.closure(code, scope)),
@@ -108,6 +98,18 @@ impl Render {
             Statement::Continue => return Ok(Flow::Continue),
         }
         Ok(Flow::On)
+    }
+
+    /// What a block writes, through the filters after its tag; nothing if it breaks out of a loop or continues one.
+    fn filtered(&self, filters: &[Suffix], body: &Body, outside: &Rc<Scope>) -> Result<(Flow, Option<Value>)> {
+        let (mut text, scope) = (String::new(), Scope::inside(outside, &body.hidden));
+        let flow = self.run(&body.statements, &scope, &mut text)?;
+        let value = match flow {
+            Flow::On => Some(self.suffixes(Value::text(text), filters, &scope)?),
+            _ => None,
+        };
+        scope.is_over.set(true);
+        Ok((flow, value))
     }
 
     fn write_text(&self, value: &Value, out: &mut String) -> Result<()> {
