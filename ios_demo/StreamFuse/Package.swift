@@ -97,6 +97,13 @@ if onApple || !folders.isEmpty {
     .target(name: "StreamFuseText", dependencies: ["StreamFuseCore", "CStreamFuseBundle"], linkerSettings: link),
     .target(name: "StreamFuseEngine", dependencies: ["StreamFuseCore", "CStreamFuseEngine"], linkerSettings: link),
     .target(name: "StreamFuse", dependencies: ["StreamFuseText", "StreamFuseEngine", "StreamFuseCoreML"]),
-    .testTarget(name: "StreamFuseTests", dependencies: ["StreamFuse", "FakePackage"]),
+    .testTarget(name: "StreamFuseTests", dependencies: ["StreamFuse"]),
   ]
 }
+
+#if os(Linux)
+  if !folders.isEmpty {
+    package.targets.append(
+      .testTarget(name: "CoreMLReplayTests", dependencies: ["StreamFuseText", "CoreMLOnLinux", "FakeCoreML"]))
+  }
+#endif

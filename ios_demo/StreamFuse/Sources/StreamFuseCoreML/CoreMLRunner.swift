@@ -76,7 +76,8 @@
         }
       }
       try Task.checkCancellation()
-      let made = try await MLModel.compileModel(at: package)
+      let made: URL
+      do { made = try await MLModel.compileModel(at: package) } catch { throw explained(error, "compile \(package.path)", .badProgram) }
       let compiled = try packages?.keep(made, identity) ?? made
       return try await load(compiled, units, isNew: true, unkept: packages == nil ? made : nil)
     }
@@ -97,7 +98,11 @@
           case .cpuAndGPU: .cpuAndGPU
           case .cpuOnly: .cpuOnly
           }
-        return try await MLModel.load(contentsOf: compiled, configuration: configuration)
+        do {
+          return try await MLModel.load(contentsOf: compiled, configuration: configuration)
+        } catch {
+          throw explained(error, "load \(method) of \(compiled.path) on \(units.rawValue)", .badProgram)
+        }
       }
       // Each function carries the package's metadata, which also says where it wants to run. Most want what is tried first,
       // and then nothing is loaded twice.
@@ -115,6 +120,11 @@
       for method in layout.methods where functions[method] == nil { functions[method] = try await load(method, chosen) }
       let device = "\(PackageEngine.machine), Core ML on \(chosen.rawValue)"
       return (CoreMLRunner(functions, device: device, unkept: unkept), layout)
+    }
+
+    /// What Core ML threw, with what it was to do.
+    private static func explained(_ error: any Error, _ task: String, _ code: StreamFuseError.Code) -> any Error {
+      error is CancellationError ? error : StreamFuseError(code, "Core ML cannot \(task): \(error.localizedDescription)")
     }
 
     /// Memory that functions read without copying it: a surface for half floats, which is what the Neural Engine takes.
@@ -136,7 +146,10 @@
       }
       let features = try MLDictionaryFeatureProvider(
         dictionary: inputs.mapValues { ($0 as! CoreMLTensor).value })  // they are all from makeTensor
-      let found = try turn.withLock { try function.prediction(from: features) }
+      let found: any MLFeatureProvider
+      do {
+        found = try turn.withLock { try function.prediction(from: features) }
+      } catch { throw Self.explained(error, "run \(method)", .execution) }
       return try found.featureNames.reduce(into: [:]) { outputs, name in
         if let array = found.featureValue(for: name)?.multiArrayValue { outputs[name] = try CoreMLTensor(array) }
       }

@@ -23,9 +23,7 @@ final class CoreMLRunnerTests: XCTestCase {
       "methods": "[\"prefill\", \"decode\"]", "compute_units": units,
     ]
     let metadata = Dictionary(uniqueKeysWithValues: said.map { ("streamfuse.\($0)", $1) })
-    let all: [String: Any] = ["package": package.path, "metadata": metadata]
-    try FileManager.default.createDirectory(at: package, withIntermediateDirectories: true)
-    try JSONSerialization.data(withJSONObject: all).write(to: package.appending(path: "metadata.json"))
+    try FakePackageFolder(package: package.path, metadata: metadata).write(to: package)
   }
 
   private let spec = ModelSpec(capacity: 8, vocabSize: 10, prefillRows: 2, identity: "a bundle")
@@ -71,6 +69,36 @@ final class CoreMLRunnerTests: XCTestCase {
     XCTAssertEqual(events.compiled, 2)
   }
 
+  func testWhatCoreMLDoesNotCompileOrLoadIsSaidInOneSentence() async throws {
+    let nothing = root.appending(path: "nothing.mlpackage")
+    await refuses("Core ML cannot compile \(nothing.path): ") { [spec] in _ = try await openPackage(nothing, spec: spec) }
+    try Data("noise".utf8).write(to: package.appending(path: "metadata.json"))
+    await refuses("Core ML cannot load decode of ", " on cpu_only: ") { [opening] in _ = try await opening(.cpuOnly)() }
+  }
+
+  /// Expects the code `badProgram` and all parts in the sentence.
+  private func refuses(_ parts: String..., body: () async throws -> Void) async {
+    do {
+      try await body()
+      XCTFail("nothing was thrown")
+    } catch {
+      let known = error as? StreamFuseError
+      XCTAssertEqual(known?.code, .badProgram, "\(error)")
+      for part in parts { XCTAssert(known?.message.contains(part) ?? false, "\(error)") }
+    }
+  }
+
+  func testCachesTooLargeForASurfaceAreZerosToo() async throws {
+    let large = ModelSpec(capacity: 20_000, vocabSize: 10, prefillRows: 2, identity: "a large bundle")
+    answerWithTheNextNumber { inputs in
+      XCTAssertEqual(inputs["key_cache_0"]?.shape, [20_000, 1, 2])
+      XCTAssertEqual(inputs["key_cache_0"]?.dense, Data(count: 20_000 * 2 * 2))
+    }
+    let model = try await Model(spec: large, engine: openPackage(package, spec: large, compiled: kept))
+    let tokens = try await model.session().stream(.tokens([1])) { $0.maxNewTokens = 1 }.response().tokens
+    XCTAssertEqual(tokens, [2])
+  }
+
   func testLoadsAtTheSameTimeAllSucceedAndOneCompiledPackageStays() async throws {
     let open = opening()
     try await withThrowingTaskGroup(of: Void.self) { group in
@@ -109,8 +137,16 @@ final class CoreMLRunnerTests: XCTestCase {
   }
 
   func testATextIsWrittenThroughCoreMLsTypes() async throws {
-    // Each token is followed by the next number.
+    answerWithTheNextNumber()
+    let model = try await Model(spec: spec, engine: open())
+    let tokens = try await model.session().stream(.tokens([1, 2, 3])) { $0.maxNewTokens = 4 }.response().tokens
+    XCTAssertEqual(tokens, [4, 5, 6, 7])
+  }
+
+  /// Makes each token followed by the next number.
+  private func answerWithTheNextNumber(_ check: @escaping @Sendable (_ inputs: [String: MLMultiArray]) -> Void = { _ in }) {
     CoreMLWitness.answer(package.path) { function, inputs in
+      check(inputs)
       let rows = function == "prefill" ? 2 : 1
       var outputs: [String: MLMultiArray] = [:]
       for name in ["new_key_0", "new_value_0"] {
@@ -122,8 +158,5 @@ final class CoreMLRunnerTests: XCTestCase {
       outputs["best"] = best
       return outputs
     }
-    let model = try await Model(spec: spec, engine: open())
-    let tokens = try await model.session().stream(.tokens([1, 2, 3])) { $0.maxNewTokens = 4 }.response().tokens
-    XCTAssertEqual(tokens, [4, 5, 6, 7])
   }
 }

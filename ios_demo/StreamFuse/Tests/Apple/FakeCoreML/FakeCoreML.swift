@@ -43,10 +43,15 @@ public final class MLModelDescription {
   init(_ said: [String: String]) { metadata = [.creatorDefinedKey: said] }
 }
 
-/// A package's own description in the fake: `metadata.json`.
-private struct Description: Codable {
+/// What a package holds in the fake, in `metadata.json`: its name for `CoreMLWitness`, and its metadata.
+public struct FakePackageFolder: Codable {
   let package: String
   let metadata: [String: String]
+  public init(package: String, metadata: [String: String]) { (self.package, self.metadata) = (package, metadata) }
+  public func write(to folder: URL) throws {
+    try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+    try JSONEncoder().encode(self).write(to: folder.appending(path: "metadata.json"))
+  }
 }
 
 public final class MLModel {
@@ -63,10 +68,10 @@ public final class MLModel {
 
   public class func load(contentsOf compiled: URL, configuration: MLModelConfiguration) async throws -> MLModel {
     let data = try Data(contentsOf: compiled.appending(path: "metadata.json"))
-    return MLModel(try JSONDecoder().decode(Description.self, from: data), configuration)
+    return MLModel(try JSONDecoder().decode(FakePackageFolder.self, from: data), configuration)
   }
 
-  private init(_ description: Description, _ configuration: MLModelConfiguration) {
+  private init(_ description: FakePackageFolder, _ configuration: MLModelConfiguration) {
     let function = configuration.functionName ?? "main"
     (self.function, package) = (function, description.package)
     modelDescription = MLModelDescription(description.metadata)
@@ -135,6 +140,25 @@ public final class MLMultiArray {
 
   public func withUnsafeMutableBytes<R>(_ body: (UnsafeMutableRawBufferPointer, [Int]) throws -> R) rethrows -> R {
     try body(memory, strides)
+  }
+
+  /// For tests: the elements without gaps, in the order of their indices.
+  public var dense: Data {
+    get { lines.reduce(into: Data()) { $0.append(contentsOf: memory[$1]) } }
+    set {
+      var taken = newValue.startIndex
+      for line in lines {
+        newValue[taken..<(taken + line.count)].withUnsafeBytes { UnsafeMutableRawBufferPointer(rebasing: memory[line]).copyMemory(from: $0) }
+        taken += line.count
+      }
+    }
+  }
+
+  /// The bytes of each line along the last axis. Only the distance between lines is padded.
+  private var lines: [Range<Int>] {
+    let bytes = dataType == .float16 ? 2 : dataType == .double ? 8 : 4, count = (shape.last?.intValue ?? 1) * bytes
+    let distance = shape.count < 2 ? count : strides[shape.count - 2] * bytes
+    return (0..<shape.dropLast().reduce(1) { $0 * $1.intValue }).map { $0 * distance..<$0 * distance + count }
   }
 }
 
