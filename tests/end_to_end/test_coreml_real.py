@@ -1,9 +1,12 @@
-"""The real model as a small Core ML bundle, through the emulator (on a Mac by Core ML): sizes, parity, text.
+"""The real model as small Core ML bundles, through the emulator (on a Mac by Core ML): sizes, parity, text.
 
 Run: python -m pytest tests/end_to_end/test_coreml_real.py
 """
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -25,10 +28,14 @@ pytestmark = [pytest.mark.slow]
 
 PROMPT = "Count from one to ten."
 TOKENS = 16
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {"widths": (4,), "default_width": 4},
+    "ane-pruned": {"layout": "ane", "widths": (8,), "default_width": 8, "prune_keep": 4},
+}
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+@pytest.fixture(scope="module", params=FORMS)
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
     export_bundle(
         ExportPlan(
@@ -38,11 +45,23 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
             target="coreml",
             max_context_len=128,
             prefill_len=32,
-            widths=(4,),
-            default_width=4,
+            **FORMS[request.param],
         )
     )
     return open_bundle(folder)
+
+
+@cache
+def pytorchs(ids: tuple[int, ...], ends: tuple[int, ...]) -> list[int]:
+    """The answer of the base model, token by token."""
+    model, text = load_base(resolve_model(DEFAULT_MODEL)), list(ids)
+    with torch.inference_mode():
+        for _ in range(TOKENS):
+            text.append(int(model(torch.tensor([text]))[0, -1].argmax()))
+            if text[-1] in ends:
+                text.pop()
+                break
+    return text[len(ids) :]
 
 
 def test_weights_are_the_ggufs_and_are_stored_once(bundle: Bundle) -> None:
@@ -57,20 +76,15 @@ def test_the_text_is_pytorchs_with_and_without_speculation(bundle: Bundle) -> No
     facts = bundle.manifest.model
     text = TextIO(bundle.tokenizer, facts.chat_template, facts.bos_token_id, facts.eos_token_ids)
     ids = text.encode_chat([{"role": "user", "content": PROMPT}])
-    model, want = load_base(resolve_model(DEFAULT_MODEL)), list(ids)
-    with torch.inference_mode():
-        for _ in range(TOKENS):
-            want.append(int(model(torch.tensor([want]))[0, -1].argmax()))
-            if want[-1] in facts.eos_token_ids:
-                want.pop()
-                break
     tables = map_tensors(bundle.draft) if bundle.draft else None
-    found = {}
+    width, found = bundle.manifest.speculation.default_width, {}
+    assert bundle.spec().widths[f"verify_{width}"] == (width, 4)  # so the wider one prunes
     for speculative in (False, True):
         session = Session(open_package(bundle.graph, bundle.spec()), tables, text.decode)
-        generation = session.generate(ids, GenerationConfig(TOKENS, speculative=speculative, width=4))
+        generation = session.generate(ids, GenerationConfig(TOKENS, speculative=speculative, width=width))
         generation.finish()
         found[speculative] = generation
-    assert found[False].token_ids == want[len(ids) :]
+    assert found[False].token_ids == pytorchs(tuple(ids), tuple(facts.eos_token_ids))
     assert found[True].token_ids == found[False].token_ids
+    assert found[True].statistics["widths"][f"verify_{width}"] > 0
     assert found[True].statistics["draft_tokens_accepted"] > 0
