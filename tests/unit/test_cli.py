@@ -28,11 +28,11 @@ from streamfuse.cli import app, chat, console, interrupt
 from streamfuse.kernels.library import MOST_THREADS
 
 STATS_KEYS = [
-    "prompt_tokens", "generated_tokens", "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec",
-    "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed", "draft_tokens_accepted",
-    "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths", "speculative",
-    "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms", "accepted_by_source",
-    "prefilled_tokens", "streams_passes", "near_ties",
+    "prompt_tokens", "generated_tokens", "model_load_ms", "measure_ms", "prefill_ms", "first_token_ms",
+    "decode_token_per_sec", "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed",
+    "draft_tokens_accepted", "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths",
+    "speculative", "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
+    "accepted_by_source", "prefilled_tokens", "streams_passes", "near_ties",
 ]  # fmt: skip
 
 

@@ -552,10 +552,48 @@ class SlowBackend(TimedBackend):
 
 
 def test_measuring_ends_when_it_has_cost_a_quarter_of_a_second() -> None:
-    for ms, most in ((1.0, 0.3), (5.0, 0.31), (100.0, 1.5)):  # the last one: two rounds of six passes and a bit
+    for ms, most in ((1.0, 0.25), (5.0, 0.25), (20.0, 0.25), (100.0, 0.4), (1000.0, 4.0)):
         backend = SlowBackend(spec(), ms)
-        cost_session(backend, None).prepare()
-        assert 0 < backend.now < most
+        session = cost_session(backend, None)
+        session.prepare()
+        assert 0 < backend.now <= most + 1e-6, "slow passes: decode and the widest method, twice"
+        generation = session.generate([1], GenerationConfig(1))
+        generation.finish()
+        assert generation.statistics["cost_ms"] == pytest.approx(dict.fromkeys(spec().widths, ms) | {DECODE: ms})
+
+
+class RowsBackend(TimedBackend):
+    """Passes take `slowness` times 90 ms and 10 more per row; streams take 30 ms."""
+
+    slowness = 1.0
+
+    def _spend(self, ms: float) -> None:
+        self.now += self.slowness * (0.03 if ms == 0.5 else 0.08 + 0.01 * ms)
+
+
+def test_methods_that_there_was_no_time_for_are_taken_to_lie_between_the_others() -> None:
+    backend = RowsBackend(spec(deferred=True))
+    session = cost_session(backend, None)
+    generation = session.generate([1], GenerationConfig(1))
+    generation.finish()
+    costs = generation.statistics["cost_ms"]
+    assert {method for method, _ in backend.calls} >= {DECODE, "verify_8"}
+    assert not {"verify_2", "verify_4"} & {method for method, _ in backend.calls}
+    assert costs[DECODE] < costs["verify_2"] < costs["verify_4"] < costs["verify_8"]
+    assert costs[STREAMS] == pytest.approx(30)
+
+
+def test_remembered_costs_follow_the_speed_of_the_device(tmp_path: Path) -> None:
+    file, costs, written = tmp_path / "costs", [], []
+    for slowness in (1.0, 2.0):
+        backend = RowsBackend(spec(deferred=True))
+        backend.slowness = slowness
+        generation = cost_session(backend, file).generate([1], GenerationConfig(1))
+        generation.finish()
+        costs.append(generation.statistics["cost_ms"])
+        written.append(file.read_text())
+    assert costs[1] == pytest.approx({method: 2 * ms for method, ms in costs[0].items()})
+    assert written[0] == written[1], "its ratios hold"
 
 
 def test_a_stop_ends_the_measuring_of_costs() -> None:
@@ -572,13 +610,16 @@ def test_a_stop_ends_the_measuring_of_costs() -> None:
 
 def test_the_first_token_counts_what_was_waited_for() -> None:
     session = cost_session(SlowBackend(spec(), 10.0), None)
-    waited = []
-    for _ in range(2):
-        generation = session.generate([1, 2], GenerationConfig(4))
+    waited, measured = [], []
+    for speculative in (True, False, True):
+        generation = session.generate([1, 2], GenerationConfig(4, speculative=speculative))
         generation.finish()
         waited.append(generation.statistics["first_token_ms"])
+        measured.append(generation.statistics["measure_ms"])
         session.reset()
-    assert waited[0] > 200 > 100 > waited[1], "the first text had to measure what passes cost"
+    assert 200 < measured[0] < waited[0], "the first text had to measure what passes cost"
+    assert measured[1:] == [0, 0]
+    assert max(waited[1:]) < 100
 
 
 def test_one_session_measures_for_all_of_a_model_on_a_device() -> None:

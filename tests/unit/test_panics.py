@@ -56,9 +56,11 @@ def test_a_panic_of_the_library_is_an_error_with_its_message_and_location(
 ) -> None:
     lines = host.stdout.splitlines()
     assert lines[0] == "Ok(7)"
-    assert lines[1].startswith('Err("host.rs:') and lines[1].endswith(': a fault of the library")')
+    assert lines[1].startswith('Err("host.rs:')
+    assert lines[1].endswith(': a fault of the library")')
     assert lines[2] == "Ok(true)"
-    assert lines[3].startswith('Err("host.rs:') and lines[3].endswith(': no reason was given")')
+    assert lines[3].startswith('Err("host.rs:')
+    assert lines[3].endswith(': no reason was given")')
     assert lines[4:6] == ["Ok(true)", "Ok(8)"]
     assert lines[6] == 'Err("under another hook")'
 

@@ -17,14 +17,15 @@
 namespace streamfuse {
 namespace {
 
-constexpr int kRounds = 5, kChecks = 3;
-constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds; two rounds are always made
-constexpr double kSame = 1.25;    // a ratio of costs that differs by less has not changed
+constexpr int kRounds = 6, kChecks = 3;
+constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds
+constexpr double kLeastMs = 1e-6, kMostMs = 1e9;                // of a pass
+constexpr double kSame = 1.25;                                  // a ratio of costs that differs by less has not changed
 constexpr double kFollow = 0.05;  // how much of a difference one pass teaches about its method, and about the device
 constexpr double kClip = 1.5;     // a pass that took longer than this many times the expected was interrupted
-constexpr double kAlike = 0.5;   // what a pass teaches about other methods of several rows, over what about its own
+constexpr double kAlike = 0.5;    // what a pass teaches about other methods of several rows, over what about its own
 constexpr double kFollowInferred = 0.3;  // kFollow at most for a method whose cost was inferred from others
-constexpr double kReturn = 0.01;  // of the way back to the measured ratios, per plain pass
+constexpr double kReturn = 0.01;         // of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
 constexpr const char* kFormat = "streamfuse costs 2";
 
@@ -33,11 +34,13 @@ std::string without_breaks(std::string text) {
   return text;
 }
 
-// Of the methods that were run; the least of each, since a pass that was interrupted says nothing of the next one.
-double sum(const std::vector<double>& ms) {
-  double total = 0.0;
-  for (const double one : ms) total += std::isfinite(one) ? one : 0.0;
-  return total;
+double quickest(const std::vector<double>& ms) { return std::max(*std::min_element(ms.begin(), ms.end()), kLeastMs); }
+
+// The second best: other work on the device only ever adds time, and the best may be luck. The first pass warms up.
+double typical(std::vector<double> ms) {
+  if (ms.size() > 1) ms.erase(ms.begin());
+  std::sort(ms.begin(), ms.end());
+  return std::clamp(ms[std::min<size_t>(1, ms.size() - 1)], kLeastMs, kMostMs);
 }
 
 }  // namespace
@@ -119,45 +122,91 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
   }
 }
 
-// Rounds take turns, so that a change of speed meets all methods alike. The second best of each counts: other work on
-// the device only ever adds time, and the best may be luck. The first round warms up.
-void Costs::measure(const Run& run) {
-  std::vector<std::vector<double>> first(pairs_.size()), last(pairs_.size());
-  const auto good = [](std::vector<double>& ms) {
-    std::sort(ms.begin(), ms.end());
-    return std::min(std::max(ms.empty() ? HUGE_VAL : ms[std::min<size_t>(1, ms.size() - 1)], 1e-6), 1e9);
-  };
-  std::vector<double> least_ms(pairs_.size(), HUGE_VAL);  // of a method in one round
-  for (int round = 0; round <= kRounds && (round < 2 || round * sum(least_ms) < kMostMeasuring); ++round) {
-    for (size_t i = 0; i < pairs_.size(); ++i) {
-      const int64_t least = pairs_[i].least, most = pairs_[i].most;
-      if (most > spec_.capacity) continue;
-      const double few = run(method_at(i), least), all = most > least && few >= 0 ? run(method_at(i), most) : few;
-      if (few < 0 || all < 0) return;
-      if (round > 0) first[i].push_back(few), last[i].push_back(all);
-      least_ms[i] = std::min(least_ms[i], few + (most > least ? all : 0.0));
-    }
+bool Costs::measure(const Run& run) {
+  const bool remembered = known_;
+  known_ = false;
+  std::vector<Point> passes = points();
+  if (remembered && !sample(passes, run, kChecks, 1, kMostChecking)) return false;
+  if (!remembered || !agrees(passes)) {
+    if (!sample(passes, run, kRounds, 2, kMostMeasuring)) return false;
+    if (!remembered || !agrees(passes)) return fit(passes), true;
   }
-  for (size_t i = 0; i < pairs_.size(); ++i) pairs_[i].first = good(first[i]), pairs_[i].last = good(last[i]);
-  begin(false);
+  speed_ = quickest(passes.front().ms) / pairs_.front().first;
+  known_ = true;
+  return false;
 }
 
-bool Costs::agrees(const Run& run) const {
-  std::vector<double> best(pairs_.size(), HUGE_VAL);
-  for (int check = 0; check < kChecks && (check < 2 || check * sum(best) < kMostChecking); ++check) {
-    for (size_t i = 0; i < pairs_.size(); ++i) {
-      if (pairs_[i].most > spec_.capacity) continue;
-      const double ms = run(method_at(i), pairs_[i].most);
+// What is most worth knowing comes first: decode, streams, which need decode's results, the widest method.
+std::vector<Costs::Point> Costs::points() const {
+  std::vector<Point> found = {{0, 1, true, {}}};
+  if (spec_.deferred) found.push_back({pairs_.size() - 1, 1, true, {}});
+  for (size_t i = spec_.verify.size(); i > 0; --i) {
+    if (pairs_[i].most > spec_.capacity) continue;
+    const bool is_widest = std::none_of(found.begin(), found.end(), [](const Point& one) { return one.rows > 1; });
+    found.push_back({i, pairs_[i].most, is_widest, {}});
+    if (pairs_[i].least < pairs_[i].most) found.push_back({i, pairs_[i].least, false, {}});
+  }
+  return found;
+}
+
+// Rounds take turns, so that a change of speed meets all methods alike. What an interruption takes does not count in
+// the budget: a pass counts as the quickest of its kind, and no narrower one for more than the widest. False if `run`
+// was ended.
+bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) const {
+  for (int round = 0; round < rounds; ++round) {
+    int64_t before = kStreams;  // the method that ran last
+    for (Point& point : points) {
+      const int64_t method = method_at(point.place);
+      if (method == kStreams && before != kDecode) continue;
+      double spent = 0.0, longest = 0.0;
+      for (const Point& one : points)
+        if (one.needed && !one.ms.empty()) longest = std::max(longest, quickest(one.ms));
+      for (const Point& one : points)
+        if (!one.ms.empty()) spent += static_cast<double>(one.ms.size()) * std::min(longest, quickest(one.ms));
+      const double expected = point.ms.empty() ? longest : std::min(longest, quickest(point.ms));
+      const bool is_needed = point.needed && point.ms.size() < static_cast<size_t>(needed_rounds);
+      if (!is_needed && spent + expected > budget) continue;
+      const double ms = run(method, point.rows);
       if (ms < 0) return false;
-      best[i] = std::min(best[i], ms);
+      point.ms.push_back(ms);
+      before = method;
     }
   }
-  for (size_t i = 1; i < pairs_.size(); ++i) {
-    if (pairs_[i].most > spec_.capacity) continue;
-    const double now = best[i] / std::max(best[0], 1e-6), then = of(method_at(i), pairs_[i].most) / of(kDecode);
-    if (!(now / then > 1 / kSame && now / then < kSame)) return false;
-  }
   return true;
+}
+
+// By the methods that ran as often as decode. Costs that were measured while other work ran do not agree with those of
+// a device at rest.
+bool Costs::agrees(const std::vector<Point>& points) const {
+  const std::vector<double>& decode = points.front().ms;
+  return std::all_of(points.begin() + 1, points.end(), [&](const Point& point) {
+    if (point.ms.size() < decode.size()) return true;
+    const Pair& pair = pairs_[point.place];
+    const double known = point.rows == pair.most ? pair.last : pair.first;
+    const double change = quickest(point.ms) / quickest(decode) / (known / pairs_.front().first);
+    return change > 1 / kSame && change < kSame;
+  });
+}
+
+// A method that there was no time for is taken to lie on the line from decode to the widest method; the first passes
+// of it correct that.
+void Costs::fit(const std::vector<Point>& points) {
+  const auto widest = std::max_element(points.begin(), points.end(),
+                                       [](const Point& one, const Point& other) { return one.rows < other.rows; });
+  const double decode = typical(points.front().ms), span = std::max(1.0, static_cast<double>(widest->rows - 1));
+  std::vector<bool> is_inferred(pairs_.size(), false);
+  for (Pair& pair : pairs_) pair.first = pair.last = kMostMs;  // those that the context is too short for
+  for (const Point& point : points) {
+    Pair& pair = pairs_[point.place];
+    const double on_line = decode + (typical(widest->ms) - decode) * static_cast<double>(point.rows - 1) / span;
+    const double ms = point.ms.empty() ? on_line : typical(point.ms);
+    if (point.rows == pair.most) pair.last = ms;
+    if (point.rows == pair.least) pair.first = ms;
+    if (point.ms.empty()) is_inferred[point.place] = true;
+  }
+  begin(false);
+  for (size_t i = 0; i < pairs_.size(); ++i)
+    if (is_inferred[i]) pairs_[i].inferred = kFollowInferred;
 }
 
 std::vector<double> Costs::table() const {

@@ -17,7 +17,6 @@ class Costs {
   explicit Costs(const Spec& spec);
 
   bool known() const { return known_; }
-  void forget() { known_ = false; }
   bool frozen() const { return frozen_; }  // whether passes teach nothing
   // Milliseconds of a pass of `method` with this many real rows; a static graph costs the same for all.
   double of(int64_t method, int64_t nodes = 1) const;
@@ -27,19 +26,19 @@ class Costs {
   // Throws Failure(SF_BAD_ARGUMENT) for a time that is not positive.
   void set(const double* first, const double* last, int64_t count, bool frozen);
   int64_t count() const { return static_cast<int64_t>(pairs_.size()); }
-  // A step of this method, drafting included, had this latency. A part of the error moves the speed of the device (heat,
-  // load, a longer cache), a part the method, and half of that the other methods of several rows. See docs/core.md.
+  // A step of this method, drafting included, had this latency. A part of the error moves the speed of the device
+  // (heat, load, a longer cache), a part the method, and half of that the other methods of several rows. See
+  // docs/core.md.
   void observe(int64_t method, int64_t nodes, double ms);
   // How far the cost of a method was moved, as a logarithm, by passes of other methods since it last ran itself.
   double inferred(int64_t method) const { return pairs_[place(method)].inferred; }
 
-  // Runs every method in rounds, for some 250 ms but at least two rounds. `run` does one pass of a method with so many
-  // rows and returns its milliseconds, or below 0 to end it: then nothing is known.
+  // Runs methods in rounds for some 250 ms; decode, streams and the widest method run at least twice. What is known
+  // already is kept if 50 ms of passes, or one of each of those three, agree with its ratios; then only the speed of
+  // the device is new. `run` does one pass of a method with so many rows and returns its milliseconds, or below 0 to
+  // end it: then nothing is known. A pass of streams follows one of decode. Returns whether the ratios are new.
   using Run = std::function<double(int64_t method, int64_t nodes)>;
-  void measure(const Run& run);
-  // Whether the ratios of the table still hold, by some 50 ms of passes but at least two of each method. Costs that were
-  // measured while other work ran do not agree. False if `run` was ended.
-  bool agrees(const Run& run) const;
+  bool measure(const Run& run);
   // Milliseconds of each method with its fewest and with all rows, as `set` takes them; empty: nothing is known.
   std::vector<double> table() const;
   void take(const std::vector<double>& table);
@@ -59,7 +58,18 @@ class Costs {
 
     double span() const { return static_cast<double>(std::max<int64_t>(1, most - least)); }
   };
+  // A method with so many rows, and the milliseconds of its passes.
+  struct Point {
+    size_t place;
+    int64_t rows;
+    bool needed;
+    std::vector<double> ms;
+  };
   void begin(bool frozen);
+  std::vector<Point> points() const;
+  bool sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) const;
+  bool agrees(const std::vector<Point>& points) const;
+  void fit(const std::vector<Point>& points);
   size_t place(int64_t method) const;
   int64_t method_at(size_t place) const;
 

@@ -105,7 +105,8 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   }
   stop_.store(false, std::memory_order_relaxed);  // one that comes while costs are measured counts already
   finish(nullptr);
-  if (drafts && generation.width == 0 && planner_ == nullptr) learn_costs();
+  const bool needs_costs = drafts && generation.width == 0 && planner_ == nullptr;
+  const double measure_ms = needs_costs ? learn_costs() : 0.0;
   generation_ = generation;
   if (!drafts) generation_.width = 1;
   const int64_t same = shared(tokens_, static_cast<int64_t>(tokens_.size()), ids, n);
@@ -115,7 +116,8 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   statistics_.speculative = drafts;
   statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
   statistics_.prompt_tokens = n;
-  if (drafts && generation_.width == 0 && planner_ == nullptr && costs_.known()) {
+  statistics_.measure_ms = measure_ms;
+  if (needs_costs && costs_.known()) {
     for (int64_t i = 0; i < costs_.count(); ++i) {
       const bool streams = spec_.deferred && i + 1 == costs_.count();
       const int64_t method = streams ? kStreams : i - 1;
@@ -189,7 +191,7 @@ bool Session::deliver(sf_token& out) {
   const bool drafted = at + 1 < walk_rows_.size();
   out = {token, drafted ? (*tree_)[walk_rows_[at + 1]].source : uint8_t{SF_MODEL}, 0};
   lap(kAccept);
-  if (++statistics_.generated_tokens == 1) statistics_.first_token_ms = measured_ms_ + statistics_.total_ms();
+  if (++statistics_.generated_tokens == 1) statistics_.first_token_ms = statistics_.measure_ms + statistics_.total_ms();
   return true;
 }
 

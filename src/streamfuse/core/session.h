@@ -63,7 +63,7 @@ class Session {
   const char* name_of(int64_t method) const;
   void run(const char* method, int64_t n, bool want_logits);
   void prefill();
-  void learn_costs();
+  double learn_costs();
   double timed_pass(int64_t method, int64_t nodes);
   void pass();
   void ask_planner();
@@ -109,7 +109,6 @@ class Session {
   bool saw_end_ = false;  // the stop token that ended the text was in it
   const char* reason_ = nullptr;
   double draft_ms_ = 0.0, pass_ms_ = 0.0;
-  double measured_ms_ = 0.0;  // before this text, to know what passes cost
 
   std::vector<int64_t> ids_, positions_, history_;
   std::vector<uint8_t> ancestors_;

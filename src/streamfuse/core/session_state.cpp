@@ -15,8 +15,7 @@ double Session::timed_pass(int64_t method, int64_t nodes) {
   std::iota(positions_.begin(), positions_.begin() + nodes, cached_);
   for (int64_t i = 0; i < nodes; ++i)
     for (int64_t j = 0; j < nodes; ++j) ancestors_[static_cast<size_t>(i * nodes + j)] = j <= i;
-  if (method == kStreams) {
-    run("decode", 1, false);
+  if (method == kStreams) {  // of the pass before, which was of decode
     const int32_t root = 0;
     check(backend_.commit(backend_.context, &root, 1));
   }
@@ -35,9 +34,9 @@ void Session::prepare() {
   learn_costs();
 }
 
-void Session::learn_costs() {
-  measured_ms_ = 0.0;
-  if (costs_.known() || spec_.verify.empty()) return;
+// The milliseconds that it took.
+double Session::learn_costs() {
+  if (costs_.known() || spec_.verify.empty()) return 0.0;
   finish(nullptr);
   if (cached_ + spec_.widest() > spec_.capacity) truncate(0);  // else behind what is cached, for example restored
   const double started = now();
@@ -46,13 +45,12 @@ void Session::learn_costs() {
   };
   if (const std::vector<double> known = model_->costs_of_device.find(device_); !known.empty()) {
     costs_.take(known);
-  } else if (cost_file_.empty() || !costs_.load(cost_file_, spec_.identity, device_) || !costs_.agrees(run)) {
-    costs_.forget();
-    costs_.measure(run);
-    if (costs_.known() && !cost_file_.empty()) costs_.store(cost_file_, spec_.identity, device_);
+  } else {
+    if (!cost_file_.empty()) costs_.load(cost_file_, spec_.identity, device_);
+    if (costs_.measure(run) && !cost_file_.empty()) costs_.store(cost_file_, spec_.identity, device_);
   }
   if (costs_.known()) model_->costs_of_device.keep(device_, costs_.table());
-  measured_ms_ = 1000.0 * (now() - started);
+  return 1000.0 * (now() - started);
 }
 
 void Session::set_costs(const double* first, const double* last, int32_t count, bool frozen) {

@@ -118,6 +118,7 @@ std::string Statistics::json(const Spec& spec) const {
   out.member("prompt_tokens", prompt_tokens);
   out.member("generated_tokens", generated_tokens);
   out.member("model_load_ms", model_load_ms);
+  out.member("measure_ms", measure_ms);
   out.member("prefill_ms", ms[kPrefill]);
   out.member("first_token_ms", first_token_ms);
   out.member("decode_token_per_sec", ratio(1000.0 * static_cast<double>(generated_tokens), total_ms() - ms[kPrefill]));

@@ -15,7 +15,7 @@ enum Phase { kPrefill, kDraft, kVerify, kAccept, kCommit, kSample, kPhases };
 
 // Counted while the loop runs. Only delivered tokens are generated.
 struct Statistics {
-  double model_load_ms = 0.0, first_token_ms = 0.0;
+  double model_load_ms = 0.0, measure_ms = 0.0, first_token_ms = 0.0;  // measure_ms: until costs were known
   std::array<double, kPhases> ms{};
   int64_t prompt_tokens = 0, prefilled_tokens = 0;     // prefilled: those that the cache did not hold already
   int64_t generated_tokens = 0, emitted_tokens = 0;    // emitted: the stop token that ended the text too

@@ -185,9 +185,9 @@ typedef struct sf_options {
 SF_EXPORT void sf_default_options(sf_options* out);
 
 /* Measures the latency of passes on this device, unless that is known: from a session of this model and device, or from
- * the cost file, which some 50 ms of passes check. sf_start does it if it is needed. It takes about 250 ms, or as long as
- * every method takes to run twice; sf_stop ends it after the pass that runs. The KV cache is kept, unless it
- * leaves no room for a pass. */
+ * the cost file, which some 50 ms of passes check. sf_start does it if it is needed. It takes at most about 250 ms, or
+ * as long as decode, streams and the widest method take to run twice; sf_stop ends it after the pass that runs. The KV
+ * cache is kept, unless it leaves no room for a pass. */
 SF_EXPORT int sf_prepare(sf_session*);
 
 /* Starts a text after the context ids[0..n): all turns so far, not only the new one. What it shares with the cache from

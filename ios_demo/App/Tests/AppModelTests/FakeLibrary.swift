@@ -118,8 +118,8 @@ private final class FakeSession: OpenSession {
 /// Statistics of an answer.
 func figures(_ tokens: Int, drafts: Bool = true, rate: Double? = nil, end: String = "length") -> Statistics {
   let json = """
-    {"prompt_tokens": 5, "generated_tokens": \(tokens), "model_load_ms": 1, "prefill_ms": 2, "first_token_ms": 12,
-     "decode_token_per_sec": \(rate ?? (drafts ? 40 : 20)), "prefill_token_per_sec": 9, "rounds": 1,
+    {"prompt_tokens": 5, "generated_tokens": \(tokens), "model_load_ms": 1, "measure_ms": 0, "prefill_ms": 2,
+     "first_token_ms": 12, "decode_token_per_sec": \(rate ?? (drafts ? 40 : 20)), "prefill_token_per_sec": 9, "rounds": 1,
      "target_forward_passes": 1, "draft_tokens_proposed": \(drafts ? 2 * tokens : 0),
      "draft_tokens_accepted": \(drafts ? tokens / 2 : 0), "acceptance_rate": 0.25, "acceptance_per_depth": [],
      "mean_accepted_tokens": \(drafts ? 2 : 1), "time_ms": {}, "widths": {}, "speculative": \(drafts),

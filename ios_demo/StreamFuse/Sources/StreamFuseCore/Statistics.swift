@@ -10,9 +10,11 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let generatedTokens: Int
   /// How long loading the model took.
   public let modelLoadMs: Double?
+  /// Measuring what passes cost on this device; 0 if that was known.
+  public let measureMs: Double?
   /// Reading the prompt.
   public let prefillMs: Double?
-  /// From the start to the first token, measuring costs and prefill included.
+  /// From the start to the first token, `measureMs` and `prefillMs` included.
   public let firstTokenMs: Double?
   /// Delivered tokens per second of everything after prefill.
   public let decodeTokensPerSecond: Double?
@@ -63,6 +65,7 @@ public struct Statistics: Sendable, Equatable, Codable {
     case promptTokens = "prompt_tokens"
     case generatedTokens = "generated_tokens"
     case modelLoadMs = "model_load_ms"
+    case measureMs = "measure_ms"
     case prefillMs = "prefill_ms"
     case firstTokenMs = "first_token_ms"
     case decodeTokensPerSecond = "decode_token_per_sec"

@@ -97,7 +97,8 @@ extension Statistics {
   func withoutTimes() throws -> NSDictionary {
     var all = try XCTUnwrap(JSONSerialization.jsonObject(with: JSONEncoder().encode(self)) as? [String: Any])
     let times = [
-      "model_load_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec", "prefill_token_per_sec", "time_ms", "cost_ms",
+      "model_load_ms", "measure_ms", "prefill_ms", "first_token_ms", "decode_token_per_sec", "prefill_token_per_sec",
+      "time_ms", "cost_ms",
     ]
     for key in times { all[key] = nil }
     return all as NSDictionary

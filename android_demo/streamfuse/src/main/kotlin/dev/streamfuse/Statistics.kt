@@ -12,8 +12,9 @@ import kotlinx.serialization.json.Json
  * @property promptTokens length of the whole prompt, the part found in the cache included.
  * @property generatedTokens delivered tokens.
  * @property modelLoadMs how long loading the model took.
+ * @property measureMs measuring what passes cost on this device; 0 if that was known.
  * @property prefillMs reading the prompt.
- * @property firstTokenMs from the start to the first token, measuring costs and prefill included.
+ * @property firstTokenMs from the start to the first token, [measureMs] and [prefillMs] included.
  * @property decodeTokensPerSecond delivered tokens per second of everything after prefill.
  * @property prefillTokensPerSecond [prefilledTokens] per second of [prefillMs].
  * @property rounds verify passes; 0 in plain decoding.
@@ -43,6 +44,7 @@ public data class Statistics(
     @SerialName("prompt_tokens") val promptTokens: Int = 0,
     @SerialName("generated_tokens") val generatedTokens: Int = 0,
     @SerialName("model_load_ms") val modelLoadMs: Double = 0.0,
+    @SerialName("measure_ms") val measureMs: Double = 0.0,
     @SerialName("prefill_ms") val prefillMs: Double = 0.0,
     @SerialName("first_token_ms") val firstTokenMs: Double = 0.0,
     @SerialName("decode_token_per_sec") val decodeTokensPerSecond: Double = 0.0,

@@ -102,8 +102,8 @@ fun Session.answer(prompt: String, config: GenerationConfig = GenerationConfig()
 
 /** The same without what a clock says. */
 fun Statistics.untimed(): Statistics = copy(
-    modelLoadMs = 0.0, prefillMs = 0.0, firstTokenMs = 0.0, decodeTokensPerSecond = 0.0, prefillTokensPerSecond = 0.0,
-    timeMs = timeMs.mapValues { 0.0 }, costMs = costMs.mapValues { 0.0 },
+    modelLoadMs = 0.0, measureMs = 0.0, prefillMs = 0.0, firstTokenMs = 0.0, decodeTokensPerSecond = 0.0,
+    prefillTokensPerSecond = 0.0, timeMs = timeMs.mapValues { 0.0 }, costMs = costMs.mapValues { 0.0 },
 )
 
 /** What a call that must fail says. */
