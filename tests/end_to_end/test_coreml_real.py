@@ -5,6 +5,7 @@ Run: python -m pytest tests/end_to_end/test_coreml_real.py
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -70,6 +71,13 @@ def test_weights_are_the_ggufs_and_are_stored_once(bundle: Bundle) -> None:
     assert parts < size < 1.08 * parts  # beside them the adapters of the streams, in float16
     assert size < 115e6
     assert {row.floor for row in bundle.manifest.parity.values()} == {"float16"}
+
+
+def test_a_pass_comes_back_to_the_neural_engine_only_where_it_prunes(bundle: Bundle) -> None:
+    functions = json.loads(bundle.file("export_report.json").read_text(encoding="utf-8"))["target"]["functions"]
+    assert {name: found["trips"] for name, found in functions.items() if found["trips"]} == (
+        {"verify_8": 1} if "verify_8" in functions else {}
+    )
 
 
 def test_the_text_is_pytorchs_with_and_without_speculation(bundle: Bundle) -> None:

@@ -132,19 +132,31 @@ def test_the_report_counts_operations_and_names_rules(made: Made) -> None:
     for method in made.package.functions:
         found = report["functions"][method]
         assert found["operations"] == made.package.operation_counts(method)
-        rules = found["might_break"]
-        assert set(rules) <= set(report["rules"])
-        if made.half:  # but for the pruner, whose probabilities need it
-            assert ("float32" in rules) == (method == "verify_12")
-        assert ("products" in rules) == (not made.channels or (method == "verify_12" and made.plan.shapes.pruning))
-        assert "wide" not in rules
+        assert {*found["leaves"], *found["suits_less"]} <= set(report["rules"])
+        assert ("padding" in report["rules"]) == made.channels
+        products = found["suits_less"].get("products", {})
+        assert bool(products) == (not made.channels or (method == "verify_12" and made.plan.shapes.pruning))
+        assert "wide" not in found["leaves"]
     products = "conv" if made.channels else "linear"
     assert report["functions"]["decode"]["operations"][products] > 10
 
 
+def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pass_comes_back(made: Made) -> None:
+    for method, found in made.report.target["functions"].items():
+        prunes = method == "verify_12" and made.plan.shapes.pruning
+        assert found["leaves"]["look-ups and searches"]["gather"] >= 2  # tokens, rotary tables
+        if made.half:  # but for the pruner, whose probabilities need it
+            assert ("float32" in found["leaves"]) == prunes
+            assert found["trips"] == prunes
+        else:
+            assert sum(found["leaves"]["float32"].values()) > 100
+            assert found["trips"] == 0  # it never is there
+
+
 def test_inspect_prints_the_report(made: Made) -> None:
-    printed = CliRunner().invoke(app, ["inspect", str(made.bundle.folder)]).stdout
-    assert "might break" in printed
+    printed = CliRunner().invoke(app, ["inspect", str(made.bundle.folder)], env={"COLUMNS": "200"}).stdout
+    assert "leave the Neural Engine" in printed
+    assert "look-ups and searches: gather:" in printed
     assert "layer_norm:" in printed
 
 

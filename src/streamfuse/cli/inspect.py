@@ -47,5 +47,5 @@ def inspect(
         return
     out.print(tables.bundle(opened.manifest))
     tell_emulated(opened)
-    if opened.manifest.target == "coreml" and _REPORT in opened.manifest.files:
+    if "coreml" in (opened.manifest.target, opened.manifest.backend) and _REPORT in opened.manifest.files:
         out.print(tables.operations(json.loads(opened.file(_REPORT).read_text(encoding="utf-8"))["target"]))

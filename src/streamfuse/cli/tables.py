@@ -46,13 +46,17 @@ def bundle(manifest: Manifest) -> Group:
 
 
 def operations(report: dict[str, Any]) -> Group:
-    """Operations of a package by function, and the rules that some might break (docs/coreml.md)."""
-    table = _table("function", "operations", "might break")
+    """A Core ML program by function: which operations leave the Neural Engine, which suit it less (docs/coreml.md)."""
+    table = _table("function", "operations", "leave the Neural Engine", "trips", "suit it less", right=("trips",))
     for name, found in report["functions"].items():
-        counts = " ".join(f"{kind}:{count}" for kind, count in found["operations"].items())
-        rules = [f"{rule}: {sum(kinds.values())}" for rule, kinds in found["might_break"].items()]
-        _add(table, name, counts, "\n".join(rules))
+        leaves = [f"{rule}: {_counts(kinds)}" for rule, kinds in found["leaves"].items()]
+        less = [f"{rule}: {sum(kinds.values())}" for rule, kinds in found["suits_less"].items()]
+        _add(table, name, _counts(found["operations"]), "\n".join(leaves), str(found["trips"]), "\n".join(less))
     return Group(table, *(plain(f"{rule}: {text}") for rule, text in report["rules"].items()))
+
+
+def _counts(kinds: dict[str, int]) -> str:
+    return " ".join(f"{kind}:{count}" for kind, count in kinds.items())
 
 
 def facts(rows: Sequence[Sequence[str]]) -> Table:

@@ -1,76 +1,108 @@
-"""Which operations a program holds, and which of the Neural Engine's rules they might break. Nothing here runs them.
+"""Which operations a package holds, which of them leave the Neural Engine, which suit it less. Nothing here runs them.
 
-The rules are Apple's and those that users found (docs/coreml.md); what a device makes of an operation is its own
-decision, so a note is a hint where to look, not a verdict.
+The rules are Apple's and those that users measured (docs/coreml.md); what a device makes of an operation is its own
+decision, so a rule is a hint where to look.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
-from coremltools.converters.mil.mil import Program, types
+from streamfuse.emulator.program import Operation, Package
+from streamfuse.emulator.values import TensorType
 
 from .ane import WIDEST
 
 _ALIGNMENT = 64  # bytes of the last axis
-_ON_CPU = ("gather", "gather_along_axis", "topk", "argsort", "reduce_argmax", "select")
+_SEARCHES = ("gather", "gather_along_axis", "topk", "argsort", "reduce_argmax", "select")
+_PRODUCTS = ("conv", "linear", "matmul", "einsum", "scaled_dot_product_attention")
+_FLOATS = ("fp16", "fp32")
 
-_Rule = Callable[[Any, bool], bool]
+_Rule = Callable[[str, list[TensorType]], bool]  # of an operation's kind and the types of its results
 
-
-def _tensors(op: Any) -> Iterator[Any]:
-    """Results that are tensors."""
-    return (var for var in op.outputs if types.is_tensor(var.sym_type))
-
-
-RULES: dict[str, tuple[str, _Rule]] = {
+LEAVES: dict[str, tuple[str, _Rule]] = {
     "look-ups and searches": (
-        "often run on the CPU: look-ups of ids at the beginning, searches at the end",
-        lambda op, channels: op.op_type in _ON_CPU,
+        "run on the CPU: look-ups of ids at the beginning, searches at the end",
+        lambda kind, results: kind in _SEARCHES,
     ),
     "integers": (
         "the Neural Engine computes in float16; integers and truth values run on the CPU",
-        lambda op, channels: op.op_type not in _ON_CPU and any(not types.is_float(v.dtype) for v in _tensors(op)),
+        lambda kind, results: any(one.dtype not in _FLOATS for one in results),
     ),
     "float32": (
         "runs on the CPU or the GPU",
-        lambda op, channels: any(v.dtype == types.fp32 for v in _tensors(op)),
+        lambda kind, results: any(one.dtype == "fp32" for one in results),
     ),
     "wide": (
         f"a dimension above {WIDEST} does not fit the Neural Engine",
-        lambda op, channels: any(size > WIDEST for v in _tensors(op) for size in v.shape),
+        lambda kind, results: any(size > WIDEST for one in results for size in one.shape),
     ),
+}
+SUITS_LESS: dict[str, tuple[str, _Rule]] = {
     "products": (
         "a 1x1 convolution suits the Neural Engine better (--layout ane)",
-        lambda op, channels: op.op_type in ("linear", "matmul"),
+        lambda kind, results: kind in ("linear", "matmul"),
     ),
     "axes": (
         "the Neural Engine works on four axes, channels first (--layout ane)",
-        lambda op, channels: any(v.rank != 4 and types.is_float(v.dtype) for v in _tensors(op)),
+        lambda kind, results: any(len(one.shape) != 4 and one.dtype in _FLOATS for one in results),
     ),
+}
+PADDING: dict[str, tuple[str, _Rule]] = {  # of the layout `ane`, whose last axis is that of the rows
     "padding": (
         f"a last axis that is no multiple of {_ALIGNMENT} bytes is padded in memory; few rows cost as much as many",
-        lambda op, channels: (
-            channels
-            and any(v.rank == 4 and v.shape[-1] * 2 % _ALIGNMENT and types.is_float(v.dtype) for v in _tensors(op))
+        lambda kind, results: any(
+            len(one.shape) == 4 and one.shape[-1] * 2 % _ALIGNMENT and one.dtype in _FLOATS for one in results
         ),
     ),
 }
 
 
-def describe(program: Program, channels: bool) -> dict[str, Any]:
-    """Per function its operations by type and count, and the counts of those that a rule speaks of."""
-    functions = {}
-    for name, function in program.functions.items():
-        operations = [op for op in function.operations if op.op_type != "const"]
-        running = [op for op in operations if not op.op_type.startswith("constexpr_")]
-        broken = {
-            rule: Counter(op.op_type for op in running if test(op, channels)) for rule, (_, test) in RULES.items()
-        }
-        functions[name] = {
-            "operations": dict(Counter(op.op_type for op in operations).most_common()),
-            "might_break": {rule: dict(counts.most_common()) for rule, counts in broken.items() if counts},
-        }
-    return {"functions": functions, "rules": {rule: text for rule, (text, _) in RULES.items()}}
+def describe(package: Path, channels: bool) -> dict[str, Any]:
+    """Per function of a saved package its operations by type and count, and what the rules say of them.
+
+    `leaves` has every operation that leaves the Neural Engine, under the first rule that says so. `trips` is how often
+    a pass comes back to it: products there, then such operations, then products there again.
+    """
+    opened, rules = Package(package), SUITS_LESS | (PADDING if channels else {})
+    functions = {name: _function(opened.function(name).operations, rules) for name in opened.functions}
+    return {"functions": functions, "rules": {rule: text for rule, (text, _) in (LEAVES | rules).items()}}
+
+
+def _function(operations: list[Operation], suits_less: dict[str, tuple[str, _Rule]]) -> dict[str, Any]:
+    operations = [operation for operation in operations if operation.kind != "const"]
+    running = [operation for operation in operations if not operation.kind.startswith("constexpr_")]
+    left = {operation.name: rules[0] for operation in running if (rules := _broken(LEAVES, operation))}
+    leaves, less = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
+    for operation in running:
+        if operation.name in left:
+            leaves[left[operation.name]][operation.kind] += 1
+        for rule in _broken(suits_less, operation):
+            less[rule][operation.kind] += 1
+    return {
+        "operations": dict(Counter(operation.kind for operation in operations).most_common()),
+        "leaves": {rule: dict(kinds.most_common()) for rule, kinds in leaves.items()},
+        "trips": _trips(running, left),
+        "suits_less": {rule: dict(kinds.most_common()) for rule, kinds in less.items()},
+    }
+
+
+def _broken(rules: dict[str, tuple[str, _Rule]], operation: Operation) -> list[str]:
+    results = [kind for _, kind in operation.outputs]
+    return [rule for rule, (_, says) in rules.items() if says(operation.kind, results)]
+
+
+def _trips(operations: list[Operation], left: Collection[str]) -> int:
+    """A value's stage is the greatest of its inputs': odd after a product, even where the engine was left since."""
+    stages: dict[str, int] = {}
+    for operation in operations:
+        names = (one for argument in operation.inputs.values() for one in argument if isinstance(one, str))
+        stage = max((stages.get(name, 0) for name in names), default=0)
+        on_cpu, odd = operation.name in left, stage % 2 == 1
+        if odd if on_cpu else operation.kind in _PRODUCTS and not odd:
+            stage += 1
+        stages.update((name, stage) for name, _ in operation.outputs)
+    return max(0, max(stages.values(), default=0) - 1) // 2

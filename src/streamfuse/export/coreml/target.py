@@ -57,9 +57,9 @@ class CoreMLTarget(Target):
                 self.progress(f"converting {name}")
                 programs[name] = convert.to_program(graph, self.plan.minimum_deployment_target)
             merged = convert.merge(programs, DECODE)
-            self.report = report.describe(merged, self.plan.layout == "ane")
             target = self.plan.minimum_deployment_target
             convert.save(merged, self.folder / PACKAGE, target, DESCRIPTIONS, self._metadata())
+            self.report = report.describe(self.folder / PACKAGE, self.plan.layout == "ane")
 
     def open(self) -> Backend:
         return open_package(self.folder / PACKAGE, self.spec, self.plan.compute_units)

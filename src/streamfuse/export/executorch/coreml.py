@@ -11,7 +11,8 @@ import json
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ from streamfuse.emulator import CoreMLEmulator
 from streamfuse.runtime.backend import STREAMS, Backend
 
 from ..coreml.passes import DELEGATE, quiet
+from ..coreml.report import describe
 from ..graphs import Method, Streams, Verify
 from ..selftest import FLOORS
+from ..target import TargetFacts
 from . import stock
 from .delegate import DelegateTarget, Form
 from .lower import edge_program
@@ -42,6 +45,7 @@ from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_
 from .target import GRAPH_FILE
 
 _WANT_LOGITS = 4  # its place among a method's inputs
+PACKAGE = "model.mlpackage"  # in the folder that a delegate unpacks
 _REFERENCE = b"CMJR"  # before a delegate's JSON that names the shared program
 
 
@@ -131,6 +135,11 @@ class CoreMLDelegateTarget(DelegateTarget):
     def open(self) -> Backend:
         return self.run_by(_emulated(self.folder / GRAPH_FILE))
 
+    def facts(self) -> TargetFacts:
+        found = super().facts()
+        with _unpacked(self.folder / GRAPH_FILE) as (root, _):
+            return replace(found, report=found.report | describe(root / PACKAGE, channels=False))
+
 
 def _exported(method: Method, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     """A method on Core ML's types, in a dialect that coremltools reads."""
@@ -169,8 +178,9 @@ def _with_plain_casts(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _emulated(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
-    """The methods of a .pte as the emulator runs them: the program that a phone would load, taken from the file.
+@contextmanager
+def _unpacked(pte: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The folder with the program in a .pte, for as long as this is open, and the function of each method.
 
     Raises:
         LoweringError: the file holds something else than one program.
@@ -185,17 +195,24 @@ def _emulated(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
     if len(keys) != 1 or file.named_data is None:
         raise LoweringError(f"{pte.name} holds {len(keys)} Core ML programs, not one")
     package = bytes(file.named_data.buffers[file.named_data.pte_data[keys.pop()].buffer_index])
-    folder = tempfile.TemporaryDirectory()
-    executorchcoreml.unflatten_directory_contents(package, folder.name)
-    (root,) = Path(folder.name).iterdir()
+    with tempfile.TemporaryDirectory() as folder:
+        executorchcoreml.unflatten_directory_contents(package, folder)
+        (root,) = Path(folder).iterdir()
+        yield root, {name: reference["functionName"] for name, reference in references.items()}
+
+
+def _emulated(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+    """The methods of a .pte as the emulator runs them: the program that a phone would load, taken from the file."""
+    stack = ExitStack()
+    root, functions = stack.enter_context(_unpacked(pte))
     names = json.loads((root / "metadata.json").read_text())["methods"]
-    emulator = CoreMLEmulator(root / "model.mlpackage")
-    weakref.finalize(emulator, folder.cleanup)  # it reads the weights when it needs them
+    emulator = CoreMLEmulator(root / PACKAGE)
+    weakref.finalize(emulator, stack.close)  # it reads the weights when it needs them
 
     def function(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         arrays = dict(zip(names[name]["inputNames"], (value.numpy() for value in inputs), strict=True))
-        found = emulator.predict(arrays, references[name]["functionName"])
+        found = emulator.predict(arrays, functions[name])
         outputs = (torch.from_numpy(np.ascontiguousarray(found[n])) for n in names[name]["outputNames"])
         return tuple(value.long() if value.dtype == torch.int32 else value for value in outputs)
 
-    return {name: Border(partial(function, name), name == STREAMS) for name in references}
+    return {name: Border(partial(function, name), name == STREAMS) for name in functions}
