@@ -74,7 +74,7 @@ if onApple {
     .target(
       name: "CStreamFuseEngine",
       dependencies: ["CStreamFuse", "neon", "neon_dot", "neon_i8mm"]
-        + ["executorch", "executorch_dump", "backend_xnnpack", "kernels_optimized"].map {
+        + ["executorch", "executorch_dump", "backend_coreml", "backend_xnnpack", "kernels_optimized"].map {
           .product(name: $0, package: "executorch")
         },
       path: "Sources/Apple/CStreamFuseEngine",

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from streamfuse.runtime.backend import Backend
 
-_HERE = ("kernels", "xnnpack")  # of ExecuTorch's backends, those that the native engine carries
+# Of ExecuTorch's backends those that the native engine carries, and who carries the others.
+_ANYWHERE, _ON_APPLE = ("kernels", "xnnpack"), ("coreml",)
+_ELSEWHERE = dict.fromkeys(_ON_APPLE, "only the libraries for macOS and iOS carry")
 
 
 def need_engine(bundle: Bundle) -> None:
@@ -31,6 +33,11 @@ def need_engine(bundle: Bundle) -> None:
 def emulated(bundle: Bundle) -> bool:
     """Whether streamfuse's own emulator stands in for the bundle's engine on this machine."""
     return bundle.manifest.target == "coreml" and platform.system() != "Darwin"
+
+
+def _carried() -> tuple[str, ...]:
+    """The backends that the native engine has on this system."""
+    return _ANYWHERE + (_ON_APPLE if platform.system() == "Darwin" else ())
 
 
 def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
@@ -51,12 +58,14 @@ def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
         from streamfuse.runtime.backends.coreml import open_package
 
         return lambda: open_package(bundle.graph, bundle.spec())
-    if bundle.manifest.backend not in _HERE:
+    here, backend = _carried(), bundle.manifest.backend
+    if backend not in here:
         from streamfuse.runtime.backend import BackendError
 
+        carriers = _ELSEWHERE.get(backend, "no library of streamfuse carries")
         raise BackendError(
-            f"{bundle.folder} needs ExecuTorch's delegate {bundle.manifest.backend}, which no library of streamfuse "
-            f"carries; here run {' and '.join(_HERE)}, so export it with `--backend kernels` to run it here"
+            f"{bundle.folder} needs ExecuTorch's delegate {backend}, which {carriers}; here run {' and '.join(here)}, "
+            "so export it with `--backend kernels` to run it here"
         )
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 

@@ -6,17 +6,23 @@ pytest tests/unit/test_export_delegates_bundle.py
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import export_samples as samples
 from bundle_samples import write_bundle
 from streamfuse.bundle import open_bundle
+from streamfuse.cli import app
+from streamfuse.engines import engines_of
 from streamfuse.export.pipeline import Report, export_bundle
 from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 
 ONE_WIDTH: dict[str, Any] = {
     "widths": (4,),
@@ -75,6 +81,17 @@ def test_core_ml_stores_weights_once(coreml: tuple[Path, Report]) -> None:
     assert all(method["delegate_bytes"] < 1000 for method in report.target["delegation"].values())
 
 
+def test_core_ml_says_which_operations_leave_the_neural_engine(coreml: tuple[Path, Report]) -> None:
+    folder, report = coreml
+    functions = report.target["functions"]
+    assert set(functions) == {"prefill", "decode", "verify_4", "streams"}
+    for found in functions.values():
+        assert found["leaves"]["look-ups and searches"]["gather"] >= 1
+        assert found["trips"] == 0
+    printed = CliRunner().invoke(app, ["inspect", str(folder)], env={"COLUMNS": "200"}).stdout
+    assert "leave the Neural Engine" in printed
+
+
 @pytest.mark.full  # nothing here runs a Vulkan program; that a delegate takes methods whole, Core ML's shows by default
 def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -> None:
     report = vulkan[1].target
@@ -86,14 +103,25 @@ def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -
     assert set(delegation["streams"]["outside"]) == {"aten.topk", "aten.embedding"}
 
 
-def test_a_delegate_that_is_not_here_is_named(tmp_path: Path) -> None:
-    from streamfuse.engines import engines_of
-    from streamfuse.runtime.backend import BackendError
+@pytest.mark.parametrize(
+    ("backend", "carriers"),
+    [("vulkan", "no library of streamfuse carries"), ("coreml", "only the libraries for macOS and iOS carry")],
+)
+def test_a_delegate_that_is_not_here_is_named(
+    backend: str, carriers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    bundle = write_bundle(tmp_path / "bundle", backend=backend, kernels=False, required_operators=[])
+    with pytest.raises(BackendError, match=f"needs ExecuTorch's delegate {backend}, which {carriers}; here run"):
+        engines_of(open_bundle(bundle), 1)
 
-    with pytest.raises(BackendError, match="needs ExecuTorch's delegate vulkan, which no library of"):
-        engines_of(
-            open_bundle(write_bundle(tmp_path / "bundle", backend="vulkan", kernels=False, required_operators=[])), 1
-        )
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there the library carries the delegate")
+def test_the_engine_says_which_library_has_the_delegate(coreml: tuple[Path, Report]) -> None:
+    with pytest.raises(
+        BackendError, match=r"CoreMLBackend, which this library does not carry: .* is ExecuTorch's backend_"
+    ):
+        ExecuTorchProgram(coreml[0] / "model.pte")
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:

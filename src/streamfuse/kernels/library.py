@@ -17,6 +17,7 @@ RUNTIME_LIBRARIES = (  # what the engine links; each needs only those before it
     "executorch_threadpool",
     "executorch_kernels_optimized",
     "executorch_backend_xnnpack",
+    *(("executorch_backend_coreml",) if sys.platform == "darwin" else ()),
     "executorch_etdump",
 )
 QUANTIZED_KERNELS = (

@@ -20,7 +20,9 @@ from streamfuse.kernels.build import BuildError, build, default_build_dir, fetch
 
 HERE = Path(__file__).resolve().parent
 WHEEL_PLATFORM = "macosx_14_0_arm64"
-PRODUCTS = ("libstreamfuse_core.dylib", "libstreamfuse_engine.dylib", "generate")
+ENGINE = "libstreamfuse_engine.dylib"
+PRODUCTS = ("libstreamfuse_core.dylib", ENGINE, "generate")
+DELEGATES = ("backend_xnnpack", "backend_coreml")  # they register themselves, so a linker might leave them out
 _MACH_O, _ARM64 = 0xFEEDFACF, 0x0100000C
 
 
@@ -45,6 +47,10 @@ def build_apple(build_dir: Path | None = None, *, jobs: int | None = None) -> li
         with product.open("rb") as file:
             if struct.unpack("<II", file.read(8)) != (_MACH_O, _ARM64):
                 raise BuildError(f"{product} is not a Mach-O file for arm64")
+    engine = (build_dir / ENGINE).read_bytes()
+    for delegate in DELEGATES:
+        if f"@rpath/libexecutorch_{delegate}.dylib".encode() not in engine:
+            raise BuildError(f"{ENGINE} does not load ExecuTorch's {delegate}")
     return products
 
 

@@ -30,6 +30,11 @@ using executorch::runtime::MethodMeta;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
 
+/// Which library has a backend that this one was linked without.
+std::string where_it_is(const std::string& backend) {
+  return backend == "CoreMLBackend" ? ": on Apple's systems it is ExecuTorch's backend_coreml" : "";
+}
+
 std::string entry(const char* name, int64_t value) { return json_string(name) + ": " + std::to_string(value); }
 std::string flag(const char* name, bool value) { return json_string(name) + (value ? ": true" : ": false"); }
 
@@ -98,8 +103,9 @@ void Program::check_backends(const std::string& name) const {
   for (size_t i = 0; i < meta.num_backends(); ++i) {
     const Result<const char*> backend = meta.get_backend_name(i);
     if (backend.ok() && executorch::runtime::get_backend_class(*backend) == nullptr)
-      throw Failure(SF_MISSING_OPERATOR,
-                    "method " + name + " needs the backend " + *backend + ", which this library does not carry");
+      throw Failure(SF_MISSING_OPERATOR, "method " + name + " needs the backend " + *backend +
+                                             ", which this library does not carry" + where_it_is(*backend) +
+                                             "; export the bundle with --backend kernels");
   }
 }
 
