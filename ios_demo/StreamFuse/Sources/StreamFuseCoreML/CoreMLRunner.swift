@@ -50,6 +50,8 @@
     private let unkept: URL?
     /// One prediction at a time: a loaded function is not for two threads.
     private let turn = NSLock()
+    /// Functions that refused memory for their outputs, which Core ML does not promise to take.
+    private var refusing: Set<String> = []
 
     /// Keeps loaded functions.
     private init(_ functions: [String: MLModel], device: String, unkept: URL?) {
@@ -140,7 +142,9 @@
     }
 
     /// Runs a function.
-    func predict(_ method: String, _ inputs: [String: any Tensor]) throws -> [String: any Tensor] {
+    func predict(
+      _ method: String, _ inputs: [String: any Tensor], into room: [String: any Tensor]
+    ) throws -> [String: any Tensor] {
       guard let function = functions[method] else {
         throw StreamFuseError(.badProgram, "the package has no function \(method)")
       }
@@ -148,7 +152,16 @@
         dictionary: inputs.mapValues { ($0 as! CoreMLTensor).value })  // they are all from makeTensor
       let found: any MLFeatureProvider
       do {
-        found = try turn.withLock { try function.prediction(from: features) }
+        found = try turn.withLock {
+          guard !room.isEmpty, !refusing.contains(method) else { return try function.prediction(from: features) }
+          let options = MLPredictionOptions()
+          options.outputBackings = room.mapValues { ($0 as! CoreMLTensor).array }
+          do { return try function.prediction(from: features, options: options) } catch {
+            let found = try function.prediction(from: features)
+            refusing.insert(method)
+            return found
+          }
+        }
       } catch { throw Self.explained(error, "run \(method)", .execution) }
       return try found.featureNames.reduce(into: [:]) { outputs, name in
         if let array = found.featureValue(for: name)?.multiArrayValue { outputs[name] = try CoreMLTensor(array) }

@@ -15,6 +15,8 @@ final class PackageBackend: Backend {
   private let caches: [(name: String, output: String, tensor: any Tensor)]
   /// Ids, positions and mask of each function that has run, which its next pass writes anew.
   private var inputs: [String: [String: any Tensor]] = [:]
+  /// Memory of this sequence for the outputs of each function that has run: a pass's rows wait there to be committed.
+  private var room: [String: [String: any Tensor]] = [:]
   /// What the last pass gave.
   private var outputs: [String: any Tensor] = [:]
   /// Rows of the last pass that survived, to their places among the survivors.
@@ -55,7 +57,7 @@ final class PackageBackend: Backend {
     own["input_ids"]!.fill(padded(ids, rows))
     own["position_ids"]!.fill(padded(positions, rows))
     try layout.writeMask(own["mask"]!, n: n, sees: ancestors, capacity: spec.capacity, length: length)
-    outputs = try runner.predict(method, own.merging(caches.map { ($0.name, $0.tensor) }) { own, _ in own })
+    outputs = try predict(method, own, caches[...])
     for cache in caches { _ = try output(cache.output, of: method) }
     if method == "prefill" {
       places = Dictionary(uniqueKeysWithValues: (0..<n).map { (Int32($0), $0) })
@@ -90,8 +92,7 @@ final class PackageBackend: Backend {
     try causal.withUnsafeBufferPointer {
       try layout.writeMask(own["mask"]!, n: depth, sees: $0, capacity: spec.capacity, length: length)
     }
-    let top = caches.suffix(2 * layout.numTopLayers)
-    let found = try runner.predict("streams", own.merging(top.map { ($0.name, $0.tensor) }) { own, _ in own })
+    let found = try predict("streams", own, caches.suffix(2 * layout.numTopLayers))
     outputs["stream_ids"] = found["stream_ids"]
     outputs["stream_log_probs"] = found["stream_log_probs"]
     try readStreams("streams", 1)
@@ -145,6 +146,16 @@ final class PackageBackend: Backend {
     for (index, cache) in caches.enumerated() {
       layout.loadRows(length, of: cache.tensor, from: start + index * data.count / caches.count)
     }
+  }
+
+  /// Runs a function on its own inputs and these caches; from its second run on its outputs have their memory already.
+  private func predict(
+    _ method: String, _ own: [String: any Tensor], _ caches: ArraySlice<(name: String, output: String, tensor: any Tensor)>
+  ) throws -> [String: any Tensor] {
+    let inputs = own.merging(caches.map { ($0.name, $0.tensor) }) { own, _ in own }
+    let found = try runner.predict(method, inputs, into: room[method] ?? [:])
+    if room[method] == nil { room[method] = try found.mapValues { try runner.makeTensor($0.type, $0.shape) } }
+    return found
   }
 
   /// Ids, positions and mask of a function.

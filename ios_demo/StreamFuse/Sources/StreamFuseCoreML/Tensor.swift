@@ -30,8 +30,11 @@ public protocol PackageRunner: Sendable {
   var device: String { get }
   /// Memory that functions read without copying it, full of zeros.
   func makeTensor(_ type: ElementType, _ shape: [Int]) throws -> any Tensor
-  /// Runs a function. The outputs stay as they are for as long as somebody keeps them.
-  func predict(_ method: String, _ inputs: [String: any Tensor]) throws -> [String: any Tensor]
+  /// Runs a function. It may write its outputs into those of `room` by name, which have their types and shapes; others are
+  /// new, and stay as they are for as long as somebody keeps them.
+  func predict(
+    _ method: String, _ inputs: [String: any Tensor], into room: [String: any Tensor]
+  ) throws -> [String: any Tensor]
 }
 
 extension Tensor {

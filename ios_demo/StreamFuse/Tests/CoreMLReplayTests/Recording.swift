@@ -87,16 +87,16 @@ final class Calls {
 
   init(_ all: [Recording.Call]) { self.all = all }
 
-  /// Makes one pass fail.
+  /// Makes one pass fail, whenever it is tried.
   func refuse(_ call: Int) { refused = call }
 
   /// Begins again, and refuses nothing.
   func rewind() { (count, refused) = (0, nil) }
 
   func next() throws -> Recording.Call {
-    defer { count += 1 }
     if count == refused { throw Refused(errorDescription: "the test refuses") }
     guard count < all.count else { throw Refused(errorDescription: "one pass more than Python ran") }
+    defer { count += 1 }
     return all[count]
   }
 }

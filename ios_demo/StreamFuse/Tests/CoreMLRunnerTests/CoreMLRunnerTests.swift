@@ -137,10 +137,23 @@ final class CoreMLRunnerTests: XCTestCase {
   }
 
   func testATextIsWrittenThroughCoreMLsTypes() async throws {
+    let tokens = try await fourTokens()
+    XCTAssertEqual(tokens, [4, 5, 6, 7])
+    XCTAssertEqual(events.backed, 3 * 3, "all outputs of decode but those of its first pass are in memory of their own")
+  }
+
+  func testAFunctionThatRefusesMemoryForItsOutputsIsAskedOnce() async throws {
+    CoreMLWitness.refuseOutputBackings(package.path)
+    let tokens = try await fourTokens()
+    XCTAssertEqual(tokens, [4, 5, 6, 7])
+    XCTAssertEqual(events.refused, ["decode"])
+    XCTAssertEqual(events.backed, 0)
+  }
+
+  private func fourTokens() async throws -> [Int] {
     answerWithTheNextNumber()
     let model = try await Model(spec: spec, engine: open())
-    let tokens = try await model.session().stream(.tokens([1, 2, 3])) { $0.maxNewTokens = 4 }.response().tokens
-    XCTAssertEqual(tokens, [4, 5, 6, 7])
+    return try await model.session().stream(.tokens([1, 2, 3])) { $0.maxNewTokens = 4 }.response().tokens
   }
 
   /// Makes each token followed by the next number.

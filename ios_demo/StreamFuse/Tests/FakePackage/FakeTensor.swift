@@ -72,7 +72,11 @@ public final class FakePackage: PackageRunner, @unchecked Sendable {  // tests u
 
   public func makeTensor(_ type: ElementType, _ shape: [Int]) -> any Tensor { FakeTensor(type, shape) }
 
-  public func predict(_ method: String, _ inputs: [String: any Tensor]) throws -> [String: any Tensor] {
-    try answer(method, inputs.mapValues { $0 as! FakeTensor })
+  public func predict(
+    _ method: String, _ inputs: [String: any Tensor], into room: [String: any Tensor]
+  ) throws -> [String: any Tensor] {
+    let found = try answer(method, inputs.mapValues { $0 as! FakeTensor })
+    for (name, tensor) in room { (tensor as! FakeTensor).dense = found[name]!.dense }
+    return found.merging(room.mapValues { $0 as! FakeTensor }) { $1 }
   }
 }

@@ -84,6 +84,33 @@ final class PackageTests: XCTestCase {
     }
   }
 
+  func testRowsThatWaitToBeCommittedAreNotThoseOfAnotherSequence() throws {
+    let layout = try PackageLayout(metadata: metadata(.float16))
+    let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 4, identity: "two")
+    var passes = UInt8(0)
+    let package = FakePackage { _, _ in
+      passes += 1
+      return newRows(.float16, 4).mapValues { rows in
+        rows.dense = Data(repeating: passes, count: rows.dense.count)
+        return rows
+      }
+    }
+    let both = try (0..<2).map { _ in try PackageBackend(package, spec, layout) }
+    for _ in 0..<2 {  // the first passes are in memory of the package's
+      for backend in both { try prefill(backend, 1) }
+      for backend in both { try commit(backend, [0]) }
+    }
+    let saved = both.map { backend in
+      var data = Data(count: backend.byteCount(length: 2)!)
+      data.withUnsafeMutableBytes { backend.save(length: 2, into: $0) }
+      return data.prefix(data.count / 2)  // two rows of keys
+    }
+    let row = saved[0].count / 2
+    for (data, passes) in zip(saved, [[1, 3], [2, 4]] as [[UInt8]]) {
+      XCTAssertEqual(data, Data(repeating: passes[0], count: row) + Data(repeating: passes[1], count: row))
+    }
+  }
+
   func testAPackageThatIsNotOursSaysWhatIsMissing() {
     XCTAssertThrowsError(try PackageLayout(metadata: [:])) {
       XCTAssert(($0 as! StreamFuseError).message.contains("streamfuse.num_layers"))

@@ -14,6 +14,11 @@ public enum CoreMLWitness {
     public var loaded: [String] = []
     /// Functions that are loaded now, and the most that ever were.
     public var alive = 0, most = 0
+    /// Outputs that were written into memory of the caller's, and functions that were asked to do so and refused.
+    public var backed = 0
+    public var refused: [String] = []
+    /// Whether functions refuse such memory.
+    public var refuses = false
     /// What its functions answer.
     public var answer: (@Sendable (_ function: String, _ inputs: [String: MLMultiArray]) throws -> [String: MLMultiArray])?
   }
@@ -26,6 +31,8 @@ public enum CoreMLWitness {
     _ package: String,
     _ answer: @escaping @Sendable (_ function: String, _ inputs: [String: MLMultiArray]) throws -> [String: MLMultiArray]
   ) { change(package) { $0.answer = answer } }
+  /// Makes its functions refuse memory for their outputs.
+  public static func refuseOutputBackings(_ package: String) { change(package) { $0.refuses = true } }
   static func change(_ package: String, _ body: (inout Events) -> Void) {
     all.withLock { body(&$0[package, default: Events()]) }
   }
@@ -36,6 +43,10 @@ public final class MLModelConfiguration {
   public init() {}
   public var functionName: String?
   public var computeUnits = MLComputeUnits.all
+}
+public final class MLPredictionOptions {
+  public init() {}
+  public var outputBackings: [String: Any] = [:]
 }
 public struct MLModelMetadataKey: Hashable, Sendable { public static let creatorDefinedKey = MLModelMetadataKey() }
 public final class MLModelDescription {
@@ -83,6 +94,28 @@ public final class MLModel {
   }
 
   deinit { CoreMLWitness.change(package) { $0.alive -= 1 } }
+
+  struct Refused: LocalizedError { let errorDescription: String? = "output backings are refused" }
+
+  /// Writes into the backings of its outputs, which must be of their types and shapes.
+  public func prediction(from input: any MLFeatureProvider, options: MLPredictionOptions) throws -> any MLFeatureProvider {
+    if CoreMLWitness.events(package).refuses {
+      CoreMLWitness.change(package) { $0.refused.append(function) }
+      throw Refused()
+    }
+    let found = try prediction(from: input)
+    let outputs = try found.featureNames.reduce(into: [String: MLFeatureValue]()) { outputs, name in
+      let array = found.featureValue(for: name)!.multiArrayValue!
+      guard let backing = options.outputBackings[name] as! MLMultiArray? else {
+        return outputs[name] = MLFeatureValue(multiArray: array)
+      }
+      guard backing.shape == array.shape, backing.dataType == array.dataType else { throw Refused() }
+      backing.dense = array.dense
+      CoreMLWitness.change(package) { $0.backed += 1 }
+      outputs[name] = MLFeatureValue(multiArray: backing)
+    }
+    return try MLDictionaryFeatureProvider(dictionary: outputs)
+  }
 
   public func prediction(from input: any MLFeatureProvider) throws -> any MLFeatureProvider {
     let given = input.featureNames.reduce(into: [String: MLMultiArray]()) { $0[$1] = input.featureValue(for: $1)?.multiArrayValue }
@@ -148,7 +181,8 @@ public final class MLMultiArray {
     set {
       var taken = newValue.startIndex
       for line in lines {
-        newValue[taken..<(taken + line.count)].withUnsafeBytes { UnsafeMutableRawBufferPointer(rebasing: memory[line]).copyMemory(from: $0) }
+        let target = UnsafeMutableRawBufferPointer(rebasing: memory[line])
+        newValue[taken..<(taken + line.count)].withUnsafeBytes { target.copyMemory(from: $0) }
         taken += line.count
       }
     }
