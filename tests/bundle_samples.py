@@ -133,7 +133,7 @@ class PrintableBackend(fakes.ArithmeticBackend):
 
 def fake_engines(
     kind: Callable[..., fakes.ArithmeticBackend] = fakes.ArithmeticBackend,
-) -> tuple[list[fakes.ArithmeticBackend], Callable[[Bundle, int | None], Callable[[], fakes.ArithmeticBackend]]]:
+) -> tuple[list[fakes.ArithmeticBackend], Callable[..., Callable[[], fakes.ArithmeticBackend]]]:
     """What to put in the place of `streamfuse.engines.engines_of`, after the list of the engines that it makes."""
     made: list[fakes.ArithmeticBackend] = []
 
@@ -141,4 +141,4 @@ def fake_engines(
         made.append(kind(bundle.spec()))
         return made[-1]
 
-    return made, lambda bundle, threads: lambda: engine(bundle)
+    return made, lambda bundle, *_: lambda: engine(bundle)

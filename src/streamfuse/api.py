@@ -106,6 +106,7 @@ class Model:
         path: str | os.PathLike[str] | Bundle,
         *,
         threads: int | None = None,
+        provider: str | None = None,
         cost_cache: bool = True,
         public_key: str | None = None,
         plan_cache: bool | None = None,
@@ -115,6 +116,8 @@ class Model:
         Args:
             path: a folder that `streamfuse export` wrote.
             threads: of the engine, 1 to 64; None lets it choose.
+            provider: of an ONNX bundle, ONNX Runtime's execution provider: cpu, webgpu, qnn, coreml or directml, with
+                options where wanted ("webgpu:deviceId=1", docs/onnx.md). None is cpu.
             cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
             public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
                 Bundle it has no say: `open_bundle` takes it.
@@ -123,12 +126,12 @@ class Model:
         Raises:
             BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
             KeyProblem: `public_key` is no key.
-            OptionError: `threads` is out of range.
+            OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX.
             TextError: the tokenizer or the chat template cannot be used.
-            BackendError: the graphs cannot be loaded here.
+            BackendError: the graphs cannot be loaded here, or the provider is not here.
             MissingExtra: a package is not installed; names the line that installs it.
         """
-        from streamfuse.engines import need_engine
+        from streamfuse.engines import check_provider, need_engine
         from streamfuse.kernels.library import MOST_THREADS
 
         if plan_cache is not None:
@@ -139,9 +142,10 @@ class Model:
             raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
         self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
         need_engine(self.bundle)
+        check_provider(self.bundle, provider)
         model = self.manifest.model
         self.text = TextIO(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
-        self._threads, self._cost_cache = threads, cost_cache
+        self._threads, self._provider, self._cost_cache = threads, provider, cost_cache
         self._new_engine: Any = None
         self._load_ms = 0.0
         self._session: Session | None = None
@@ -192,7 +196,7 @@ class Model:
             raise CoreError("this model is closed; open its bundle again")
         started = time.perf_counter()
         backend = self._engine()
-        device = device_of(self.bundle, self._threads)
+        device = device_of(self.bundle, self._threads, self._provider)
         try:
             session = Session(
                 backend,
@@ -289,7 +293,7 @@ class Model:
         from streamfuse import engines
 
         if self._new_engine is None:
-            self._new_engine = engines.engines_of(self.bundle, self._threads)
+            self._new_engine = engines.engines_of(self.bundle, self._threads, self._provider)
         backend: Backend = self._new_engine()
         return backend
 

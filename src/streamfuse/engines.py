@@ -40,20 +40,47 @@ def _carried() -> tuple[str, ...]:
     return _ANYWHERE + (_ON_APPLE if platform.system() == "Darwin" else ())
 
 
-def engines_of(bundle: Bundle, threads: int | None) -> Callable[[], Backend]:
-    """Load the graphs of a bundle; what is returned makes engines on them, one per sequence.
-
-    The native engine shares its weights among them; ONNX Runtime and Core ML load graphs anew for each.
+def check_provider(bundle: Bundle, provider: str | None) -> None:
+    """Before anything is loaded: the provider that was asked for goes with the bundle, and is here.
 
     Raises:
-        BackendError: the engine or the graphs cannot be loaded, or the engine has no such delegate.
+        OptionError: there is no such provider, or the bundle is not ONNX.
+        BackendError: it is not on this system, or its package is not installed.
+    """
+    if provider is None:
+        return
+    from streamfuse.runtime.backends.onnx_providers import Choice
+    from streamfuse.runtime.config import OptionError
+
+    choice = Choice.parse(provider)
+    if bundle.manifest.target != "onnx":
+        raise OptionError(
+            f"--provider is of ONNX Runtime, and {bundle.folder} was exported for {bundle.manifest.target}, "
+            f"backend {bundle.manifest.backend}; leave it out"
+        )
+    need_engine(bundle)
+    choice.check()
+
+
+def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> Callable[[], Backend]:
+    """Load the graphs of a bundle; what is returned makes engines on them, one per sequence.
+
+    The native engine shares its weights among them; ONNX Runtime and Core ML load graphs anew for each. `provider` is
+    ONNX Runtime's execution provider, with options as `--provider` has them; None: the CPU's.
+
+    Raises:
+        BackendError: the engine or the graphs cannot be loaded, or the engine has no such delegate or provider.
         MissingExtra: a package is not installed.
+        OptionError: `provider` is none, or the bundle is not ONNX.
     """
     need_engine(bundle)
+    check_provider(bundle, provider)
     if bundle.manifest.target == "onnx":
+        from streamfuse.runtime.backends.onnx_providers import Choice
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
-        return lambda: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads)
+        choice = Choice() if provider is None else Choice.parse(provider)
+        return lambda: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads, provider=choice)
     if bundle.manifest.target == "coreml":
         from streamfuse.runtime.backends.coreml import open_package
 
@@ -95,12 +122,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def device_of(bundle: Bundle, threads: int | None) -> str:
-    """What makes a pass cost differently: processor, cores, threads, and the engine's version or build."""
+def device_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> str:
+    """What makes a pass cost differently: processor, cores, threads, the engine's version or build, its provider."""
     forced = os.environ.get("STREAMFUSE_ISA", "")
     return (
         f"{platform.system()} {platform.machine()}, {processor()}, {cores()} cores, threads {threads or 'default'}, "
-        f"{_engine_stamp(bundle)}" + (f", {forced}" if forced else "")
+        f"{_engine_stamp(bundle)}" + "".join(f", {word}" for word in (provider, forced) if word)
     )
 
 
@@ -126,12 +153,15 @@ def _engine_stamp(bundle: Bundle) -> str:
     """Changes with the engine, so that a new build or version is measured anew."""
     from streamfuse.kernels.library import LibraryError, find_library
 
-    if bundle.manifest.target != "executorch":
-        package = {"onnx": "onnxruntime", "coreml": "coremltools"}[bundle.manifest.target]
+    if bundle.manifest.target == "onnx":
+        from streamfuse.runtime.backends.onnx_providers import installed
+
+        return installed()
+    if bundle.manifest.target == "coreml":
         try:
-            return f"{package} {version(package)}"
+            return f"coremltools {version('coremltools')}"
         except PackageNotFoundError:
-            return package
+            return "coremltools"
     try:
         facts = find_library().stat()
     except LibraryError:

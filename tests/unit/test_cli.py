@@ -485,7 +485,7 @@ class Slow(fakes.ArithmeticBackend):
         time.sleep(0.05)
         return super().run(*args)
 
-engines.engines_of = lambda bundle, threads: lambda: Slow(bundle.spec())
+engines.engines_of = lambda bundle, *_: lambda: Slow(bundle.spec())
 main()
 """
 

@@ -168,7 +168,7 @@ class Slow(PrintableBackend):
         time.sleep(0.05)
         return super().run(*args)
 
-engines.engines_of = lambda bundle, threads: lambda: Slow(bundle.spec())
+engines.engines_of = lambda bundle, *_: lambda: Slow(bundle.spec())
 main()
 """
 

@@ -143,7 +143,7 @@ def test_commands_explain_themselves_and_run_without_the_extras(tmp_path: Path) 
         "from typer.testing import CliRunner\n"
         "from streamfuse import engines\n"
         "from streamfuse.cli import COMMANDS, app, bench\n"
-        "engines.engines_of = lambda bundle, threads: lambda: fakes.ArithmeticBackend(bundle.spec())\n"
+        "engines.engines_of = lambda bundle, *_: lambda: fakes.ArithmeticBackend(bundle.spec())\n"
         "names = [[name] for name in COMMANDS] + [['bench', m.removeprefix('bench_')] for m in bench.MEASURES]\n"
         "runs = [[*name, '--help'] for name in names]\n"
         f"runs += [['inspect', {str(write_bundle(tmp_path / 'demo'))!r}], ['run', {str(tmp_path / 'demo')!r}, 'hi']]\n"

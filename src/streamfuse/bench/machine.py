@@ -59,9 +59,10 @@ def distance_text(samples: Sequence[float]) -> str:
 
 
 def engine_facts(backend: Backend) -> dict[str, Any]:
-    """Threads and instruction set, where the engine says them."""
+    """Threads, instruction set, ONNX Runtime's provider and how much of the graphs it runs, where they are said."""
     description = getattr(backend, "description", {})
-    return {name: description[name] for name in ("threads", "instruction_set") if name in description}
+    names = ("threads", "instruction_set", "provider", "nodes", "nodes_on_cpu", "operators_on_cpu")
+    return {name: description[name] for name in names if name in description}
 
 
 def engine_threads(backend: Backend) -> int:

@@ -62,6 +62,7 @@ def acceptance(
         bool, typer.Option("--no-plain", help="Do not decode plainly too; the texts are not compared.")
     ] = False,
     threads: options.Threads = None,
+    provider: options.Provider = None,
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     completion: Annotated[
@@ -104,7 +105,7 @@ def acceptance(
     if file is not None:
         result = _replay(file, model, samples, settings)
     else:
-        result, settings = _run(str(bundle), samples, settings, width, threads)
+        result, settings = _run(str(bundle), samples, settings, width, threads, provider)
     found = {**result.to_dict(), "settings": {"data": data, **asdict(settings)}}
     if json_:
         print_json(found)
@@ -113,13 +114,18 @@ def acceptance(
 
 
 def _run(
-    bundle: str, samples: list[Sample], settings: AcceptanceSettings, width: int | None, threads: int | None
+    bundle: str,
+    samples: list[Sample],
+    settings: AcceptanceSettings,
+    width: int | None,
+    threads: int | None,
+    provider: str | None,
 ) -> tuple[Acceptance, AcceptanceSettings]:
     from dataclasses import replace
 
     from streamfuse.bench.acceptance import measure_bundle
 
-    model = Model(bundle, threads=threads, cost_cache=False)
+    model = Model(bundle, threads=threads, provider=provider, cost_cache=False)
     widths = model.bundle.spec().verify_widths
     if not widths:
         raise typer.BadParameter(

@@ -24,6 +24,7 @@ def register(bench: typer.Typer) -> None:
 def latency(
     bundle: options.BundleFolder,
     threads: options.Threads = None,
+    provider: options.Provider = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes of each method; medians count.")] = 30,
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
     report: options.ReportFile = None,
@@ -48,7 +49,7 @@ def latency(
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.profile import profiler_of
 
-    model = Model(bundle, threads=threads, cost_cache=False)
+    model = Model(bundle, threads=threads, provider=provider, cost_cache=False)
     manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
     settings.check(manifest)
     with loaded(model, plan=False) as session, err.status("the loop") as status:

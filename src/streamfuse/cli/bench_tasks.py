@@ -63,6 +63,7 @@ def tasks(
     ] = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    provider: options.Provider = None,
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "test",
@@ -101,7 +102,7 @@ def tasks(
     own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
-    opened = Model(bundle, threads=threads, cost_cache=False)
+    opened = Model(bundle, threads=threads, provider=provider, cost_cache=False)
     manifest = opened.manifest
     if data == ADVERSARIAL:
         asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)

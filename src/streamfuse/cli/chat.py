@@ -13,7 +13,7 @@ from streamfuse.text_io import Conversation, TextError
 
 from . import drafts, options, tables
 from .console import out, read_input, say
-from .engine import loaded, tell_defaults, tell_emulated, tell_limit
+from .engine import loaded, tell_defaults, tell_emulated, tell_limit, tell_provider
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def chat(
     width: options.Width = options.AUTO,
     no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
+    provider: options.Provider = None,
     show_drafts: options.ShowDrafts = False,
     public_key: options.PublicKey = None,
 ) -> None:
@@ -63,7 +64,7 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
+    model = Model(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
     if not model.text.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
     asked = options.GenerationOptions(
@@ -74,6 +75,7 @@ def chat(
     tell_emulated(model.bundle)
     tell_defaults(asked.defaults(model.manifest))
     with loaded(model, plan=config.needs_plan) as session:
+        tell_provider(session.backend)
         say(f"{model.manifest.model.name}. {_HELP}")
         _Terminal(session, Conversation(model.text, system), config, show_drafts).talk()
 

@@ -64,6 +64,7 @@ def _page(found: dict[str, Any]) -> Group:
         ["memory", f"reads {speed['value']:.0f} GB/s ({speed['measured_by']}, {speed['threads']} threads)"],
         ["instruction set", _instructions(found)],
         *([f"engine: {name}", _engine(facts)] for name, facts in found["engines"].items()),
+        *([f"provider: {name}", reason or "here"] for name, reason in _providers(found).items()),
         ["cost cache", f"{cache['entries']} entries in {cache['folder']}; to measure anew: {cache['clear']}"],
         ["packages", ", ".join(f"{name} {version or '-'}" for name, version in found["packages"].items())],
         *(["bundle", one["problem"] or _sound(one)] for one in found["bundles"]),
@@ -77,6 +78,10 @@ def _page(found: dict[str, Any]) -> Group:
 def _instructions(found: dict[str, Any]) -> str:
     said = found["instruction_set"] or "unknown until an ExecuTorch bundle is loaded: streamfuse doctor BUNDLE"
     return f"{said} (STREAMFUSE_ISA={found['forced_isa']})" if found["forced_isa"] else said
+
+
+def _providers(found: dict[str, Any]) -> dict[str, str | None]:
+    return dict(found["engines"]["onnxruntime"].get("providers", {}))
 
 
 def _engine(facts: dict[str, Any]) -> str:

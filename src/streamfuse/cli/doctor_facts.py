@@ -62,7 +62,8 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
 
 
 def _engines() -> dict[str, dict[str, Any]]:
-    """By name: `about`, or the `problem`, and what `to_do` where nothing runs without it."""
+    """By name: `about`, or the `problem`, and what `to_do` where nothing runs without it; of ONNX Runtime's `providers`
+    why each cannot be used, or null."""
     native: dict[str, Any] = {"about": None, "problem": None, "to_do": None}
     try:
         load_core()
@@ -76,7 +77,12 @@ def _engines() -> dict[str, dict[str, Any]]:
     if onnx.missing:
         found["onnxruntime"]["problem"] = f"not installed; ONNX bundles need it: {onnx.pip}"
     else:
-        found["onnxruntime"]["about"] = f"runs ONNX bundles: onnxruntime {_version('onnxruntime')}"
+        from streamfuse.runtime.backends.onnx_providers import PROVIDERS, installed
+
+        reasons = {name: provider.missing() for name, provider in PROVIDERS.items()}
+        here = ", ".join(name for name, reason in reasons.items() if reason is None)
+        found["onnxruntime"]["about"] = f"runs ONNX bundles: {installed()}; providers: {here}"
+        found["onnxruntime"]["providers"] = reasons
     mac = platform.system() == "Darwin"
     runs = "runs Core ML bundles" if mac else "not on this system; streamfuse's emulator runs Core ML bundles, slowly"
     lacks = f"not installed; Core ML bundles need coremltools: {coreml.pip}" if mac and coreml.missing else None

@@ -24,6 +24,16 @@ def tell_emulated(bundle: Bundle) -> None:
         say("Core ML is on Apple's systems only; streamfuse's emulator runs this bundle here, much slower.")
 
 
+def tell_provider(backend: object) -> None:
+    """A line about how much of its graphs ONNX Runtime's provider runs, where that is not the CPU's."""
+    facts = getattr(backend, "description", {})
+    if "nodes" not in facts:
+        return
+    left, on_cpu = facts["nodes_on_cpu"], ", ".join(facts["operators_on_cpu"])
+    rest = f"; the CPU runs the others: {on_cpu}" if left else ""
+    say(f"ONNX Runtime's provider {facts['provider']} runs {facts['nodes'] - left} of {facts['nodes']} nodes{rest}.")
+
+
 def tell_defaults(defaults: str) -> None:
     """A line about the sampling that a bundle brings along (`GenerationOptions.defaults`)."""
     if defaults:

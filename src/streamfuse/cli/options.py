@@ -103,6 +103,15 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="the engine's choice"),
 ]
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[:OPTION=VALUE,...]",
+        autocompletion=complete.listed("cpu", "webgpu", "qnn", "coreml", "directml"),
+        help="ONNX bundles: the execution provider of ONNX Runtime, cpu, webgpu, qnn, coreml or directml.",
+        show_default="cpu",
+    ),
+]
 
 DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set: owner/name or owner/name:configuration."
 DataFormat = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from streamfuse.api import Model
 from . import drafts, options, tables
 from .compare import compare
 from .console import as_text, err, out, print_json, read_input, say, write
-from .engine import loaded, tell_defaults, tell_emulated, tell_limit
+from .engine import loaded, tell_defaults, tell_emulated, tell_limit, tell_provider
 from .interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run(
     width: options.Width = options.AUTO,
     no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
+    provider: options.Provider = None,
     public_key: options.PublicKey = None,
     compare_: Annotated[
         bool, typer.Option("--compare", help="Run plainly and speculatively; compare texts and speed.")
@@ -77,7 +78,7 @@ def run(
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
         )
-    model = Model(bundle, threads=threads, cost_cache=not no_cost_cache, public_key=public_key)
+    model = Model(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
     asked = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,
@@ -89,6 +90,8 @@ def run(
     prompt_ids = model.encode(as_text(read_input()) if prompt == "-" else prompt, system, raw)
     model.check_prompt(prompt_ids)
     with loaded(model, plan=config.needs_plan) as session:
+        if not json_:
+            tell_provider(session.backend)
         if compare_:
             comparison = compare(session, prompt_ids, config, repeats, err, model.reads_raw(raw))
             if json_:
@@ -100,12 +103,18 @@ def run(
             generation = session.generate(prompt_ids, config, raw=model.reads_raw(raw))
             with stop_on_interrupt(generation.stop) as interrupted:
                 if json_:
-                    print_json({"text": generation.finish(), **generation.statistics})
+                    print_json({"text": generation.finish(), **generation.statistics, **_provider(session.backend)})
                 else:
                     drafts.write(generation, show_drafts)
                     _tell_end(generation, config, session.backend.spec.capacity, stats)
             if interrupted:
                 raise KeyboardInterrupt
+
+
+def _provider(backend: object) -> dict[str, Any]:
+    """What ONNX Runtime's provider was and ran, for JSON; nothing of another engine."""
+    facts = getattr(backend, "description", {})
+    return {name: facts[name] for name in ("provider", "nodes", "nodes_on_cpu", "operators_on_cpu") if name in facts}
 
 
 def _tell_end(generation: Generation, config: GenerationConfig, capacity: int, stats: bool) -> None:

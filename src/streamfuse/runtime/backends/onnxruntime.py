@@ -1,5 +1,6 @@
 """Runs a bundle's .onnx files, one per method, through ONNX Runtime. Needs numpy and onnxruntime.
 
+Which execution provider computes is a choice by name (onnx_providers.py).
 A backend owns its caches; they and all other tensors are bound once, so that a pass copies nothing. Graphs give the new
 rows only, and `commit` copies the accepted ones (docs/onnx.md). Outputs are views, valid until the next `run`.
 """
@@ -27,6 +28,7 @@ from streamfuse.runtime.backend import (
 )
 
 from .host import HostBackend
+from .onnx_providers import Assignment, Choice, assigned, first_line, import_onnxruntime
 
 _DTYPES = {
     "tensor(float)": np.float32,
@@ -42,13 +44,17 @@ class OnnxProgram:
     """The graphs of one bundle, for any number of backends in any threads. Each is loaded when it is first asked for.
 
     `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose. It rearranges the weights for each
-    graph, so every loaded one has a copy; with `frugal` a backend keeps only the graph that it needs next.
+    graph, so every loaded one has a copy; with `frugal` a backend keeps only the graph that it needs next. `provider`
+    is one of onnx_providers.py; `assignments` says of each graph that was loaded how much of it that one runs.
     """
 
-    def __init__(self, path: str | Path, num_threads: int | None = None, frugal: bool = False) -> None:
-        path, self.frugal = Path(path), frugal
+    def __init__(
+        self, path: str | Path, num_threads: int | None = None, frugal: bool = False, provider: Choice | None = None
+    ) -> None:
+        path, self.frugal, self.provider = Path(path), frugal, provider or Choice()
         self._folder, self._num_threads = path if path.is_dir() else path.parent, num_threads or 0
         self._sessions: dict[str, Any] = {}
+        self.assignments: dict[str, Assignment] = {}
         self._lock = threading.Lock()
 
     def session(self, method: str) -> Any:
@@ -64,10 +70,7 @@ class OnnxProgram:
             self._sessions.clear()
 
     def _load(self, method: str) -> Any:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise BackendError("this bundle needs the package onnxruntime (pip install 'streamfuse[onnx]')") from error
+        onnxruntime = import_onnxruntime()
         file = self._folder / f"{method}.onnx"
         if not file.is_file():
             raise BackendError(f"{self._folder} has no {file.name}")
@@ -78,10 +81,8 @@ class OnnxProgram:
         options.log_severity_level = 4  # errors are raised; they need not be printed too
         # Each graph has threads of its own; those of the last pass must not take the cores of the next.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        try:
-            return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's own classes, which have no common base
-            raise BackendError(f"ONNX Runtime cannot load {file}: {_first_line(error)}") from error
+        session, self.assignments[method] = self.provider.open(file, options)
+        return session
 
 
 class _Pass:
@@ -124,16 +125,22 @@ class _Pass:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # as above
-            raise BackendError(f"ONNX Runtime: {_first_line(error)}") from error
+            raise BackendError(f"ONNX Runtime: {first_line(error)}") from error
 
 
 class OnnxBackend(HostBackend):
-    """One sequence on one program. `source` is a program, or the path of one; `num_threads` counts for a path only."""
+    """One sequence on one program. `source` is a program, or the path of one, for which alone the rest counts."""
 
-    def __init__(self, source: str | Path | OnnxProgram, spec: ModelSpec, num_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        source: str | Path | OnnxProgram,
+        spec: ModelSpec,
+        num_threads: int | None = None,
+        provider: Choice | None = None,
+    ) -> None:
         super().__init__(spec)
         self._program: OnnxProgram | None = (
-            source if isinstance(source, OnnxProgram) else OnnxProgram(source, num_threads)
+            source if isinstance(source, OnnxProgram) else OnnxProgram(source, num_threads, provider=provider)
         )
         decode = self._program.session(DECODE)
         cache = next((t for t in decode.get_inputs() if t.name == "past_key_values.0.key"), None)
@@ -152,6 +159,13 @@ class OnnxBackend(HostBackend):
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None
         self._pass(DECODE)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The execution provider, and for another one than the CPU's what it runs of the graphs that were loaded."""
+        if self._program is None:
+            return {}
+        return {"provider": self._program.provider.provider.name, **assigned(self._program.assignments)}
 
     def run(
         self,
@@ -248,7 +262,3 @@ def _place(name: str) -> int:
     """past_key_values.3.value, present.3.value -> 7."""
     _, layer, kind = name.split(".")
     return 2 * int(layer) + ("key", "value").index(kind)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

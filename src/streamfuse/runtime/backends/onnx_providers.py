@@ -1,0 +1,211 @@
+"""ONNX Runtime's execution providers by name: which are here, why one is not, and a session on one of them."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.config import OptionError
+
+CPU = "cpu"
+_NO_CPU = "session.disable_cpu_ep_fallback"
+_ANYWHERE = ("Linux", "Darwin", "Windows")
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One execution provider, as `--provider` and as ONNX Runtime name it, and the package that brings it."""
+
+    name: str
+    title: str
+    identifier: str
+    package: str
+    systems: tuple[str, ...] = _ANYWHERE
+    plug_in: str = ""  # the module of a library that is registered with any onnxruntime
+    device: str = ""  # of IO binding, where it has memory of its own
+
+    def missing(self) -> str | None:
+        """Why it cannot be used here and the next step, or None. Loads onnxruntime, but no plug-in."""
+        if platform.system() not in self.systems:
+            systems = " and ".join(self.systems).replace("Darwin", "macOS")
+            return f"{self.title} is on {systems} only; take --provider cpu here"
+        if self.plug_in:
+            if find_spec(self.plug_in) is None:
+                return f"{self.title} needs the package {self.package}: pip install {self.package}"
+        elif self.identifier not in import_onnxruntime().get_available_providers():
+            line = f"pip install {self.package}"
+            if self.package != "onnxruntime":
+                line += ", in an environment of its own, since it replaces onnxruntime"
+            return f"{installed()} has no {self.title}: {line}"
+        return None
+
+
+PROVIDERS = {
+    provider.name: provider
+    for provider in (
+        Provider(CPU, "the CPU provider", "CPUExecutionProvider", "onnxruntime"),
+        Provider("webgpu", "WebGPU", "WebGpuExecutionProvider", "onnxruntime-webgpu", device="webgpu"),
+        Provider("qnn", "QNN", "QNNExecutionProvider", "onnxruntime-qnn", ("Windows", "Linux"), "onnxruntime_qnn"),
+        Provider("coreml", "Core ML", "CoreMLExecutionProvider", "onnxruntime", ("Darwin",)),
+        Provider("directml", "DirectML", "DmlExecutionProvider", "onnxruntime-directml", ("Windows",)),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A provider with its options and the session's, all by ONNX Runtime's names: `webgpu:deviceId=1`."""
+
+    provider: Provider = PROVIDERS[CPU]
+    options: Mapping[str, str] = field(default_factory=dict)
+    session: Mapping[str, str] = field(default_factory=dict)  # those that begin with "session." or "ep."
+
+    @classmethod
+    def parse(cls, text: str) -> Choice:
+        """NAME, or NAME:OPTION=VALUE,OPTION=VALUE. OptionError for anything else."""
+        name, _, rest = text.partition(":")
+        if name not in PROVIDERS:
+            *most, last = PROVIDERS
+            raise OptionError(f"--provider must be {', '.join(most)} or {last}, not {name!r:.40}")
+        options: dict[str, str] = {}
+        for item in filter(None, rest.split(",")):
+            key, equal, value = item.partition("=")
+            if not equal:
+                raise OptionError(f"--provider {name} takes options as {name}:OPTION=VALUE,..., not {item!r:.40}")
+            options[key.strip()] = value.strip()
+        session = {key: value for key, value in options.items() if key.startswith(("session.", "ep."))}
+        return cls(PROVIDERS[name], {k: v for k, v in options.items() if k not in session}, session)
+
+    def check(self) -> None:
+        """BackendError where the provider is not here."""
+        if (reason := self.provider.missing()) is not None:
+            raise BackendError(reason)
+
+    def open(self, file: Path, options: Any) -> tuple[Any, Assignment]:
+        """A session of that file, and how many of its nodes the provider runs.
+
+        Raises:
+            BackendError: the provider is not here, or has no device; the file is no graph; the provider runs nothing of
+                it, or not all of it where `session.disable_cpu_ep_fallback=1` asks for that.
+        """
+        self.check()
+        onnxruntime, provider = import_onnxruntime(), self.provider
+        if provider.name != CPU:
+            options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        for key, value in self.session.items():
+            if key != _NO_CPU:  # its error names no operator; ours does
+                options.add_session_config_entry(key, value)
+        arguments: dict[str, Any] = {}
+        try:
+            if provider.plug_in:
+                options.add_provider_for_devices(*_plugged_in(onnxruntime, provider, self.options))
+            else:
+                arguments["providers"] = [(provider.identifier, dict(self.options))]
+            # Without this the package takes the CPU where the provider fails, and prints so.
+            session = onnxruntime.InferenceSession(str(file), options, enable_fallback=0, **arguments)
+        except BackendError:
+            raise
+        except Exception as error:  # ONNX Runtime's own classes, which have no common base
+            by = "ONNX Runtime" if provider.name == CPU else f"ONNX Runtime's provider {provider.title}"
+            step = "" if provider.name == CPU else "; --provider cpu runs the bundle on the processor"
+            raise BackendError(f"{by} cannot load {file}: {first_line(error)}{step}") from error
+        assignment = Assignment.of(session, provider)
+        assignment.check(file, strict=self.session.get(_NO_CPU) == "1")
+        return session, assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """How many nodes a graph has once ONNX Runtime has rewritten it, and which the CPU runs instead of the provider."""
+
+    provider: Provider
+    nodes: int = 0
+    on_cpu: Mapping[str, int] = field(default_factory=dict)  # operators and how many nodes
+
+    @classmethod
+    def of(cls, session: Any, provider: Provider) -> Assignment:
+        if provider.name == CPU:
+            return cls(provider)
+        if not hasattr(session, "get_provider_graph_assignment_info"):
+            raise BackendError(f"{installed()} does not say which nodes a provider runs; update the package")
+        own, elsewhere = 0, Counter[str]()
+        for subgraph in session.get_provider_graph_assignment_info():
+            operators = [node.op_type for node in subgraph.get_nodes()]
+            if subgraph.ep_name in (provider.identifier, provider.identifier.removesuffix("ExecutionProvider")):
+                own += len(operators)
+            else:
+                elsewhere.update(operators)
+        return cls(provider, own + elsewhere.total(), dict(elsewhere.most_common()))
+
+    @property
+    def own(self) -> int:
+        """Nodes that the provider runs."""
+        return self.nodes - sum(self.on_cpu.values())
+
+    def check(self, file: Path, strict: bool) -> None:
+        """BackendError where the provider runs nothing, or with `strict` not everything."""
+        if not self.on_cpu or (self.own and not strict):
+            return
+        step = f"without {_NO_CPU} the CPU runs these" if self.own else "--provider cpu runs the bundle"
+        raise BackendError(
+            f"ONNX Runtime's provider {self.provider.title} runs {self.own} of the {self.nodes} nodes of {file}; "
+            f"it does not take these operators as they are there: {', '.join(self.on_cpu)}; {step}"
+        )
+
+
+def assigned(graphs: Mapping[str, Assignment]) -> dict[str, Any]:
+    """The facts of all graphs of a bundle together; none where the CPU alone runs them."""
+    nodes, on_cpu = sum(graph.nodes for graph in graphs.values()), Counter[str]()
+    for graph in graphs.values():
+        on_cpu.update(graph.on_cpu)
+    return {"nodes": nodes, "nodes_on_cpu": on_cpu.total(), "operators_on_cpu": dict(on_cpu)} if nodes else {}
+
+
+def installed() -> str:
+    """The package that brings onnxruntime here and its version, `onnxruntime-webgpu 1.27.0`."""
+    for package in dict.fromkeys(provider.package for provider in PROVIDERS.values() if not provider.plug_in):
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    return "onnxruntime"
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def import_onnxruntime() -> ModuleType:
+    """The package. BackendError where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendError("this bundle needs the package onnxruntime (pip install 'streamfuse[onnx]')") from error
+    module: ModuleType = onnxruntime
+    return module
+
+
+def _plugged_in(onnxruntime: Any, provider: Provider, options: Mapping[str, str]) -> tuple[list[Any], dict[str, str]]:
+    """The devices of a provider that is a library of its own, which is registered once, and its options."""
+    from importlib import import_module
+
+    module = import_module(provider.plug_in)
+    name = provider.identifier
+
+    def devices() -> list[Any]:
+        return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+
+    if not devices():
+        onnxruntime.register_execution_provider_library(name, module.get_library_path())
+    found = devices()
+    if not found:
+        raise BackendError(f"{provider.title} finds no device on this machine; --provider cpu runs the bundle here")
+    return found[:1], {"backend_path": module.get_qnn_htp_path(), **options}

@@ -1,0 +1,160 @@
+"""The choice of ONNX Runtime's execution provider: what is here, what is refused with which sentence, what is said.
+
+Run: python -m pytest tests/unit/test_onnx_providers.py
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import streamfuse
+from bundle_samples import write_bundle
+from export_samples import TEXT, decode_rows, tiny_model
+from native_samples import tiny_bundle
+from onnx_samples import write
+from streamfuse import engines
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.backends import onnx_providers
+from streamfuse.runtime.backends.onnx_providers import PROVIDERS, Assignment, Choice, assigned
+from streamfuse.runtime.backends.onnxruntime import OnnxBackend
+from streamfuse.runtime.config import OptionError
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bundle(tmp_path_factory.mktemp("onnx"), target="onnx", widths=(4,), default_width=4, stream_nodes="all")
+
+
+def test_a_choice_has_a_name_and_options_of_the_provider_and_of_the_session() -> None:
+    assert Choice.parse("cpu") == Choice()
+    found = Choice.parse("qnn:soc_model=57,session.disable_cpu_ep_fallback=1,htp_arch=75")
+    assert found.provider is PROVIDERS["qnn"]
+    assert found.options == {"soc_model": "57", "htp_arch": "75"}
+    assert found.session == {"session.disable_cpu_ep_fallback": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cuda", "provider must be cpu, webgpu, qnn, coreml or directml, not 'cuda'"),
+        ("webgpu:deviceId", "provider webgpu takes options as webgpu:OPTION=VALUE,..., not 'deviceId'"),
+    ],
+)
+def test_other_names_and_forms_are_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Choice.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "message"),
+    [
+        ("coreml", "Linux", "Core ML is on macOS only; take --provider cpu here"),
+        ("directml", "Darwin", "DirectML is on Windows only"),
+        ("webgpu", "Linux", "pip install onnxruntime-webgpu, in an environment of its own, since it replaces onnxr"),
+        ("directml", "Windows", "has no DirectML: pip install onnxruntime-directml"),
+        ("qnn", "Linux", "QNN needs the package onnxruntime-qnn: pip install onnxruntime-qnn"),
+    ],
+)
+def test_what_is_missing_is_said_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, name: str, system: str, message: str
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(onnx_providers, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    reason = PROVIDERS[name].missing()
+    assert reason is not None
+    assert message in reason
+    with pytest.raises(BackendError, match=PROVIDERS[name].title):
+        Choice.parse(name).check()
+
+
+def test_a_model_refuses_a_provider_before_it_loads_anything(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    with pytest.raises(BackendError, match="DirectML is on Windows only"):
+        streamfuse.open(bundle, provider="directml")
+    with pytest.raises(OptionError, match="provider must be cpu"):
+        streamfuse.open(bundle, provider="gpu")
+    with pytest.raises(OptionError, match=r"provider is of ONNX Runtime, and .* was exported for executorch"):
+        streamfuse.open(write_bundle(tmp_path / "other"), provider="cpu")
+
+
+def test_the_provider_is_part_of_what_costs_are_kept_for(bundle: Path) -> None:
+    with streamfuse.open(bundle, provider="cpu", cost_cache=False) as model, model.session() as session:
+        assert session.backend.description == {"provider": "cpu"}
+        devices = {engines.device_of(model.bundle, 1, name) for name in (None, "cpu", "webgpu")}
+        assert len(devices) == 3
+        assert all(f"onnxruntime {onnxruntime.__version__}" in device for device in devices)
+
+
+def test_a_provider_that_fails_is_not_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package itself would take the CPU then."""
+    torch.manual_seed(1)
+    written = write(tmp_path, tiny_model(), "float32", "none")
+
+    def failing(file: str, options: Any, providers: Any, enable_fallback: int = 1) -> Any:
+        if not enable_fallback:
+            raise RuntimeError("no adapter\nof that kind")
+        return session(file, options, providers=["CPUExecutionProvider"])
+
+    session = onnxruntime.InferenceSession
+    monkeypatch.setattr(onnxruntime, "InferenceSession", failing)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["WebGpuExecutionProvider"])
+    with pytest.raises(BackendError, match=r"WebGPU cannot load .*decode.onnx: no adapter; --provider cpu runs"):
+        OnnxBackend(tmp_path, written.spec, provider=Choice.parse("webgpu"))
+
+
+@dataclass
+class Subgraph:
+    ep_name: str
+    operators: tuple[str, ...]
+
+    def get_nodes(self) -> list[Any]:
+        return [type("Node", (), {"op_type": operator}) for operator in self.operators]
+
+
+class FakeSession:
+    def __init__(self, *subgraphs: Subgraph) -> None:
+        self._subgraphs = subgraphs
+
+    def get_provider_graph_assignment_info(self) -> list[Subgraph]:
+        return list(self._subgraphs)
+
+
+def test_nodes_on_the_cpu_are_counted_and_refused_where_that_is_asked_for() -> None:
+    webgpu = PROVIDERS["webgpu"]
+    session = FakeSession(
+        Subgraph(webgpu.identifier, ("Add", "Mul", "MatMul")),
+        Subgraph("CPUExecutionProvider", ("Less", "TopK", "Less")),
+    )
+    found = Assignment.of(session, webgpu)
+    assert (found.own, found.nodes, found.on_cpu) == (3, 6, {"Less": 2, "TopK": 1})
+    found.check(Path("decode.onnx"), strict=False)
+    with pytest.raises(BackendError, match=r"runs 3 of the 6 nodes of decode.onnx; .* as they are there: Less, TopK"):
+        found.check(Path("decode.onnx"), strict=True)
+    nothing = Assignment.of(FakeSession(Subgraph("CPUExecutionProvider", ("Less",))), webgpu)
+    with pytest.raises(BackendError, match=r"runs 0 of the 1 nodes of decode.onnx.*--provider cpu runs the bundle"):
+        nothing.check(Path("decode.onnx"), strict=False)
+    assert assigned({"decode": found, "prefill": found}) == {
+        "nodes": 12, "nodes_on_cpu": 6, "operators_on_cpu": {"Less": 4, "TopK": 2},
+    }  # fmt: skip
+    assert assigned({"decode": Assignment(PROVIDERS["cpu"])}) == {}
+
+
+def test_the_cpu_named_gives_what_it_gives_unnamed(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    written = write(tmp_path, tiny_model(), "float32", "int4")
+    rows = [
+        decode_rows(OnnxBackend(tmp_path, written.spec, 1, provider=choice), TEXT[:4])
+        for choice in (None, Choice.parse("cpu"))
+    ]
+    assert (rows[0] == rows[1]).all()
