@@ -22,7 +22,6 @@ from streamfuse.engines import engines_of
 from streamfuse.export.pipeline import Report, export_bundle
 from streamfuse.export.plan import PlanError, Quantize, Schedule
 from streamfuse.runtime.backend import BackendError
-from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 
 ONE_WIDTH: dict[str, Any] = {
     "widths": (4,),
@@ -117,11 +116,14 @@ def test_a_delegate_that_is_not_here_is_named(
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there the library carries the delegate")
-def test_the_engine_says_which_library_has_the_delegate(coreml: tuple[Path, Report]) -> None:
+def test_on_a_mac_the_engine_is_asked_and_says_which_library_has_the_delegate(
+    coreml: tuple[Path, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
     with pytest.raises(
         BackendError, match=r"CoreMLBackend, which this library does not carry: .* is ExecuTorch's backend_"
     ):
-        ExecuTorchProgram(coreml[0] / "model.pte")
+        engines_of(open_bundle(coreml[0]), 1)
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
