@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,12 @@ class SavingBackend(PrintableBackend):
     def cache_bytes(self, length: int) -> int:
         return 8 * length
 
-    def save_cache(self, length: int) -> bytes:
-        return b"".join(token.to_bytes(8, "little") for token in self.cache[:length])
+    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+        for token in self.cache[:length]:
+            write(token.to_bytes(8, "little"))
 
-    def load_cache(self, length: int, data: bytes) -> None:
-        self.cache = [int.from_bytes(data[8 * i : 8 * i + 8], "little") for i in range(length)]
+    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
+        self.cache = [int.from_bytes(read(8), "little") for _ in range(length)]
 
 
 @pytest.fixture

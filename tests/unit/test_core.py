@@ -318,11 +318,13 @@ class SavingBackend(ArithmeticBackend):
     def cache_bytes(self, length: int) -> int:
         return 4 * length
 
-    def save_cache(self, length: int) -> bytes:
-        return np.array(self.cache[:length], np.int32).tobytes()
+    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+        for token in self.cache[:length]:
+            write(np.int32(token).tobytes())
 
-    def load_cache(self, length: int, data: bytes) -> None:
-        self.cache = np.frombuffer(data, np.int32).tolist()
+    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
+        half = length // 2
+        self.cache = np.frombuffer(read(4 * half) + read(4 * (length - half)), np.int32).tolist()
 
 
 def test_a_restored_session_reads_nothing_again_and_goes_on_token_for_token(tmp_path: Path) -> None:
@@ -405,6 +407,75 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
     assert sorted(tmp_path.iterdir()) == [path], "no draft is left behind"
 
 
+LARGE = """
+import resource, sys
+from test_core import GenerationConfig, SavingBackend, Session, spec
+class Large(SavingBackend):
+    part = bytes(1 << 20)
+    def cache_bytes(self, length):
+        return 4 * length + 256 * len(self.part)
+    def save_cache(self, length, write):
+        super().save_cache(length, write)
+        for _ in range(256):
+            write(self.part)
+    def load_cache(self, length, read):
+        super().load_cache(length, read)
+        assert all(read(len(self.part)) == self.part for _ in range(256))
+with Session(Large(spec())) as session:
+    session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    session.save(sys.argv[1])
+    session.restore(sys.argv[1])
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / before)
+"""
+
+
+def in_another_process(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    folders = [str(Path(__file__).parent), *sys.path]
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_a_large_cache_is_saved_and_restored_without_a_copy_in_memory(tmp_path: Path) -> None:
+    done = in_another_process(LARGE, tmp_path / "saved")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "saved").stat().st_size > 256 << 20
+    assert float(done.stdout) < 0.2, "of 256 MiB only parts are held"
+
+
+class WrongBackend(SavingBackend):
+    """Writes `more` bytes than it said, and asks for as many more."""
+
+    more = 0
+
+    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+        write(bytes(4 * length + self.more))
+
+    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
+        read(4 * length + self.more)
+        super().truncate(0)
+        self.cache = [1] * length
+
+
+def test_an_engine_that_saves_or_takes_another_number_of_bytes_than_it_said_is_refused(tmp_path: Path) -> None:
+    backend = WrongBackend(spec())
+    with Session(backend) as session:
+        session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+        for more in (-1, 1):
+            backend.more = more
+            with pytest.raises(CoreError, match=rf"saved {4 * len(backend.cache) + more} bytes of its cache"):
+                session.save(tmp_path / "saved")
+        assert list(tmp_path.iterdir()) == []
+        backend.more = 0
+        session.save(tmp_path / "saved")
+        backend.more = 1
+        with pytest.raises(OSError, match="has not"):
+            session.restore(tmp_path / "saved")
+        assert session.tokens == []
+
+
 KILLED = """
 import resource, signal, sys
 from test_core import GenerationConfig, SavingBackend, Session, spec
@@ -424,9 +495,7 @@ def test_killed_saves_leave_the_file_that_was_there_and_one_draft_that_the_next_
         session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
         session.save(path, b"first")
         for _ in range(3):
-            command, folders = [sys.executable, "-c", KILLED, str(path)], [str(Path(__file__).parent), *sys.path]
-            done = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)})
-            assert done.returncode == -signal.SIGXFSZ
+            assert in_another_process(KILLED, path).returncode == -signal.SIGXFSZ
             assert sorted(tmp_path.iterdir()) == [path, tmp_path / "saved.tmp"]
             assert session.restore(path) == b"first"
         session.save(path, b"second")

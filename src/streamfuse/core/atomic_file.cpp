@@ -15,6 +15,7 @@
 namespace streamfuse {
 namespace {
 
+constexpr size_t kMostHeld = size_t{1} << 16;
 constexpr size_t kMostAtOnce = size_t{1} << 30;  // some systems refuse to write more than 2^31 - 1 bytes in one call
 
 int flush(int descriptor) {
@@ -37,6 +38,7 @@ void flush_folder(const std::string& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
+  held_.reserve(kMostHeld);
   while (!open()) {
   }
 }
@@ -70,6 +72,18 @@ void AtomicFile::fail() { error_ = error_ == 0 ? errno : error_; }
 
 void AtomicFile::write(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
+  if (held_.size() + size > kMostHeld) {
+    put(held_.data(), held_.size());
+    held_.clear();
+  }
+  if (size > kMostHeld)
+    put(bytes, size);
+  else
+    held_.insert(held_.end(), bytes, bytes + size);
+}
+
+void AtomicFile::put(const void* data, size_t size) {
+  const auto* bytes = static_cast<const uint8_t*>(data);
   while (ok() && size > 0) {
     const ssize_t written = ::write(descriptor_, bytes, std::min(size, kMostAtOnce));
     if (written < 0 && errno == EINTR) continue;
@@ -79,6 +93,7 @@ void AtomicFile::write(const void* data, size_t size) {
 }
 
 bool AtomicFile::commit() {
+  put(held_.data(), held_.size());
   if (!ok()) return false;
   if (flush(descriptor_) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) return fail(), false;
   flush_folder(path_);

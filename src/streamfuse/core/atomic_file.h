@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace streamfuse {
 
@@ -22,10 +23,12 @@ class AtomicFile {
   bool commit();
 
  private:
+  void put(const void* data, size_t size);
   bool open();  // false: another writer renamed the file in between
   void fail();
 
   std::string path_, temporary_;
+  std::vector<unsigned char> held_;  // small parts, until they are worth a call of the system
   int descriptor_ = -1, error_ = 0;
 };
 

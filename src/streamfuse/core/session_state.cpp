@@ -9,6 +9,18 @@
 #include "session.h"
 
 namespace streamfuse {
+namespace {
+
+int put_part(void* to, const void* data, uint64_t bytes) {
+  (*static_cast<const Put*>(to))(data, bytes);
+  return SF_OK;
+}
+
+int get_part(void* from, void* data, uint64_t bytes) {
+  return static_cast<SavedFile*>(from)->get(data, bytes) ? SF_OK : SF_BAD_FILE;
+}
+
+}  // namespace
 
 double Session::timed_pass(int64_t method, int64_t nodes) {
   std::fill_n(ids_.begin(), nodes, 0);
@@ -72,31 +84,32 @@ void Session::save(const std::string& path, const std::string& note) {
   Saved saved;
   saved.identity = spec_.identity, saved.capacity = spec_.capacity, saved.tokens = tokens_, saved.cached = cached_;
   saved.note = note;
-  if (backend_.save != nullptr && backend_.bytes_of != nullptr && backend_.load != nullptr && cached_ > 0) {
-    uint64_t bytes = 0;
-    check(backend_.bytes_of(backend_.context, cached_, &bytes));
-    saved.cache.resize(static_cast<size_t>(bytes));
-    check(backend_.save(backend_.context, cached_, saved.cache.data(), bytes));
-  }
-  write(saved, path);
+  if (backend_.save != nullptr && backend_.bytes_of != nullptr && backend_.load != nullptr && cached_ > 0)
+    check(backend_.bytes_of(backend_.context, cached_, &saved.cache_bytes));
+  write(saved, path, [&](Put put) {
+    if (saved.cache_bytes > 0) check(backend_.save(backend_.context, cached_, put_part, &put));
+  });
 }
 
 void Session::restore(const std::string& path, const std::function<int(const std::string&)>& take) {
-  Saved saved = read(path, spec_);
-  const bool rows = !saved.cache.empty();
+  SavedFile file(path, spec_);
+  const Saved& saved = file.saved();
+  const bool rows = saved.cache_bytes > 0;
   if (rows) {
     uint64_t bytes = 0;
     if (backend_.load == nullptr || backend_.bytes_of == nullptr)
       throw Failure(SF_BAD_FILE, path + " holds the cache of another engine");
     check(backend_.bytes_of(backend_.context, saved.cached, &bytes));
-    if (bytes != saved.cache.size()) throw Failure(SF_BAD_FILE, path + " holds the cache of another engine");
+    if (bytes != saved.cache_bytes) throw Failure(SF_BAD_FILE, path + " holds the cache of another engine");
   }
   if (const int code = take(saved.note); code != SF_OK) throw Failure(code, path + " holds a note that was refused");
   finish(nullptr);
   truncate(0);
   tokens_.clear();
   if (rows) {
-    check(backend_.load(backend_.context, saved.cached, saved.cache.data(), saved.cache.size()));
+    const int code = backend_.load(backend_.context, saved.cached, get_part, &file);
+    if (code == SF_BAD_FILE) throw Failure(code, path + " cannot be read, or the engine asks for more than it saved");
+    check(code);
     cached_ = saved.cached;
   }
   tokens_.assign(saved.tokens.begin(), saved.tokens.end());

@@ -19,10 +19,10 @@ public protocol Backend: AnyObject {
   func truncate(to length: Int) throws
   /// Bytes that the first `length` positions take in a saved session; nil where rows cannot be saved.
   func byteCount(length: Int) throws -> Int?
-  /// Writes the first `length` positions.
-  func save(length: Int, into data: UnsafeMutableRawBufferPointer) throws
-  /// Reads `length` positions into an empty cache.
-  func load(length: Int, from data: UnsafeRawBufferPointer) throws
+  /// Writes the first `length` positions, in parts of any size.
+  func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws
+  /// Reads `length` positions into an empty cache, in parts of any size; `read` fills what it is given.
+  func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws
 }
 
 /// What an engine need not have.
@@ -34,9 +34,9 @@ extension Backend {
   /// Rows cannot be saved; a restored session reads its tokens again.
   public func byteCount(length: Int) throws -> Int? { nil }
   /// Never called where `byteCount` is nil.
-  public func save(length: Int, into data: UnsafeMutableRawBufferPointer) throws {}
+  public func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {}
   /// Never called where `byteCount` is nil.
-  public func load(length: Int, from data: UnsafeRawBufferPointer) throws {}
+  public func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {}
 }
 
 /// Loaded graphs: makes an engine for each sequence. It may be used by any thread.
@@ -82,14 +82,25 @@ public struct EngineTable {
       table.bytes_of = { context, length, bytes in
         Callee.of(context).calls { bytes!.pointee = UInt64(try $0.byteCount(length: Int(length)) ?? 0) }
       }
-      table.save = { context, length, data, bytes in
-        Callee.of(context).calls { try $0.save(length: Int(length), into: .init(start: data, count: Int(bytes))) }
+      table.save = { context, length, put, to in
+        Callee.of(context).calls {
+          try $0.save(length: Int(length)) { try needOk(put!(to, $0.baseAddress, UInt64($0.count))) }
+        }
       }
-      table.load = { context, length, data, bytes in
-        Callee.of(context).calls { try $0.load(length: Int(length), from: .init(start: data, count: Int(bytes))) }
+      table.load = { context, length, get, from in
+        Callee.of(context).calls {
+          try $0.load(length: Int(length)) { try needOk(get!(from, $0.baseAddress, UInt64($0.count))) }
+        }
       }
     }
     self.table = table
+  }
+}
+
+/// Throws unless a function of the core succeeded.
+private func needOk(_ code: Int32) throws {
+  if code != Int32(SF_OK) {
+    throw StreamFuseError(.init(rawValue: code) ?? .broken, "the saved cache cannot be written or read")
   }
 }
 

@@ -132,20 +132,33 @@ final class PackageBackend: Backend {
   func byteCount(length: Int) -> Int? { caches.count * length * layout.rowSize * layout.floats.bytes }
 
   /// Writes the first rows of every cache.
-  func save(length: Int, into data: UnsafeMutableRawBufferPointer) {
-    guard let start = data.baseAddress else { return }
-    for (index, cache) in caches.enumerated() {
-      layout.saveRows(length, of: cache.tensor, to: start + index * data.count / caches.count)
+  func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {
+    try withRows(length) { rows in
+      for cache in caches {
+        layout.saveRows(length, of: cache.tensor, to: rows.baseAddress!)
+        try write(UnsafeRawBufferPointer(rows))
+      }
     }
   }
 
   /// Reads the first rows of every cache.
-  func load(length: Int, from data: UnsafeRawBufferPointer) {
-    self.length = length
-    guard let start = data.baseAddress else { return }
-    for (index, cache) in caches.enumerated() {
-      layout.loadRows(length, of: cache.tensor, from: start + index * data.count / caches.count)
+  func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
+    try withRows(length) { rows in
+      for cache in caches {
+        try read(rows)
+        layout.loadRows(length, of: cache.tensor, from: rows.baseAddress!)
+      }
     }
+    self.length = length
+  }
+
+  /// Memory for rows of one cache without gaps.
+  private func withRows(_ length: Int, _ body: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
+    if length == 0 { return }
+    let rows = UnsafeMutableRawBufferPointer.allocate(
+      byteCount: length * layout.rowSize * layout.floats.bytes, alignment: 16)
+    defer { rows.deallocate() }
+    try body(rows)
   }
 
   /// Runs a function on its own inputs and these caches; from its second run on its outputs have their memory already.

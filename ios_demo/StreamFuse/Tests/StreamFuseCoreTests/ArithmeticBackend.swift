@@ -85,13 +85,14 @@ final class ArithmeticBackend: Backend {
   func byteCount(length: Int) throws -> Int? { 8 * length }
 
   /// Writes tokens.
-  func save(length: Int, into data: UnsafeMutableRawBufferPointer) throws {
-    cache.prefix(length).withUnsafeBytes { data.copyMemory(from: $0) }
+  func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {
+    for token in cache.prefix(length) { try withUnsafeBytes(of: token, write) }
   }
 
   /// Reads tokens.
-  func load(length: Int, from data: UnsafeRawBufferPointer) throws {
-    cache = (0..<length).map { data.loadUnaligned(fromByteOffset: 8 * $0, as: Int64.self) }
+  func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
+    cache = [Int64](repeating: 0, count: length)
+    try cache.withUnsafeMutableBytes(read)
   }
 
   /// The best `keep` rows by path score, best first.

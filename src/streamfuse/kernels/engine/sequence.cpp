@@ -246,20 +246,15 @@ uint64_t Sequence::bytes_of(int64_t length) const {
   return bytes;
 }
 
-void Sequence::save(int64_t length, void* data, uint64_t bytes) const {
-  if (length > length_ || data == nullptr || bytes != bytes_of(length))
-    bad_argument("these cache rows cannot be saved");
-  auto* to = static_cast<uint8_t*>(data);
-  for (size_t c = 0; c < caches_.size(); ++c)
-    for_each_part(c, length, [&](uint8_t* part, size_t size) { std::memcpy(to, part, size), to += size; });
+void Sequence::save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const {
+  if (length < 0 || length > length_) bad_argument("these cache rows cannot be saved");
+  for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, put);
 }
 
-void Sequence::load(int64_t length, const void* data, uint64_t bytes) {
-  if (length_ != 0 || data == nullptr || bytes != bytes_of(length))
+void Sequence::load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get) {
+  if (length_ != 0 || length < 0 || length > program_->shapes().capacity)
     bad_argument("these cache rows do not fit this engine");
-  const auto* from = static_cast<const uint8_t*>(data);
-  for (size_t c = 0; c < caches_.size(); ++c)
-    for_each_part(c, length, [&](uint8_t* part, size_t size) { std::memcpy(part, from, size), from += size; });
+  for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, get);
   length_ = length;
   can_commit_ = false;
 }

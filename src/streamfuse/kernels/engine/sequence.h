@@ -1,6 +1,7 @@
 // One sequence on a program: its caches, its own instances of the methods, and what the last pass left.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,8 +31,8 @@ class Sequence {
   // The first `length` cache positions as bytes, in whole blocks where they lie in blocks: layer after layer, keys,
   // then values, as the caches hold them.
   uint64_t bytes_of(int64_t length) const;
-  void save(int64_t length, void* data, uint64_t bytes) const;
-  void load(int64_t length, const void* data, uint64_t bytes);
+  void save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const;
+  void load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get);
   void profile(bool on);
   const std::vector<uint8_t>& profile_data();
 

@@ -34,6 +34,11 @@ struct sf_engine {
 
 namespace {
 
+// Of a function of the caller's.
+void need_ok(int code) {
+  if (code != SF_OK) throw Failure(code, "the saved cache cannot be written or read");
+}
+
 [[noreturn]] void bad_argument(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
 // Runs `body`; an engine whose ExecuTorch failed a check of its own is `broken` from then on.
@@ -99,11 +104,15 @@ void release(void* context) { sf_engine_free(static_cast<sf_engine*>(context)); 
 int bytes_of(void* context, int64_t length, uint64_t* bytes) {
   return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) { *bytes = sequence.bytes_of(length); });
 }
-int save(void* context, int64_t length, void* data, uint64_t bytes) {
-  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) { sequence.save(length, data, bytes); });
+int save(void* context, int64_t length, int (*put)(void*, const void*, uint64_t), void* to) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) {
+    sequence.save(length, [&](const void* data, uint64_t bytes) { need_ok(put(to, data, bytes)); });
+  });
 }
-int load(void* context, int64_t length, const void* data, uint64_t bytes) {
-  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) { sequence.load(length, data, bytes); });
+int load(void* context, int64_t length, int (*get)(void*, void*, uint64_t), void* from) {
+  return locked(static_cast<sf_engine*>(context), [&](Sequence& sequence) {
+    sequence.load(length, [&](void* data, uint64_t bytes) { need_ok(get(from, data, bytes)); });
+  });
 }
 
 }  // namespace

@@ -124,11 +124,18 @@ class _Callbacks:
     def _bytes_of(self, length: int, out: Any) -> None:
         out[0] = self._engine.cache_bytes(length)  # type: ignore[attr-defined]  # asked for above
 
-    def _save(self, length: int, data: int, count: int) -> None:
-        saved = self._engine.save_cache(length)  # type: ignore[attr-defined]  # likewise
-        if len(saved) != count:
-            raise ValueError(f"the engine saved {len(saved)} bytes of its cache, and said {count}")
-        ctypes.memmove(data, saved, count)
+    def _save(self, length: int, put: Callable[..., int], to: int) -> None:
+        def write(data: bytes) -> None:
+            if put(to, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)) != _OK:
+                raise OSError("the saved cache cannot be written")
 
-    def _load(self, length: int, data: int, count: int) -> None:
-        self._engine.load_cache(length, ctypes.string_at(data, count))  # type: ignore[attr-defined]  # likewise
+        self._engine.save_cache(length, write)  # type: ignore[attr-defined]  # likewise
+
+    def _load(self, length: int, get: Callable[..., int], source: int) -> None:
+        def read(count: int) -> bytes:
+            data = ctypes.create_string_buffer(count)
+            if get(source, data, count) != _OK:
+                raise OSError(f"the saved cache has not {count} bytes more, or cannot be read")
+            return data.raw
+
+        self._engine.load_cache(length, read)  # type: ignore[attr-defined]  # likewise
