@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
 
 # Of ExecuTorch's backends those that the native engine carries, and who carries the others.
-_ANYWHERE, _ON_APPLE = ("kernels", "xnnpack"), ("coreml",)
+_ANYWHERE, _ON_APPLE = ("kernels", "xnnpack", "qnn"), ("coreml",)
 _ELSEWHERE = dict.fromkeys(_ON_APPLE, "only the libraries for macOS and iOS carry")
 
 

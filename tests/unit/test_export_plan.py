@@ -71,7 +71,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"target": "tflite"}, "--target must be one of executorch, coreml, onnx, not tflite"),
         (
             {"backend": "mps"},
-            "--backend must be one of kernels, xnnpack, coreml, vulkan with --target executorch, not mps",
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn with --target executorch, not mps",
         ),
         ({"target": "onnx", "backend": "vulkan"}, "--backend must be onnxruntime with --target onnx, not vulkan"),
         (
@@ -347,8 +347,8 @@ def test_the_old_word_for_a_grid_is_taken_with_a_note(
             "--quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not 4bit",
         ),
         (
-            ["--backend", "qnn"],
-            "--backend must be one of kernels, xnnpack, coreml, vulkan with --target executorch, not qnn",
+            ["--backend", "mps"],
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn with --target executorch, not mps",
         ),
         (
             ["--compute-units", "all"],

@@ -75,7 +75,7 @@ def export(
     backend: Annotated[
         str,
         typer.Option(
-            **complete.among("kernels", "xnnpack", "coreml", "vulkan"),
+            **complete.among("kernels", "xnnpack", "coreml", "vulkan", "qnn"),
             help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators.",
             show_default="kernels",
             rich_help_panel=_FORMAT,
@@ -86,7 +86,7 @@ def export(
         typer.Option(
             **complete.among("float16", "float32"),
             help="Of the arithmetic and of what is not quantized; kernels and xnnpack have float32 only.",
-            show_default="float16 for coreml and vulkan, else float32",
+            show_default="float16 for coreml, vulkan and qnn, else float32",
             rich_help_panel=_FORMAT,
         ),
     ] = "auto",
@@ -113,6 +113,24 @@ def export(
             **complete.among("iOS18", "iOS26", "macOS15", "macOS26"),
             help="Oldest system for Core ML; with --target coreml or --backend coreml.",
             show_default="iOS18",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    soc: Annotated[
+        str,
+        typer.Option(
+            **complete.among("SM8550", "SM8650", "SM8750", "SM8850"),
+            help="Snapdragon that the graphs are compiled for: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5; qnn.",
+            show_default="SM8650",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    weight_sharing: Annotated[
+        str,
+        typer.Option(
+            **complete.among("on", "off"),
+            help="Whether all methods share one copy of the weights; off: the desktop's simulator runs the file; qnn.",
+            show_default="on",
             rich_help_panel=_FORMAT,
         ),
     ] = "auto",
@@ -329,6 +347,8 @@ def export(
             layout=layout,
             compute_units=compute_units,
             minimum_deployment_target=minimum_deployment_target,
+            soc=soc,
+            weight_sharing=weight_sharing,
             merge_adapter=merge_adapter,
             max_context_len=max_context_len,
             prefill_len=prefill_len,

@@ -10,6 +10,7 @@ from .schemes import PlanError
 AUTO = "auto"
 LAYOUTS = ("plain", "ane")
 COMPUTE_UNITS = ("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only")
+SOCS = ("SM8550", "SM8650", "SM8750", "SM8850")  # Snapdragon 8 Gen 2 and 3, 8 Elite and 8 Elite Gen 5
 DEPLOYMENT_TARGETS = ("iOS18", "iOS26", "macOS15", "macOS26")
 
 
@@ -48,6 +49,7 @@ BACKENDS: dict[str, dict[str, Choices]] = {
         "xnnpack": Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
         "coreml": _DELEGATE,
         "vulkan": _DELEGATE,
+        "qnn": Choices((Quantize.NONE,), ("float16",)),
     },
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
     "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},

@@ -149,6 +149,7 @@ def _outputs(method: Method, weights: Weights) -> list[dict[str, Any]]:
     if isinstance(method, Streams):
         return _stream_outputs(weights, 1)
     keep = method.keep if isinstance(method, Verify) else method.rows
+    row_dtype = str(weights.form.ROW_DTYPE).removeprefix("torch.")
     outputs: list[dict[str, Any]] = []
     if method.head is not None:
         outputs += [_tensor("logits", "float32", keep, c.vocab_size), _tensor("best", "int64", keep)]
@@ -158,7 +159,7 @@ def _outputs(method: Method, weights: Weights) -> list[dict[str, Any]]:
     for i in range(c.num_layers):
         rows = keep if i >= weights.num_lower_layers else method.rows
         outputs += [
-            _tensor(f"new_{kind}_{i}", "float32", rows, c.num_kv_heads, c.head_dim) for kind in ("key", "value")
+            _tensor(f"new_{kind}_{i}", row_dtype, rows, c.num_kv_heads, c.head_dim) for kind in ("key", "value")
         ]
     if method.gives_hidden:
         outputs.append(_tensor("hidden", "float32", keep, c.hidden_size))

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import LowRank, StreamAdapters
+from streamfuse.model.streams import LowRank, Pruner, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
+from .pruning import Survivors
 from .schemes import Part
 
 _HIDDEN = -1e4  # finite, as engines without infinities need it
@@ -36,7 +37,13 @@ class TurnedLowRank(nn.Module):
 
 
 class Form:
-    """What a target makes layers of. Here: norms, products and attention of PyTorch in float32."""
+    """What a target makes layers of. Here: norms, products and attention of PyTorch in float32.
+
+    Attributes:
+        ROW_DTYPE: of the new keys and values that a pass gives, and of caches in floats.
+    """
+
+    ROW_DTYPE: ClassVar[torch.dtype] = torch.float32
 
     def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
         """x -> RMSNorm of x over `axis`: of rows [R, h], or 2, of heads [R, H, D]."""
@@ -102,13 +109,18 @@ class Form:
         """Logits [R, S] -> ids [R, k], log-probabilities [R, k]."""
         return TopK(ids, top_k)
 
+    def survivors(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> Survivors:
+        """The pruner of a method of `rows` nodes."""
+        return Survivors(pruner, norm, rows, keep, ordered)
+
     def attention(self, capacity: int, scale: float) -> nn.Module:
         """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
         return Attention(capacity, scale)
 
     def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """Empty caches of a layer, keys and values, as the exported attention takes them."""
-        return torch.zeros(capacity, kv_heads, head_dim), torch.zeros(capacity, kv_heads, head_dim)
+        shape = capacity, kv_heads, head_dim
+        return torch.zeros(shape, dtype=self.ROW_DTYPE), torch.zeros(shape, dtype=self.ROW_DTYPE)
 
 
 class Layer(nn.Module):
@@ -281,8 +293,8 @@ class Attention(nn.Module):
         rows, capacity = query.shape[0], key_cache.shape[0]
         group = query.shape[1] // key.shape[1]
         # Numbers before they are joined: not every delegate joins booleans.
-        valid = (self.positions < cache_length).to(torch.float32).unsqueeze(0).expand(rows, capacity)
-        seen = torch.cat([valid, visible.to(torch.float32)], dim=1)
+        valid = (self.positions < cache_length).to(query.dtype).unsqueeze(0).expand(rows, capacity)
+        seen = torch.cat([valid, visible.to(query.dtype)], dim=1)
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
         found = scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)

@@ -19,6 +19,7 @@ from .choices import (
     DEPLOYMENT_TARGETS,
     LAYOUTS,
     RENAMED,
+    SOCS,
     Quantize,
     check_choice,
 )
@@ -117,6 +118,9 @@ class ExportPlan:
         dtype: of the arithmetic and of weights that are not quantized: float16 or float32.
         layout: plain, or ane: channels first, with 1x1 convolutions; coreml.
         compute_units: what Core ML may use; for Core ML alone, as a target or a backend. auto: cpu_and_ne.
+        soc: the Snapdragon that a context is compiled for; qnn alone. auto: SM8650.
+        weight_sharing: whether the graphs of a context share their weights, which a desktop's simulator cannot load: on
+            or off; qnn alone. auto: on.
         minimum_deployment_target: oldest system that must run it, likewise. auto: iOS18.
         merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
             auto: off where the layers have four bits, which the sum would have to be rounded to anew.
@@ -148,6 +152,8 @@ class ExportPlan:
     dtype: str = AUTO
     layout: str = "plain"
     compute_units: str = AUTO
+    soc: str = AUTO
+    weight_sharing: str = AUTO
     minimum_deployment_target: str = AUTO
     merge_adapter: str = AUTO
     max_context_len: int = 1024
@@ -256,18 +262,21 @@ class ExportPlan:
         check_choice("--merge-adapter", self.merge_adapter, (AUTO, "on", "off"))
         if self.layout == "ane" and self.schedule is not Schedule.DEFERRED:
             raise PlanError(f"--layout ane needs --schedule deferred, not {self.schedule.value}")
-        self._choose_for_core_ml("compute_units", COMPUTE_UNITS, "cpu_and_ne")
-        self._choose_for_core_ml("minimum_deployment_target", DEPLOYMENT_TARGETS, "iOS18")
+        core_ml = "coreml" in (self.target, self.backend), "--target coreml or --backend coreml"
+        self._choose_for("compute_units", COMPUTE_UNITS, "cpu_and_ne", *core_ml)
+        self._choose_for("minimum_deployment_target", DEPLOYMENT_TARGETS, "iOS18", *core_ml)
+        self._choose_for("soc", SOCS, "SM8650", self.backend == "qnn", "--backend qnn")
+        self._choose_for("weight_sharing", ("on", "off"), "on", self.backend == "qnn", "--backend qnn")
 
-    def _choose_for_core_ml(self, name: str, choices: tuple[str, ...], usual: str) -> None:
-        """Options that only Core ML has; elsewhere they stay `auto`."""
+    def _choose_for(self, name: str, choices: tuple[str, ...], usual: str, applies: bool, to: str) -> None:
+        """An option that one backend has; with another it stays `auto`."""
         flag, value = f"--{name.replace('_', '-')}", getattr(self, name)
         if value != AUTO:
             check_choice(flag, value, choices)
-        if "coreml" in (self.target, self.backend):
+        if applies:
             object.__setattr__(self, name, usual if value == AUTO else value)
         elif value != AUTO:
-            raise PlanError(f"{flag} goes with --target coreml or --backend coreml, not with --backend {self.backend}")
+            raise PlanError(f"{flag} goes with {to}, not with --backend {self.backend}")
 
     def _check_stream_nodes(self) -> None:
         if self.stream_nodes == AUTO:

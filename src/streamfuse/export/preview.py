@@ -103,7 +103,12 @@ def preview(plan: ExportPlan) -> Preview:
     delegates = {name: _delegates(plan, name, count) for name, count in layers.items()}
     on_grid = source_facts(plan.model).get("kind") == "gguf"
     sizes = plan.max_context_len, config.num_kv_heads, config.head_dim
-    floats = 2 * prod(sizes) * DTYPE_BITS["float32" if plan.target == "executorch" else plan.dtype] // 8
+    floats = (
+        2
+        * prod(sizes)
+        * DTYPE_BITS[plan.dtype if plan.target != "executorch" or plan.backend == "qnn" else "float32"]
+        // 8
+    )
     return Preview(
         adapter=_adapter_line(plan),
         sampling=sampling_defaults(plan.model, plan.sampling),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,8 +12,7 @@ from streamfuse.model.streams import Pruner
 from streamfuse.model.transformer import RMSNorm
 
 _PADDING = 1e4
-_LEAST_PROBABILITY = 1e-20
-_DEPTH_COST = 1e-3  # makes a path score fall strictly, so that equal edges never put a child before its parent
+_DEPTH_COST = 1e-3
 _ROW_COST = 0.35  # off an edge's logit per row before the child's: a tree's rows come best first, says who drafted it
 
 
@@ -22,6 +23,8 @@ class Survivors(nn.Module):
     what the child's row costs. It is never positive, so the kept set is closed under ancestors, and best first is path
     order.
     """
+
+    LEAST_PROBABILITY: ClassVar[float] = 1e-20  # of an edge
 
     weight: Tensor  # [h]: the final norm's weight, times the pruner's slope
     down: Tensor  # [r, h]
@@ -39,6 +42,14 @@ class Survivors(nn.Module):
         self.register_buffer("offset", pruner.offset.detach() - _ROW_COST * torch.arange(rows).unsqueeze(1))
         self.register_buffer("root", F.one_hot(torch.tensor(0), keep) * _PADDING)
 
+    def falling(self, path: Tensor, depth: Tensor) -> Tensor:
+        """Path scores [T] that fall strictly along a path, so that equal edges never put a child before its parent."""
+        return path - depth * _DEPTH_COST
+
+    def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The `keep` best of scores [T], and their rows."""
+        return torch.topk(scores, self.keep)
+
     def forward(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """x [T, h] states below the top layers, candidates [T, h] head rows of the nodes' tokens, ancestors [T, T].
 
@@ -46,30 +57,53 @@ class Survivors(nn.Module):
         kept; and, where it was asked for, order int64 [K]: places among the kept, the root first, then by the
         probability of being the last accepted node, which is that of its path less those of its children's.
         """
-        seen, parent, depth = _relations(ancestors)
+        seen, parent, depth = _relations(ancestors, x.dtype)
         normed = x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps) * self.weight
         exits = normed + F.linear(F.linear(normed, self.down), self.up)
         probability = torch.sigmoid(torch.matmul(candidates, exits.transpose(0, 1)) + self.offset)  # [child, parent]
-        edge = (parent * probability.clamp(min=_LEAST_PROBABILITY).log()).sum(1)
-        path = (seen * edge).sum(1) - depth * _DEPTH_COST - torch.relu(1.0 - depth) * _PADDING
+        edge = (parent * probability.clamp(min=self.LEAST_PROBABILITY).log()).sum(1)
+        path = self.falling((seen * edge).sum(1), depth) - torch.relu(1.0 - depth) * _PADDING
         kept = None
         if self.keep < self.rows:
-            path, kept = torch.topk(path, self.keep)
+            path, kept = self.best(path)
             ancestors = ancestors.index_select(0, kept).index_select(1, kept)
             if self.ordered:
-                _, parent, depth = _relations(ancestors)
+                _, parent, depth = _relations(ancestors, x.dtype)
         if not self.ordered:
             return kept, ancestors, None
         reached = path.exp()
         last = reached - (reached.unsqueeze(1) * parent).sum(0) - torch.relu(1.0 - depth) * _PADDING
-        return kept, ancestors, torch.topk(last + self.root, self.keep)[1]
+        return kept, ancestors, self.best(last + self.root)[1]
 
 
-def _relations(ancestors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class HalfSurvivors(Survivors):
+    """The same in float16, for a processor that computes in nothing wider.
+
+    Scores below -24 count as equal; a row costs 1/16, which is four steps of float16 there. A child's row comes after
+    its parent's, so scores still fall strictly along a path.
+    """
+
+    LEAST_PROBABILITY = 2.0**-13  # float16's least normal number is 2**-14
+
+    rows_before: Tensor  # [T]: 0 .. T - 1
+
+    def __init__(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> None:
+        super().__init__(pruner, norm, rows, keep, ordered)
+        self.register_buffer("rows_before", torch.arange(rows).float())
+
+    def falling(self, path: Tensor, depth: Tensor) -> Tensor:
+        return path.clamp(min=-24.0) - self.rows_before * (1 / 16)
+
+    def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        values, rows = super().best(scores)
+        return values, rows.to(torch.int32)  # such processors know no int64
+
+
+def _relations(ancestors: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """ancestors bool [T, T] -> the same as numbers, which row is whose parent [child, parent], and depths [T].
 
     The root's depth is 1, a padding row's 0.
     """
-    seen = ancestors.to(torch.float32)
+    seen = ancestors.to(dtype)
     depth = seen.sum(1)
-    return seen, seen * (depth.unsqueeze(1) - 1.0 == depth).to(torch.float32), depth
+    return seen, seen * (depth.unsqueeze(1) - 1.0 == depth).to(dtype), depth

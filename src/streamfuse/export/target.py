@@ -32,6 +32,7 @@ _PLACES = {  # module and class below this package, by backend
     "xnnpack": "executorch.xnnpack.target:XnnpackTarget",
     "coreml": "executorch.coreml:CoreMLDelegateTarget",
     "vulkan": "executorch.vulkan:VulkanTarget",
+    "qnn": "executorch.qnn:QnnTarget",
     "mlprogram": "coreml.target:CoreMLTarget",
     "onnxruntime": "onnx.target:OnnxTarget",
 }

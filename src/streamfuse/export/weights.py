@@ -185,7 +185,7 @@ class Weights(nn.Module):
         ordered = 0 < carrying < keep
         if self.pruner is None or (keep == rows and not ordered):
             return None
-        return Survivors(self.pruner, self.norm, rows, keep, ordered)
+        return self.form.survivors(self.pruner, self.norm, rows, keep, ordered)
 
 
 def _adapters(model: StreamFused) -> list[StreamAdapters | None]:

@@ -31,7 +31,7 @@ class PteTarget(Target):
             graph in PyTorch.
     """
 
-    PROOF: ClassVar[Literal["engine", "emulator", "graph"]] = "engine"
+    PROOF: ClassVar[Literal["engine", "emulator", "simulator", "graph"]] = "engine"
 
     form: Form
 
@@ -86,7 +86,7 @@ class PteTarget(Target):
                 for name, method in self.methods.items()
                 if not isinstance(method, Draft)  # readers of bundles need not know of it
             },
-            cache_dtype="float32",
+            cache_dtype=str(self.form.ROW_DTYPE).removeprefix("torch."),
             quantization=self.parts(),
             report={"proof": self.PROOF, "delegation": self.delegation},
         )

@@ -5,6 +5,7 @@
 
 #include <executorch/runtime/backend/backend_options_map.h>
 
+#include "delegates.h"
 #include "error.h"
 #include "streamfuse_engine.h"
 
@@ -66,6 +67,7 @@ GraphMethod::GraphMethod(const Program& program, const Signature& signature, con
 
 void GraphMethod::load(const Program& program, executorch::runtime::EventTracer* tracer) {
   PlatformScope scope;
+  const VendorOutput output(program.has_vendors_delegate());
   const XnnpackOptions options;
   Error error = Error::Ok;
   const auto attempt = [&] {
@@ -85,7 +87,9 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
     throw Failure(SF_MISSING_OPERATOR, "method " + signature_.name +
                                            " needs operators that this library does not carry: " +
                                            (missing.empty() ? scope.errors() : missing));
-  throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + said(error, scope));
+  const std::string vendors = output.errors();
+  throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + said(error, scope) +
+                                    (vendors.empty() ? "" : "; " + vendors));
 }
 
 void GraphMethod::bind_inputs(const std::vector<Block>& caches) {

@@ -38,14 +38,6 @@ thread_local std::vector<std::string>* collected = nullptr;
 thread_local std::vector<std::string> messages;
 thread_local PlatformScope* current = nullptr;
 
-bool prints_everything() {
-  static const bool wish = [] {
-    const char* value = std::getenv("STREAMFUSE_LOG");
-    return value != nullptr && *value != 0 && *value != '0';
-  }();
-  return wish;
-}
-
 std::mutex platform_lock;
 executorch::runtime::PalImpl outside;  // what was there before us, for everything that does not happen on our account
 
@@ -81,6 +73,14 @@ int pool_leases = 0;
 size_t pool_threads = 0;  // before the first lease
 
 }  // namespace
+
+bool prints_everything() {
+  static const bool wish = [] {
+    const char* value = std::getenv("STREAMFUSE_LOG");
+    return value != nullptr && *value != 0 && *value != '0';
+  }();
+  return wish;
+}
 
 PlatformScope::PlatformScope() : outer_(current) {
   install();
@@ -131,19 +131,18 @@ PoolLease::~PoolLease() {
   if (--pool_leases == 0 && pool != nullptr) pthreadpool_set_threads_count(pool, pool_threads);
 }
 
+std::string executorch_folder() {
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<const void*>(&executorch::runtime::get_registered_kernels), &where) == 0) return "";
+  const std::string runtime = where.dli_fname;
+  return runtime.substr(0, runtime.rfind('/') + 1);
+}
+
 bool load_quantized_kernels() {
   static std::mutex lock;
   const std::lock_guard<std::mutex> guard(lock);
   if (executorch::runtime::registry_has_op_function("quantized_decomposed::embedding_4bit.out")) return true;
-  Dl_info where{};
-  if (dladdr(reinterpret_cast<const void*>(&executorch::runtime::get_registered_kernels), &where) == 0) return false;
-  const std::string runtime = where.dli_fname;
-  const std::string folder = runtime.substr(0, runtime.rfind('/') + 1);
-#if defined(__APPLE__)
-  const std::string library = folder + "libexecutorch_kernels_quantized.dylib";
-#else
-  const std::string library = folder + "libexecutorch_kernels_quantized.so";
-#endif
+  const std::string library = executorch_folder() + "libexecutorch_kernels_quantized" + kLibrarySuffix;
   return dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr;
 }
 

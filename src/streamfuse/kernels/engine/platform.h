@@ -26,6 +26,8 @@ class PlatformScope {
 
 struct Aborted {};
 
+bool prints_everything();  // STREAMFUSE_LOG
+
 // ExecuTorch's process-wide pool works with at most so many of its threads while a lease lives; the first of several
 // decides. The pool itself is never made anew: delegates of any model in the process point to it.
 class PoolLease {
@@ -35,6 +37,15 @@ class PoolLease {
   PoolLease(const PoolLease&) = delete;
   PoolLease& operator=(const PoolLease&) = delete;
 };
+
+#if defined(__APPLE__)
+inline constexpr const char* kLibrarySuffix = ".dylib";
+#else
+inline constexpr const char* kLibrarySuffix = ".so";
+#endif
+
+// Where the library lies that holds ExecuTorch's runtime, with a slash at its end; empty where the system cannot tell.
+std::string executorch_folder();
 
 // Loads the wheel's quantized kernels (4-bit and 8-bit embedding lookups) if they lie beside libexecutorch and none are
 // registered. It is not linked, because an exporter's process may hold the same operators already through

@@ -12,6 +12,7 @@
 #include <executorch/runtime/executor/method.h>
 
 #include "block.h"
+#include "delegates.h"
 #include "error.h"
 #include "json_string.h"
 #include "ops/lane_kernels.h"
@@ -98,14 +99,20 @@ void Program::verify(const std::string& path) const {
   verify_program(path, {static_cast<const uint8_t*>(file->data()), file->size()});
 }
 
-void Program::check_backends(const std::string& name) const {
+void Program::check_backends(const std::string& name) {
   const MethodMeta meta = program_->method_meta(name.c_str()).get();
   for (size_t i = 0; i < meta.num_backends(); ++i) {
     const Result<const char*> backend = meta.get_backend_name(i);
-    if (backend.ok() && executorch::runtime::get_backend_class(*backend) == nullptr)
-      throw Failure(SF_MISSING_OPERATOR, "method " + name + " needs the backend " + *backend +
-                                             ", which this library does not carry" + where_it_is(*backend) +
+    if (!backend.ok()) continue;
+    has_vendors_delegate_ = has_vendors_delegate_ || is_vendors(*backend);
+    if (executorch::runtime::get_backend_class(*backend) != nullptr) continue;
+    const std::string needs = "method " + name + " needs the backend " + *backend;
+    if (!is_vendors(*backend))
+      throw Failure(SF_MISSING_OPERATOR, needs + ", which this library does not carry" + where_it_is(*backend) +
                                              "; export the bundle with --backend kernels");
+    const VendorOutput output(true);
+    const std::string missing = load_delegate(*backend);
+    if (!missing.empty()) throw Failure(SF_MISSING_OPERATOR, needs + ": " + missing);
   }
 }
 

@@ -26,6 +26,7 @@ class Program {
   const Signature& signature(const std::string& name) const;  // Failure names the methods that there are
   const Shapes& shapes() const { return shapes_; }
   int threads() const { return threads_; }
+  bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
   // Layers from the top whose rows come in the order of `kept`; -1 where the program does not say.
   int64_t num_msa_layers() const { return num_msa_layers_; }
@@ -34,7 +35,7 @@ class Program {
  private:
   void verify(const std::string& path) const;
   void load_constant(const std::string& name);
-  void check_backends(const std::string& name) const;
+  void check_backends(const std::string& name);
 
   int threads_;
   std::unique_ptr<PoolLease> pool_;  // only where a delegate wants ExecuTorch's own threads
@@ -43,6 +44,7 @@ class Program {
   Shapes shapes_;
   int64_t num_msa_layers_ = -1;
   size_t arena_bytes_ = 0;
+  bool has_vendors_delegate_ = false;  // whether a method needs a library of delegates.h
   std::map<std::string, Signature> signatures_;
   std::map<std::string, std::string> constants_;  // as JSON
 };

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "delegates.h"
 #include "error.h"
 #include "ops/real_rows.h"
 #include "ops/team.h"
@@ -62,8 +63,15 @@ Sequence::Sequence(std::shared_ptr<const Program> program)
   load_methods();
 }
 
-void Sequence::load_methods() {
+Sequence::~Sequence() { free_methods(); }
+
+void Sequence::free_methods() {
+  const VendorOutput output(program_->has_vendors_delegate());
   methods_.clear();
+}
+
+void Sequence::load_methods() {
+  free_methods();
   ran_ = streamed_ = nullptr;
   can_commit_ = false;
   for (const auto& [name, signature] : program_->signatures())
@@ -158,7 +166,7 @@ sf_results Sequence::results() const {
 }
 
 // The last run's new keys or values of one cache; `by_place` tells whether its rows stand in the order of `kept`.
-const float* Sequence::new_rows(size_t cache, bool& by_place) const {
+const uint8_t* Sequence::new_rows(size_t cache, bool& by_place) const {
   const Signature& s = ran_->signature();
   const int64_t from_top = program_->shapes().layers - static_cast<int64_t>(cache / 2),
                 msa = program_->num_msa_layers();
@@ -167,7 +175,7 @@ const float* Sequence::new_rows(size_t cache, bool& by_place) const {
   if (by_place != (rows == s.keep) && s.keep != s.rows)
     throw Failure(SF_EXECUTION,
                   "method " + s.name + ": the rows of layer " + std::to_string(cache / 2) + " do not fit its pruning");
-  return ran_->output<float>(s.new_rows + cache);
+  return ran_->output<uint8_t>(s.new_rows + cache);
 }
 
 void Sequence::commit(const int32_t* rows, int n) {
@@ -185,28 +193,28 @@ void Sequence::commit(const int32_t* rows, int n) {
     throw Failure(SF_CONTEXT_FULL, "the cache holds " + std::to_string(length_) + " of " +
                                        std::to_string(shapes.capacity) + " positions and cannot take " +
                                        std::to_string(n) + " more");
-  if (shapes.int8_cache) {
+  if (shapes.int8_cache()) {
     for (size_t c = 0; c < caches_.size(); ++c)
       (c % 2 == 0 ? ask_key : ask_value)(shapes.kv(), length_, caches_[c].as<uint8_t>());
   }
   for (size_t c = 0; c < caches_.size(); ++c) {
     bool by_place;
-    const float* const source = new_rows(c, by_place);
+    const uint8_t* const source = new_rows(c, by_place);
     for (int i = 0; i < n; ++i)
-      write_row(c, length_ + i, source + (by_place ? places_[static_cast<size_t>(i)] : rows[i]) * shapes.cache_row());
+      write_row(c, length_ + i, source + (by_place ? places_[static_cast<size_t>(i)] : rows[i]) * shapes.row_bytes());
   }
   length_ += n;
 }
 
-void Sequence::write_row(size_t cache, int64_t position, const float* row) {
+void Sequence::write_row(size_t cache, int64_t position, const uint8_t* row) {
   const Shapes& shapes = program_->shapes();
-  if (!shapes.int8_cache)
-    std::memcpy(caches_[cache].as<float>() + position * shapes.cache_row(), row,
-                static_cast<size_t>(shapes.position_bytes(cache)));
+  uint8_t* const to = caches_[cache].as<uint8_t>();
+  if (!shapes.int8_cache())
+    std::memcpy(to + position * shapes.row_bytes(), row, static_cast<size_t>(shapes.row_bytes()));
   else if (cache % 2 == 0)
-    store_key(shapes.kv(), row, position, caches_[cache].as<uint8_t>());
+    store_key(shapes.kv(), reinterpret_cast<const float*>(row), position, to);
   else
-    store_value(shapes.kv(), row, position, caches_[cache].as<uint8_t>());
+    store_value(shapes.kv(), reinterpret_cast<const float*>(row), position, to);
 }
 
 void Sequence::truncate(int64_t length) {
@@ -223,7 +231,7 @@ void Sequence::for_each_part(size_t cache, int64_t length, const Take& take) con
   const Shapes& shapes = program_->shapes();
   uint8_t* const first = caches_[cache].as<uint8_t>();
   const auto part = [&](int64_t at, int64_t bytes) { take(first + at, static_cast<size_t>(bytes)); };
-  if (!shapes.int8_cache) return part(0, length * shapes.position_bytes(cache));
+  if (!shapes.int8_cache()) return part(0, length * shapes.position_bytes(cache));
   const KvShape kv = shapes.kv();
   const int64_t blocks = (length + kCacheBlock - 1) / kCacheBlock, positions = blocks * kCacheBlock;
   for (int64_t head = 0; head < kv.kv_heads; ++head) {
@@ -261,7 +269,7 @@ void Sequence::load(int64_t length, const std::function<void(void* data, uint64_
 
 void Sequence::profile(bool on) {
   if (on == (tracer_ != nullptr)) return;
-  methods_.clear();
+  free_methods();
   tracer_ = on ? std::make_unique<executorch::etdump::ETDumpGen>() : nullptr;
   load_methods();
 }

@@ -17,6 +17,9 @@ namespace streamfuse {
 class Sequence {
  public:
   explicit Sequence(std::shared_ptr<const Program> program);
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
 
   const Program& program() const { return *program_; }
   int64_t length() const { return length_; }
@@ -38,9 +41,10 @@ class Sequence {
 
  private:
   void load_methods();
+  void free_methods();
   void read_survivors(const GraphMethod& method, int n);
-  const float* new_rows(size_t cache, bool& by_place) const;
-  void write_row(size_t cache, int64_t position, const float* row);
+  const uint8_t* new_rows(size_t cache, bool& by_place) const;
+  void write_row(size_t cache, int64_t position, const uint8_t* row);
   template <typename Take>
   void for_each_part(size_t cache, int64_t length, const Take& take) const;
 

@@ -97,10 +97,10 @@ void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorF
     const std::string what = "cache input " + std::to_string(i);
     const bool keys = (i - s.first_cache) % 2 == 0;
     const int64_t bytes = keys ? shapes.kv().key_bytes() : shapes.kv().value_bytes();
-    if (shapes.int8_cache)
+    if (shapes.int8_cache())
       require(s.name, what, s.inputs[i], ScalarType::Byte, {shapes.kv_heads, shapes.capacity, bytes});
     else
-      require(s.name, what, s.inputs[i], ScalarType::Float, {shapes.capacity, shapes.kv_heads, shapes.head_dim});
+      require(s.name, what, s.inputs[i], shapes.cache_dtype, {shapes.capacity, shapes.kv_heads, shapes.head_dim});
   }
 }
 
@@ -129,7 +129,7 @@ void read_pass(Signature& s, Shapes& shapes) {
   if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);
   for (int64_t i = 0; i < 2 * shapes.layers; ++i) {
     const std::string what = (i % 2 == 0 ? "new_key_" : "new_value_") + std::to_string(i / 2);
-    const size_t at = outputs.take(what.c_str(), ScalarType::Float, {-1, shapes.kv_heads, shapes.head_dim});
+    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(), {-1, shapes.kv_heads, shapes.head_dim});
     if (i == 0) s.new_rows = at;
     const int64_t n = outputs.length(at, 0);
     if (n != s.rows && n != s.keep) bad_program(s.name, what + " has " + std::to_string(n) + " rows");
@@ -168,8 +168,9 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   if (keys.shape.size() != 3 || values.shape.size() != 3)
     bad_program(name, "key_cache_0 and value_cache_0 must have three dimensions");
   agree(name, "the number of layers", shapes.layers, static_cast<int64_t>(inputs - kPassInputs) / 2);
-  shapes.int8_cache = keys.dtype == ScalarType::Byte;
-  if (!shapes.int8_cache) {  // [capacity, kv heads, head dim]
+  shapes.cache_dtype = keys.dtype;
+  if (keys.dtype != ScalarType::Byte && keys.dtype != ScalarType::Half) shapes.cache_dtype = ScalarType::Float;
+  if (!shapes.int8_cache()) {  // [capacity, kv heads, head dim]
     agree(name, "the capacity", shapes.capacity, keys.shape[0]);
     agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[1]);
     agree(name, "the head dimension", shapes.head_dim, keys.shape[2]);

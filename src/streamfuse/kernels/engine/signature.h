@@ -19,13 +19,23 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 struct Shapes {
   int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
           hidden_size = 0;
-  bool int8_cache = false;  // laid out as kv_cache.h says; else float32 [capacity, kv heads, head dim]
+  // Float or Half: [capacity, kv heads, head dim]; Byte: in int8, laid out as kv_cache.h says.
+  executorch::aten::ScalarType cache_dtype = executorch::aten::ScalarType::Float;
 
+  bool int8_cache() const { return cache_dtype == executorch::aten::ScalarType::Byte; }
+  // Of new keys and values, which go into a cache of floats as they are.
+  executorch::aten::ScalarType row_dtype() const {
+    return int8_cache() ? executorch::aten::ScalarType::Float : cache_dtype;
+  }
+  int64_t row_bytes() const {
+    const bool half = row_dtype() == executorch::aten::ScalarType::Half;
+    return cache_row() * static_cast<int64_t>(half ? sizeof(uint16_t) : sizeof(float));
+  }
   int64_t cache_row() const { return kv_heads * head_dim; }  // values per position, layer and kind
   KvShape kv() const { return {capacity, kv_heads, head_dim}; }
   // Of one position of one cache: keys where it is even, values where it is odd.
   int64_t position_bytes(size_t cache) const {
-    if (!int8_cache) return cache_row() * static_cast<int64_t>(sizeof(float));
+    if (!int8_cache()) return row_bytes();
     return kv_heads * (cache % 2 == 0 ? kv().key_bytes() : kv().value_bytes());
   }
 };

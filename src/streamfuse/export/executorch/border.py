@@ -1,0 +1,115 @@
+"""A method around a delegate whose processor has narrower types: what stays outside of the delegate.
+
+The processor knows no int64 and no truth values, and computes in float16. Ids, masks and the few numbers that a host
+reads are converted at the border. Caches and new rows are not: they are float16 in the method's signature, so that an
+engine binds them once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..graphs import Method, Plain, Streams, Verify
+
+_WANT_LOGITS = 4  # its place among a method's inputs
+_KEPT = 2  # among the outputs of a verify method
+_NARROW = {torch.int64: torch.int32, torch.bool: torch.float16, torch.float32: torch.float16}
+_WIDE = {torch.int32: torch.int64, torch.float16: torch.float32}
+
+
+def narrowed(tensor: Tensor) -> Tensor:
+    """int64 as int32; truth values, as ones and zeros, and float32 as float16."""
+    return tensor.to(_NARROW.get(tensor.dtype, tensor.dtype))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(_WIDE.get(tensor.dtype, tensor.dtype))
+
+
+def taken(method: Method, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs that a method's graph uses, of its signature's: a delegate is given no others."""
+    if not isinstance(method, Streams):
+        inputs = (*inputs[:_WANT_LOGITS], *inputs[_WANT_LOGITS + 1 :])
+    # A prefill chunk ends with the last layer's keys and values, before that layer's caches are read.
+    return inputs[:-2] if isinstance(method, Plain) and method.head is None else inputs
+
+
+def keeps_all(method: Method) -> bool:
+    """Whether a method verifies without leaving out or moving a node. Then what is kept is known without the graph."""
+    return isinstance(method, Verify) and method.survivors is None
+
+
+class Columns(nn.Module):
+    """Logits [R, S] -> int32 columns [R, k] of the best, log-probabilities [R, k]; `Border` looks the ids up."""
+
+    def __init__(self, top_k: int) -> None:
+        super().__init__()
+        self.top_k = top_k
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, columns = torch.topk(torch.log_softmax(logits, dim=1), self.top_k)
+        return columns.to(torch.int32), log_probs
+
+
+class Narrow(nn.Module):
+    """A method on the processor's types, over what `taken` gives: the delegate. `count`: inputs of its signature."""
+
+    def __init__(self, method: Method, count: int) -> None:
+        super().__init__()
+        self.method, self.count = method, count
+        self.streams, self.keeps_all = isinstance(method, Streams), keeps_all(method)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        given: list[Tensor | None] = list(inputs)
+        if not self.streams:
+            given.insert(_WANT_LOGITS, None)
+        outputs = list(self.method(*given, *[None] * (self.count - len(given))))
+        if self.keeps_all:
+            del outputs[_KEPT]
+        return tuple(output.to(torch.int32) if output.dtype == torch.int64 else output for output in outputs)
+
+
+class Border(nn.Module):
+    """A method's signature around the delegate.
+
+    Args:
+        inner: the delegate.
+        ids: int64 [S], of the columns that streams choose from.
+        order: which of the outputs of `Narrow` each output of the delegate is.
+    """
+
+    ids: Tensor  # int64 [S, 1]
+    rows: Tensor  # int64 [T]
+
+    def __init__(self, inner: nn.Module, method: Method, ids: Tensor, order: list[int]) -> None:
+        super().__init__()
+        self.inner, self.order, self.taken, self.keeps_all = inner, order, partial(taken, method), keeps_all(method)
+        names = []
+        self.hidden = False  # whether the last output is one that a host hands to `streams`
+        if not isinstance(method, Streams):
+            names += ["logits", "best"] if method.head is not None else []
+            self.hidden = bool(method.gives_hidden)
+        if isinstance(method, Verify):
+            names.append("kept")
+            self.register_buffer("rows", torch.arange(method.rows))
+        if isinstance(method, Streams) or (isinstance(method, Verify) and method.carrying):
+            names += ["columns", "log_probs"]
+            self.register_buffer("ids", ids.unsqueeze(1))
+        self.results = len(names)  # what a host reads, before new keys and values
+        self.columns = names.index("columns") if "columns" in names else None
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        found = dict(zip(self.order, self.inner(*map(narrowed, self.taken(inputs))), strict=True))
+        outputs = [found[place] for place in range(len(found))]
+        if self.keeps_all:
+            outputs.insert(_KEPT, inputs[1] * 0 + self.rows)  # no constant: an engine binds what a method gives
+        for place in (*range(self.results), *((len(outputs) - 1,) if self.hidden else ())):
+            outputs[place] = _widened(outputs[place])
+        if self.columns is not None:
+            outputs[self.columns] = F.embedding(outputs[self.columns], self.ids).squeeze(-1)
+        return tuple(outputs)

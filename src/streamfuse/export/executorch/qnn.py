@@ -1,0 +1,195 @@
+"""Qualcomm's Hexagon processor: each method is one graph of one context binary, which is stored once.
+
+ExecuTorch's QNN delegate takes a method as a whole, and its multi-method compilation joins the graphs to one context in
+which equal weights lie once. The processor computes in float16 and knows no int64: caches and new rows are float16 in
+the graph's signature, so that an engine binds them once and no pass converts them; ids, masks and the few numbers of a
+result are converted outside of the delegate.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
+from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from executorch.backends.qualcomm.utils import utils as qnn
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import PartitionResult
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.nn import functional as F
+
+from streamfuse.model.streams import Pruner
+from streamfuse.model.transformer import RMSNorm
+from streamfuse.runtime.backend import Backend
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+from ..pruning import HalfSurvivors, Survivors
+from ..selftest import FLOORS
+from ..target import TargetFacts
+from . import stock
+from .border import Border, Columns, Narrow, narrowed, taken
+from .delegate import DelegateTarget, Form
+from .lower import edge_program, to_program
+from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
+from .qnn_sdk import load_compiler, quiet
+from .target import GRAPH_FILE
+
+
+class Norm(stock.Norm):
+    """The delegate's own operator."""
+
+    def rows(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[1],), self.weight, self.epsilon)
+
+
+class QnnForm(Form):
+    NORM, ROW_DTYPE = Norm, torch.float16
+
+    def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
+        return Columns(top_k)
+
+    def survivors(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> Survivors:
+        return HalfSurvivors(pruner, norm, rows, keep, ordered)
+
+
+def in_order_of_work(program: ExportedProgram) -> list[int]:
+    """Change a program to give its outputs in the order in which it computes them; which output each was before.
+
+    A context keeps no other order, and its outputs are bound by their places.
+    """
+    graph = program.graph
+    places = {node: i for i, node in enumerate(graph.nodes)}
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    nodes, specs = list(output.args[0]), program.graph_signature.output_specs
+    order = sorted(range(len(nodes)), key=lambda i: places[nodes[i]])
+    output.args = (tuple(nodes[i] for i in order),)
+    specs[:] = [specs[i] for i in order]
+    program.graph_module.recompile()
+    return order
+
+
+class QnnTarget(DelegateTarget):
+    """The vendor's simulator runs here the graphs that a phone's processor runs.
+
+    It loads no context whose graphs share their weights. Where the file's do, the same graphs are compiled without
+    sharing as well, and those are what the proof runs.
+    """
+
+    PROOF = "simulator"
+
+    def prepare(self) -> None:
+        load_compiler()
+        self.floor, self.form = FLOORS["float16"], QnnForm(self.plan)
+        self.proof = self.folder / GRAPH_FILE
+        self.scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
+        """Every method with one delegate inside, all of them graphs of one context."""
+        sharing = self.plan.weight_sharing == "on"
+        programs = self._programs(self._narrow())
+        if sharing:
+            self.scratch = tempfile.TemporaryDirectory()
+            self.proof = Path(self.scratch.name) / GRAPH_FILE
+            with self.proof.open("wb") as file:
+                to_program(self._compiled(copy.deepcopy(programs), constants, sharing=False)).write_to_file(file)
+        return self._compiled(programs, constants, sharing)
+
+    def open(self) -> Backend:
+        return ExecuTorchBackend(self.proof, self.spec)
+
+    def facts(self) -> TargetFacts:
+        found = super().facts()
+        if self.scratch is not None:
+            self.scratch.cleanup()
+        compiled_for = {"soc": self.plan.soc, "weight_sharing": self.plan.weight_sharing}
+        return replace(found, report={**found.report, **compiled_for})
+
+    def _narrow(self) -> dict[str, nn.Module]:
+        """The methods on the processor's types, sharing one copy of the weights."""
+        inputs = self.examples()
+        inners = nn.ModuleDict({name: Narrow(method, len(inputs[name])) for name, method in self.methods.items()})
+        inners = copy.deepcopy(inners).half().eval()
+        for module in inners.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module.register_buffer(name, narrowed(buffer))
+        return dict(inners.items())
+
+    def _programs(self, inners: dict[str, nn.Module]) -> dict[str, ExportedProgram]:
+        """The methods in ExecuTorch's edge dialect, with the delegate's own passes done, each operator asked about."""
+        passes = qnn.get_qnn_pass_manager_cls(qnn.QnnExecuTorchBackendType.kHtpBackend)()
+        specs = self._specs(sharing=False)
+        exported, transforms = {}, {}
+        for name, inner in inners.items():
+            self.progress(f"{name}: graph")
+            inputs = tuple(map(narrowed, taken(self.methods[name], self.examples()[name])))
+            with quiet():
+                program = deduplicated(torch.export.export(inner, inputs, strict=False))
+                exported[name] = passes.transform_for_export_pipeline(program)
+                transforms[name] = passes.get_to_edge_transform_passes(exported[name], compiler_specs=specs)
+        with quiet(), qnn.QnnManagerContext({name: specs for name in inners}):
+            edge = to_edge_transform_and_lower(
+                exported,
+                transform_passes=transforms,
+                partitioner={name: [Whole(specs, name)] for name in exported},
+                compile_config=qnn.qnn_edge_config(),
+            )
+        return {name: edge.exported_program(name) for name in exported}
+
+    def _compiled(
+        self, programs: dict[str, ExportedProgram], constants: dict[str, Any], sharing: bool
+    ) -> EdgeProgramManager:
+        specs = self._specs(sharing)
+        self.progress("QNN context")
+        orders = {name: in_order_of_work(program) for name, program in programs.items()}
+        with quiet() as errors, qnn.QnnManagerContext({name: specs for name in programs}):
+            try:
+                results = QnnBackend.preprocess_multimethod(
+                    {name: [program] for name, program in programs.items()}, {name: [specs] for name in programs}
+                )
+            except (AssertionError, RuntimeError) as error:
+                why = errors() or error
+                raise LoweringError(f"Qualcomm's compiler refuses the graphs for {self.plan.soc}: {why}") from error
+        made: dict[str, nn.Module] = {}
+        for name, (result,) in results.items():
+            module = delegate_module(answers_with_shapes(programs[name]), QnnBackend.__name__, result, specs)
+            made[name] = Border(module, self.methods[name], self.model.stream_vocab, orders[name])
+        return edge_program(made, self.examples(), constants)
+
+    def _specs(self, sharing: bool) -> list[CompileSpec]:
+        options = qnn.generate_htp_compiler_spec(use_fp16=True, use_weight_sharing=sharing)
+        found: list[CompileSpec] = qnn.generate_qnn_executorch_compiler_spec(QcomChipset[self.plan.soc], options)
+        return found
+
+
+class Whole(QnnPartitioner):  # type: ignore[misc]
+    """Takes nothing out of a program, but refuses one with an operator that the processor lacks."""
+
+    def __init__(self, specs: list[CompileSpec], method: str) -> None:
+        super().__init__(specs)
+        self.method, self.asked = method, False
+
+    def ops_to_not_decompose(self, program: ExportedProgram) -> Any:
+        """None once the program was asked about: what is left of them is compiled afterwards."""
+        return ([], None) if self.asked else super().ops_to_not_decompose(program)
+
+    def partition(self, program: ExportedProgram) -> PartitionResult:
+        self.asked = True
+        support = QnnOperatorSupport(program, self.compiler_specs_snapshot, set(), set())
+        calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        refused = {str(node.target) for node in calls if not _supported(support, node)}
+        if refused:
+            raise LoweringError(f"{self.method}: the Hexagon processor lacks {', '.join(sorted(refused))}")
+        return PartitionResult(tagged_exported_program=program, partition_tags={})
+
+
+def _supported(support: QnnOperatorSupport, node: torch.fx.Node) -> bool:
+    return node.target is operator.getitem or support.is_node_supported({}, node)

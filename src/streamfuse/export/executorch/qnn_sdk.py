@@ -1,0 +1,75 @@
+"""Qualcomm's libraries, which hold the compiler and the simulator of its processors: found, loaded, and kept quiet."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from ..schemes import PlanError
+
+_ERROR = re.compile(r"<E> (.+)")  # a line of their log that tells of one
+
+
+class SdkError(PlanError):
+    """The libraries cannot be loaded."""
+
+
+def load_compiler() -> None:
+    """Load the libraries of QNN_SDK_ROOT or, where that is not set, of the package onnxruntime-qnn.
+
+    Raises:
+        SdkError: they are not there.
+    """
+    root = os.environ.get("QNN_SDK_ROOT")
+    if root:
+        folder = Path(root) / "lib" / "x86_64-linux-clang"
+    else:
+        try:
+            folder = Path(str(importlib.metadata.distribution("onnxruntime-qnn").locate_file("onnxruntime_qnn")))
+        except importlib.metadata.PackageNotFoundError:
+            raise SdkError(
+                "--backend qnn needs Qualcomm's libraries: pip install 'streamfuse[qnn]' on x86-64 Linux, or set "
+                "QNN_SDK_ROOT to the folder of their SDK"
+            ) from None
+        os.environ["QNN_SDK_ROOT"] = ""  # they are loaded; ExecuTorch shall fetch no SDK
+    for name in ("libQnnSystem.so", "libQnnHtp.so"):
+        try:
+            with quiet():
+                ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise SdkError(f"--backend qnn cannot load {folder / name}: {error}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[Callable[[], str]]:
+    """Collects what the libraries print on both streams of the process, and silences ExecuTorch's log of operators.
+
+    What Python prints meanwhile goes where it always does. Gives a function that says which errors they told of.
+    """
+    with ExitStack() as stack:
+        collected = stack.enter_context(tempfile.TemporaryFile())
+        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+            stream.flush()
+            before = os.dup(number)
+            stack.callback(os.close, before)
+            stack.callback(os.dup2, before, number)
+            own = stack.enter_context(os.fdopen(os.dup(before), "w"))
+            stack.enter_context(redirect_stdout(own) if number == 1 else redirect_stderr(own))
+            os.dup2(collected.fileno(), number)
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        stack.callback(logging.disable, disabled)
+
+        def errors() -> str:
+            collected.seek(0)
+            return "; ".join(_ERROR.findall(collected.read().decode(errors="replace")))
+
+        yield errors

@@ -1,0 +1,32 @@
+// Delegates that are libraries of their own, loaded when a program asks for one.
+#pragma once
+
+#include <string>
+
+namespace streamfuse {
+
+// Loads the library that registers ExecuTorch's backend `name`, and those of its vendor. Returns what is missing and
+// where to get it, in words that go on after a colon; empty where all was loaded.
+std::string load_delegate(const std::string& name);
+
+// While one lives on a desktop, what a vendor's library writes to standard output and error is collected: Qualcomm's
+// simulator prints there, and a program's own output may be JSON. It concerns the whole process, so it lives only while
+// a delegate is loaded or freed. STREAMFUSE_LOG=1 leaves all as it is; so does a phone, where libraries use its log.
+class VendorOutput {
+ public:
+  explicit VendorOutput(bool collect);
+  ~VendorOutput();
+  VendorOutput(const VendorOutput&) = delete;
+  VendorOutput& operator=(const VendorOutput&) = delete;
+
+  // The lines that tell of an error, joined by "; ".
+  std::string errors() const;
+
+ private:
+  int file_ = -1, output_ = -1, error_ = -1;  // the collected text, and where both streams went before
+};
+
+// Whether this backend is one of `load_delegate`.
+bool is_vendors(const std::string& backend);
+
+}  // namespace streamfuse
