@@ -15,6 +15,7 @@ from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.backends.onnx_providers import CPU
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
 
@@ -33,12 +34,18 @@ class Written:
 
 
 def write(
-    folder: Path, model: StreamFused, dtype: str, quantize: str, schedule: Schedule = Schedule.BOTH, **changes: Any
+    folder: Path,
+    model: StreamFused,
+    dtype: str,
+    quantize: str,
+    schedule: Schedule = Schedule.BOTH,
+    provider: str = CPU,
+    **changes: Any,
 ) -> Written:
     plan = plan_for((folder, folder), folder, target="onnx", dtype=dtype, quantize=Quantize(quantize),
                     schedule=schedule, **changes)  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     weights = Weights(model, plan.shapes, Form(plan.part_scheme)).eval()
     methods = build_methods(weights)
-    found, _ = write_models(weights, methods, folder, plan.dtype, lambda _: None)
+    found, _ = write_models(weights, methods, folder, plan.dtype, lambda _: None, provider)
     return Written(folder, model, facts.model_spec(model, plan), methods, found)

@@ -6,16 +6,17 @@ Run: python -m pytest tests/unit/test_onnx_providers.py
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import streamfuse
 from bundle_samples import write_bundle
-from export_samples import TEXT, decode_rows, tiny_model
+from export_samples import TEXT, decode_rows, prefill, tiny_model, verify_rows
 from native_samples import tiny_bundle
 from onnx_samples import write
 from streamfuse import engines
@@ -126,6 +127,9 @@ class FakeSession:
     def __init__(self, *subgraphs: Subgraph) -> None:
         self._subgraphs = subgraphs
 
+    def get_modelmeta(self) -> Any:
+        return type("Meta", (), {"custom_metadata_map": {}})
+
     def get_provider_graph_assignment_info(self) -> list[Subgraph]:
         return list(self._subgraphs)
 
@@ -158,3 +162,37 @@ def test_the_cpu_named_gives_what_it_gives_unnamed(tmp_path: Path) -> None:
         for choice in (None, Choice.parse("cpu"))
     ]
     assert (rows[0] == rows[1]).all()
+
+
+def test_graphs_for_another_provider_have_no_type_that_it_lacks(tmp_path: Path) -> None:
+    """WebGPU's kernels know no float64, and join, gather and slice no int64 and no truth values."""
+    onnx = pytest.importorskip("onnx")
+    torch.manual_seed(1)
+    for provider in ("cpu", "webgpu"):
+        folder = tmp_path / provider
+        write(folder, tiny_model(), "float32", "int4", provider=provider)
+        assert (folder / "commit.onnx").is_file() == (provider != "cpu")
+        for file in sorted(folder.glob("*.onnx")):
+            graph = onnx.load(file, load_external_data=False).graph
+            casts = {node.attribute[0].i for node in graph.node if node.op_type == "Cast"}
+            assert (onnx.TensorProto.DOUBLE in casts) == (provider == "cpu")
+            assert not {"LogSoftmax", "Max"} & {node.op_type for node in graph.node}
+            readers = {name: node.op_type for node in graph.node for name in node.input}
+            whole = {"input_ids", "position_ids", "cache_length", "ancestors", "next_token"}
+            assert {readers[name] for name in whole & set(readers)} <= {"Cast"}
+
+
+def test_caches_on_a_device_take_the_rows_that_those_of_the_host_take(tmp_path: Path) -> None:
+    """With the CPU as a device that has memory of its own."""
+    torch.manual_seed(1)
+    written = write(tmp_path, tiny_model(), "float32", "int4", provider="webgpu")
+    device = Choice(replace(PROVIDERS["cpu"], device="cpu"))
+    found = []
+    for choice in (Choice(), device):
+        with OnnxBackend(tmp_path, written.spec, 1, choice) as backend:
+            prefill(backend, TEXT[:20])
+            rows = [verify_rows(backend, method, TEXT[20:40], start=20) for method in ("verify_4", "verify_12")]
+            streams = backend.streams(0, 0)
+            found.append((*rows, decode_rows(backend, TEXT[40:50], start=20), streams.stream_log_probs.copy()))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)

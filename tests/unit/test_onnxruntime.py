@@ -227,7 +227,7 @@ def test_a_graph_with_other_caches_is_refused(written: Written, tmp_path: Path) 
     backend = OnnxBackend(other.folder, other.spec, 1)
     for name in ("verify_4.onnx", "weights.bin"):
         shutil.copy(written.folder / name, other.folder)
-    with pytest.raises(BackendError, match=r"past_key_values\.0\.key is tensor\(float\)"):
+    with pytest.raises(BackendError, match=r"present\.0\.key is tensor\(float\)"):
         backend.run("verify_4", np.array([1]), np.array([0]), np.ones((1, 1), np.bool_))
 
 

@@ -134,6 +134,15 @@ def export(
             rich_help_panel=_FORMAT,
         ),
     ] = "auto",
+    provider: Annotated[
+        str,
+        typer.Option(
+            **complete.among("cpu", "webgpu", "qnn", "coreml", "directml"),
+            help="Execution provider of ONNX Runtime that is to run the graphs; onnx.",
+            show_default="cpu",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
     quantize: Annotated[
         str,
         typer.Option(
@@ -349,6 +358,7 @@ def export(
             minimum_deployment_target=minimum_deployment_target,
             soc=soc,
             weight_sharing=weight_sharing,
+            provider=provider,
             merge_adapter=merge_adapter,
             max_context_len=max_context_len,
             prefill_len=prefill_len,

@@ -23,6 +23,8 @@ def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
         return
     if "coreml" not in (plan.target, plan.backend):
         config = {name: value for name, value in config.items() if name not in _COREML}
+    if plan.target != "onnx":
+        del config["provider"]
     said = {"adapter": expected.adapter, "sampling": f"{plan.sampling}: {expected.sampling.words}"}
     _section("plan", {"output_dir": plan.output_dir, **config, **said})
     _section("weights, one copy for all methods", {**_parts(plan, expected), "all": _megabytes(expected.weight_bytes)})

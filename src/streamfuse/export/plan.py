@@ -11,6 +11,7 @@ from typing import Any
 
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.ngrams import MOST_BYTES
+from streamfuse.runtime.backends.onnx_providers import CPU, PROVIDERS
 
 from .choices import (
     AUTO,
@@ -122,6 +123,7 @@ class ExportPlan:
         weight_sharing: whether the graphs of a context share their weights, which a desktop's simulator cannot load: on
             or off; qnn alone. auto: on.
         minimum_deployment_target: oldest system that must run it, likewise. auto: iOS18.
+        provider: of ONNX Runtime, for which the graphs are written; onnx. auto: cpu.
         merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
             auto: off where the layers have four bits, which the sum would have to be rounded to anew.
         num_streams: streams to keep of the adapter's; None keeps all.
@@ -155,6 +157,7 @@ class ExportPlan:
     soc: str = AUTO
     weight_sharing: str = AUTO
     minimum_deployment_target: str = AUTO
+    provider: str = AUTO
     merge_adapter: str = AUTO
     max_context_len: int = 1024
     prefill_len: int = 64
@@ -267,6 +270,7 @@ class ExportPlan:
         self._choose_for("minimum_deployment_target", DEPLOYMENT_TARGETS, "iOS18", *core_ml)
         self._choose_for("soc", SOCS, "SM8650", self.backend == "qnn", "--backend qnn")
         self._choose_for("weight_sharing", ("on", "off"), "on", self.backend == "qnn", "--backend qnn")
+        self._choose_for("provider", tuple(PROVIDERS), CPU, self.target == "onnx", "--target onnx")
 
     def _choose_for(self, name: str, choices: tuple[str, ...], usual: str, applies: bool, to: str) -> None:
         """An option that one backend has; with another it stays `auto`."""

@@ -9,14 +9,17 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from streamfuse.runtime.backends.onnx_providers import CPU
+
 from ..facts import row_facts
 from ..graphs import Method, Streams, Verify, example_inputs, input_names
 from ..weights import Weights
+from .commit import commit_model
 from .graph import CONTRIB, Graph, Value, WeightsFile
 from .record import Names, record
 from .rules import heads_first
 
-WEIGHTS_FILE = "weights.bin"
+WEIGHTS_FILE, COMMIT_FILE = "weights.bin", "commit.onnx"
 _DESCRIPTIONS = {
     "input_ids": "token per row; padding rows hold 0",
     "position_ids": "absolute position per row; padding rows hold 0",
@@ -33,9 +36,14 @@ _DESCRIPTIONS = {
 
 
 def write_models(
-    weights: Weights, methods: Mapping[str, Method], folder: Path, dtype: str, progress: Callable[[str], None]
+    weights: Weights,
+    methods: Mapping[str, Method],
+    folder: Path,
+    dtype: str,
+    progress: Callable[[str], None],
+    provider: str = CPU,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Write METHOD.onnx for each method, and weights.bin.
+    """Write METHOD.onnx for each method, and weights.bin, in the form for an execution provider of ONNX Runtime.
 
     Returns the facts of each method for the manifest, and the bytes of each tensor in weights.bin.
 
@@ -46,9 +54,14 @@ def write_models(
     with WeightsFile(folder / WEIGHTS_FILE) as file:
         for name, method in methods.items():
             progress(f"{name}: graph")
-            model = _model(weights, name, method, Graph(file), dtype)
+            sums = TensorProto.DOUBLE if provider == CPU else TensorProto.FLOAT
+            model = _model(weights, name, method, Graph(file, sums), dtype)
             onnx.save(model, folder / f"{name}.onnx")
             facts[name] = _facts(method, model)
+    if provider != CPU:
+        lower, config = weights.num_lower_layers, weights.config
+        kind = _float_type(dtype)
+        onnx.save(commit_model(config, lower, weights.shapes.capacity, kind), folder / COMMIT_FILE)
     return facts, file.stored
 
 
@@ -59,13 +72,15 @@ def contrib_operators(folder: Path) -> list[str]:
 
 
 def _model(weights: Weights, name: str, method: Method, graph: Graph, dtype: str) -> onnx.ModelProto:
-    float_type = TensorProto.FLOAT16 if dtype == "float16" else TensorProto.FLOAT
+    float_type = _float_type(dtype)
     examples = (tensor.to("meta") for tensor in example_inputs(weights, method))
     inputs = dict(zip(input_names(weights, method), examples, strict=True))
     bound = {key: _input(graph, key, tensor, float_type) for key, tensor in inputs.items() if key != "want_logits"}
     values = record(method, inputs, bound, graph, Names(weights, method), float_type)
     outputs = {}
     for output, value in zip(_output_names(weights, method), values, strict=True):
+        if value.dtype == TensorProto.INT32:
+            value = graph.cast(value, TensorProto.INT64)
         outputs[output] = heads_first(graph, value) if output.startswith("present") else value
     streams = weights.streams_config
     metadata = {
@@ -76,6 +91,10 @@ def _model(weights: Weights, name: str, method: Method, graph: Graph, dtype: str
         "streamfuse.top_k": weights.shapes.top_k,
     }
     return graph.model(name, outputs, _describe, {key: str(value) for key, value in metadata.items()})
+
+
+def _float_type(dtype: str) -> int:
+    return TensorProto.FLOAT16 if dtype == "float16" else TensorProto.FLOAT
 
 
 def _input(graph: Graph, name: str, tensor: Any, float_type: int) -> Value:

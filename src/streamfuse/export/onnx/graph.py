@@ -63,6 +63,7 @@ class Graph:
     """One method's graph. The same node on the same inputs is there once."""
 
     weights: WeightsFile
+    sums: int = TensorProto.DOUBLE  # of attention over positions
     scope: str = ""
     inputs: list[Value] = field(default_factory=list)
     _nodes: list[NodeProto] = field(default_factory=list)
@@ -177,7 +178,7 @@ class Graph:
             opsets.append(helper.make_opsetid(CONTRIB, CONTRIB_OPSET))
         model = helper.make_model(graph, opset_imports=opsets, producer_name="streamfuse")
         model.ir_version = helper.find_min_ir_version_for(opsets[:1])
-        helper.set_model_props(model, facts)
+        helper.set_model_props(model, {**facts, "streamfuse.nodes": str(len(nodes))})
         return model
 
     def _needed(self, wanted: set[str]) -> list[NodeProto]:

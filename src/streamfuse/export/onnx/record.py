@@ -23,7 +23,8 @@ from ..pruning import Survivors
 from .graph import Graph, Value
 from .rules import RULES, Result
 
-_DTYPES = {torch.int64: TensorProto.INT64, torch.bool: TensorProto.BOOL, torch.uint8: TensorProto.UINT8}
+_DTYPES = {torch.int64: TensorProto.INT32, torch.bool: TensorProto.INT32, torch.uint8: TensorProto.UINT8}
+_WIDE = (TensorProto.INT64, TensorProto.BOOL)  # at the border of a graph, where its callers have them
 _READABLE = [  # places of tensors among the modules -> names as checkpoints have them
     (r"^embedding\b", "embed_tokens"),
     (r"^head\.norm\b", "norm"),
@@ -80,6 +81,8 @@ class Recorder(TorchDispatchMode):
             return self._graph.cast(value, TensorProto.FLOAT) if exact else value
         name, dtype = self._names.of(tensor), _DTYPES.get(tensor.dtype) or self._float
         array = tensor.detach().numpy()
+        if dtype == TensorProto.INT32:
+            array = array.astype(np.int32)
         if dtype == TensorProto.FLOAT16 and self._full_precision:
             name = name and f"{name}.float32"
         elif dtype == TensorProto.FLOAT16:
@@ -156,7 +159,7 @@ def record(
     """
     recorder = Recorder(graph, names, float_type)
     for name, value in bound.items():
-        recorder.bind(inputs[name], value)
+        recorder.bind(inputs[name], graph.cast(value, TensorProto.INT32) if value.dtype in _WIDE else value)
     with recorder.watching():
         outputs = method(*inputs.values())
     graph.scope = ""

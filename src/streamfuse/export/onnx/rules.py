@@ -1,5 +1,7 @@
 """How each PyTorch operator of the graphs is written in ONNX. All shapes are static, so views are plain reshapes.
 
+Integers and truth values are int32 on the way, which GPUs have kernels for; int64 and bool are at the border.
+
 A rule gets the graph, the operator's result (shapes only) and its arguments, tensors among them as `Value`, and gives
 the value or values that stand for the result.
 """
@@ -65,6 +67,9 @@ def _slice(g: Graph, out: Tensor, x: Value, axis: int = 0, start: int | None = 0
     if tuple(out.shape) == x.shape:
         return x
     first = first + x.shape[axis] if first < 0 else first
+    if x.dtype == TensorProto.INT32:  # WebGPU slices floats alone
+        places = g.constant(np.arange(first, first + out.shape[axis], dtype=np.int32))
+        return _gather(g, out, x, places, axis)
     bounds = (g.numbers(first), g.numbers(first + out.shape[axis]), g.numbers(axis))
     return g.op("Slice", x, *bounds, shape=out.shape, dtype=x.dtype)
 
@@ -103,11 +108,22 @@ def _rsqrt(g: Graph, out: Tensor, x: Value) -> Value:
 
 def _top_k(g: Graph, out: Sequence[Tensor], x: Value, k: int, axis: int = -1) -> list[Value]:
     shape = tuple(out[0].shape)
-    return g.node("TopK", [x, g.numbers(k)], [(shape, x.dtype), (shape, TensorProto.INT64)], axis=axis)
+    best, places = g.node("TopK", [x, g.numbers(k)], [(shape, x.dtype), (shape, TensorProto.INT64)], axis=axis)
+    return [best, g.cast(places, TensorProto.INT32)]
 
 
 def _arg_max(g: Graph, out: Tensor, x: Value, axis: int) -> Value:
     return g.op("ArgMax", x, shape=out.shape, dtype=TensorProto.INT64, axis=axis, keepdims=0)
+
+
+def _log_softmax(g: Graph, out: Tensor, x: Value, axis: int) -> Value:
+    """Of its parts, as WebGPU has no LogSoftmax."""
+    one = tuple(1 if at == axis % len(x.shape) else size for at, size in enumerate(x.shape))
+    top = g.op("ReduceMax", x, g.numbers(axis), shape=one, dtype=x.dtype, keepdims=1)
+    below = g.op("Sub", x, top, shape=x.shape, dtype=x.dtype)
+    powers = g.op("Exp", below, shape=x.shape, dtype=x.dtype)
+    total = g.op("ReduceSum", powers, g.numbers(axis), shape=one, dtype=x.dtype, keepdims=1)
+    return g.op("Sub", below, g.op("Log", total, shape=one, dtype=x.dtype), shape=x.shape, dtype=x.dtype)
 
 
 def _block_linear(
@@ -180,13 +196,13 @@ def _attention(
     """Two segments under one softmax: the cache [1, Hkv, C, D] is read where it lies, never joined with new rows.
 
     The query heads of one key head are rows of one product, so that no key is repeated. Sums over positions are taken
-    in float64: a token that was decoded meets its past in the cache, a verified one partly among the new rows, and only
-    so do both add up to the same float32, whatever the order. The law rests on that (docs/onnx.md).
+    in float64 for the CPU: a token that was decoded meets its past in the cache, a verified one partly among the new
+    rows, and only so do both add up to the same float32, whatever the order. The law rests on that (docs/onnx.md).
     """
     rows, heads, dim = query.shape
     _, kv_heads, capacity, _ = key_cache.shape
     group, kind = heads // kv_heads, query.dtype
-    many, wide = group * rows, TensorProto.DOUBLE
+    many, wide = group * rows, g.sums
     g.scope = f"layers.{key_cache.name.split('.')[1]}.attention"
 
     def product(a: Value, b: Value) -> Value:
@@ -222,11 +238,14 @@ def _attention(
 def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: int, dtype: int) -> Value:
     """What to add to the scores [1, 1, group * R, C + R]; every layer of a pass uses the same."""
     rows, columns, scope, g.scope = visible.shape[0], capacity + visible.shape[0], g.scope, "mask"
-    positions = g.constant(np.arange(capacity, dtype=np.int64), "positions")
+    shown, hidden = g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype)
+    positions = g.constant(np.arange(capacity, dtype=np.int32), "positions")
     valid = g.op("Less", positions, cache_length, shape=(capacity,), dtype=TensorProto.BOOL)
-    valid = g.op("Expand", valid, g.numbers(rows, capacity), shape=(rows, capacity), dtype=TensorProto.BOOL)
-    seen = g.op("Concat", valid, visible, shape=(rows, columns), dtype=TensorProto.BOOL, axis=1)
-    mask = g.op("Where", seen, g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype), shape=(rows, columns), dtype=dtype)
+    valid = g.op("Where", valid, shown, hidden, shape=(capacity,), dtype=dtype)
+    valid = g.op("Expand", valid, g.numbers(rows, capacity), shape=(rows, capacity), dtype=dtype)
+    seen = g.op("Cast", visible, shape=visible.shape, dtype=TensorProto.BOOL, to=TensorProto.BOOL)
+    seen = g.op("Where", seen, shown, hidden, shape=visible.shape, dtype=dtype)
+    mask = g.op("Concat", valid, seen, shape=(rows, columns), dtype=dtype, axis=1)
     mask = g.op("Expand", mask, g.numbers(group, rows, columns), shape=(group, rows, columns), dtype=dtype)
     g.scope = scope
     return g.reshape(mask, 1, 1, group * rows, columns)
@@ -253,7 +272,7 @@ RULES: dict[Any, Rule] = {
     _aten.rsub.Scalar: _binary("Sub", swapped=True),
     _aten.mul.Tensor: _binary("Mul"),
     _aten.eq.Tensor: _binary("Equal", TensorProto.BOOL),
-    _aten.clamp.default: _binary("Max"),
+    _aten.clamp.default: _binary("Clip"),  # from below alone; WebGPU has no Max
     _aten.pow.Tensor_Scalar: _binary("Pow"),
     _aten.neg.default: _unary("Neg"),
     _aten.exp.default: _unary("Exp"),
@@ -265,7 +284,7 @@ RULES: dict[Any, Rule] = {
     _aten.sum.dim_IntList: _reduce("ReduceSum"),
     _aten.mean.dim: _reduce("ReduceMean"),
     _aten.to.dtype: lambda g, out, x, _: g.cast(x, TensorProto.FLOAT),
-    _aten.log_softmax.int: lambda g, out, x, axis: g.op("LogSoftmax", x, shape=x.shape, dtype=x.dtype, axis=axis),
+    _aten.log_softmax.int: _log_softmax,
     _aten.topk.default: _top_k,
     _aten.argmax.default: _arg_max,
     ops.block_linear.default: _block_linear,

@@ -45,7 +45,7 @@ class OnnxTarget(Target):
 
     def lower(self) -> None:
         self.method_facts, self.stored = write_models(
-            self.weights, self.methods, self.folder, self.plan.dtype, self.progress
+            self.weights, self.methods, self.folder, self.plan.dtype, self.progress, self.plan.provider
         )
 
     def open(self) -> Backend:
@@ -55,6 +55,7 @@ class OnnxTarget(Target):
         operators = contrib_operators(self.folder)
         report = {
             "opset": OPSET,
+            "provider": self.plan.provider,
             "contrib_opset": CONTRIB_OPSET if operators else None,
             "contrib_operators": operators,
             "accuracy_level": ACCURACY_LEVEL if operators else None,

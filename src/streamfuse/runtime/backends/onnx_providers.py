@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,7 @@ class Provider:
     systems: tuple[str, ...] = _ANYWHERE
     plug_in: str = ""  # the module of a library that is registered with any onnxruntime
     device: str = ""  # of IO binding, where it has memory of its own
+    session: Mapping[str, str] = field(default_factory=dict)  # of its configuration, unless a user says otherwise
 
     def missing(self) -> str | None:
         """Why it cannot be used here and the next step, or None. Loads onnxruntime, but no plug-in."""
@@ -52,7 +54,14 @@ PROVIDERS = {
     provider.name: provider
     for provider in (
         Provider(CPU, "the CPU provider", "CPUExecutionProvider", "onnxruntime"),
-        Provider("webgpu", "WebGPU", "WebGpuExecutionProvider", "onnxruntime-webgpu", device="webgpu"),
+        Provider(
+            "webgpu",
+            "WebGPU",
+            "WebGpuExecutionProvider",
+            "onnxruntime-webgpu",
+            device="webgpu",
+            session={"ep.webgpuexecutionprovider.enableInt64": "1"},  # the casts of token ids, and the indices of TopK
+        ),
         Provider("qnn", "QNN", "QNNExecutionProvider", "onnxruntime-qnn", ("Windows", "Linux"), "onnxruntime_qnn"),
         Provider("coreml", "Core ML", "CoreMLExecutionProvider", "onnxruntime", ("Darwin",)),
         Provider("directml", "DirectML", "DmlExecutionProvider", "onnxruntime-directml", ("Windows",)),
@@ -100,7 +109,7 @@ class Choice:
         onnxruntime, provider = import_onnxruntime(), self.provider
         if provider.name != CPU:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        for key, value in self.session.items():
+        for key, value in {**provider.session, **self.session}.items():
             if key != _NO_CPU:  # its error names no operator; ours does
                 options.add_session_config_entry(key, value)
         arguments: dict[str, Any] = {}
@@ -124,7 +133,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """How many nodes a graph has once ONNX Runtime has rewritten it, and which the CPU runs instead of the provider."""
+    """How many nodes a graph has, and which of them, once ONNX Runtime has rewritten it, the CPU runs instead."""
 
     provider: Provider
     nodes: int = 0
@@ -143,7 +152,10 @@ class Assignment:
                 own += len(operators)
             else:
                 elsewhere.update(operators)
-        return cls(provider, own + elsewhere.total(), dict(elsewhere.most_common()))
+        nodes = own + elsewhere.total()
+        if not own:  # some providers' nodes are not listed, so what the graph was written with counts
+            nodes = max(nodes, int(session.get_modelmeta().custom_metadata_map.get("streamfuse.nodes", 0)))
+        return cls(provider, nodes, dict(elsewhere.most_common()))
 
     @property
     def own(self) -> int:
@@ -171,11 +183,13 @@ def assigned(graphs: Mapping[str, Assignment]) -> dict[str, Any]:
 
 def installed() -> str:
     """The package that brings onnxruntime here and its version, `onnxruntime-webgpu 1.27.0`."""
+    spec = find_spec("onnxruntime")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
     for package in dict.fromkeys(provider.package for provider in PROVIDERS.values() if not provider.plug_in):
-        try:
-            return f"{package} {version(package)}"
-        except PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            found = distribution(package)
+            if Path(str(found.locate_file("onnxruntime"))) == folder:
+                return f"{package} {found.version}"
     return "onnxruntime"
 
 

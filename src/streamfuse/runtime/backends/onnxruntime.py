@@ -1,8 +1,9 @@
 """Runs a bundle's .onnx files, one per method, through ONNX Runtime. Needs numpy and onnxruntime.
 
 Which execution provider computes is a choice by name (onnx_providers.py).
-A backend owns its caches; they and all other tensors are bound once, so that a pass copies nothing. Graphs give the new
-rows only, and `commit` copies the accepted ones (docs/onnx.md). Outputs are views, valid until the next `run`.
+A backend owns its caches (onnx_caches.py); they and all other tensors are bound once, so that a pass copies no cache.
+Graphs give the new rows only, and `commit` copies the accepted ones (docs/onnx.md). Outputs are views, valid until the
+next `run`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamfuse.runtime.backend import (
     DECODE,
@@ -28,16 +28,21 @@ from streamfuse.runtime.backend import (
 )
 
 from .host import HostBackend
+from .onnx_caches import (
+    DTYPES,
+    Array,
+    Caches,
+    DeviceCaches,
+    HostCaches,
+    Layout,
+    bind_array,
+    is_cache,
+    is_new,
+)
 from .onnx_providers import Assignment, Choice, assigned, first_line, import_onnxruntime
 
-_DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(bool)": np.bool_,
-}
+COMMIT, LOGITS = "commit", "logits"
 _NOBODY: IntArray = np.zeros(0, np.int64)
-_Array = npt.NDArray[Any]
 
 
 class OnnxProgram:
@@ -64,6 +69,18 @@ class OnnxProgram:
                 self._sessions[method] = self._load(method)
             return self._sessions[method]
 
+    @property
+    def copies(self) -> bool:
+        """Whether the provider has memory of its own."""
+        return bool(self.provider.provider.device)
+
+    def caches(self, layout: Layout) -> Caches:
+        """Of one sequence: on the provider's device where it has memory and the bundle a graph that commits there."""
+        device = self.provider.provider.device
+        if device and (self._folder / f"{COMMIT}.onnx").is_file():
+            return DeviceCaches(self.session(COMMIT), layout, device)
+        return HostCaches(layout)
+
     def forget(self) -> None:
         """Let go of all graphs; those in use live on with their users."""
         with self._lock:
@@ -86,45 +103,48 @@ class OnnxProgram:
 
 
 class _Pass:
-    """One method bound to arrays: `arrays` has inputs and outputs by name, caches and new rows excepted.
+    """One method bound to its tensors: `arrays` has those of the host by name; caches and new rows are of `caches`.
 
-    New keys and values of all layers lie in two arrays [2 layers, Hkv, rows, D]: `lower`, and `top` for the layers
-    whose rows are in the order of `kept`.
+    With `copies` the provider has memory of its own: an input of the host is copied there when it is bound, so that is
+    done in every run, and logits stay there until they are asked for.
     """
 
-    def __init__(self, session: Any, caches: _Array, num_lower: int) -> None:
-        self._session, self._binding = session, session.io_binding()
-        self._caches = caches
-        self.arrays: dict[str, _Array] = {}
-        for tensor in session.get_inputs():
-            if tensor.name.startswith("past_key_values."):
-                self._bind(tensor, caches[_place(tensor.name)], self._binding.bind_input)
-            else:
-                self.arrays[tensor.name] = np.zeros(tensor.shape, _DTYPES[tensor.type])
-                self._bind(tensor, self.arrays[tensor.name], self._binding.bind_input)
-        outputs = session.get_outputs()
-        new = {_place(t.name): t for t in outputs if t.name.startswith("present.")}
-        both = [[new[i] for i in range(len(new)) if (i < 2 * num_lower) == lower] for lower in (True, False)]
-        row = new[0].shape[1:] if new else (0, 0, 0)  # a pass of streams alone leaves no rows
-        self.lower, self.top = (np.zeros((len(ts), *(ts[0].shape[1:] if ts else row)), caches.dtype) for ts in both)
-        for tensors, rows in zip(both, (self.lower, self.top), strict=True):
-            for tensor, array in zip(tensors, rows, strict=True):
-                self._bind(tensor, array, self._binding.bind_output)
+    def __init__(self, session: Any, caches: Caches, copies: bool) -> None:
+        self._binding = session.io_binding()  # goes before its session
+        self._session, self._copies = session, copies
+        inputs, outputs = session.get_inputs(), session.get_outputs()
+        self.shapes = {tensor.name: tuple(tensor.shape) for tensor in (*inputs, *outputs)}
+        self.new = caches.bind(session, self._binding)
+        self._remote = sum(map(is_new, outputs)) if caches.device and LOGITS in self.shapes else None  # their place
+        if self._remote is not None:
+            self._binding.bind_output(LOGITS, caches.device)
+        own = [tensor for tensor in inputs if not is_cache(tensor)]
+        own += [t for t in outputs if not is_new(t) and (self._remote is None or t.name != LOGITS)]
+        self.arrays: dict[str, Array] = {tensor.name: np.zeros(tensor.shape, DTYPES[tensor.type]) for tensor in own}
         for tensor in outputs:
-            if not tensor.name.startswith("present."):
-                self.arrays[tensor.name] = np.zeros(tensor.shape, _DTYPES[tensor.type])
-                self._bind(tensor, self.arrays[tensor.name], self._binding.bind_output)
+            if tensor.name in self.arrays:
+                bind_array(tensor, self.arrays[tensor.name], self._binding.bind_output)
+        self._inputs = caches.inputs(session) + [(t, self.arrays[t.name]) for t in inputs if t.name in self.arrays]
+        self._bind_inputs()
 
-    @staticmethod
-    def _bind(tensor: Any, array: _Array, bind: Any) -> None:
-        if _DTYPES.get(tensor.type) != array.dtype.type or np.prod(tensor.shape) != array.size:
-            raise BackendError(f"{tensor.name} is {tensor.type} {tensor.shape}, which does not fit the other graphs")
-        bind(tensor.name, "cpu", 0, array.dtype.type, tensor.shape, array.ctypes.data)
+    def _bind_inputs(self) -> None:
+        for tensor, array in self._inputs:
+            bind_array(tensor, array, self._binding.bind_input)
+
+    @property
+    def logits(self) -> Array:
+        """Of the last run, fetched where they are not the host's."""
+        if self._remote is None:
+            return self.arrays[LOGITS]
+        fetched: Array = self._binding.get_outputs()[self._remote].numpy()
+        return fetched
 
     def run(self) -> None:
         try:
+            if self._copies:
+                self._bind_inputs()
             self._session.run_with_iobinding(self._binding)
-        except Exception as error:  # as above
+        except Exception as error:  # ONNX Runtime's own classes, which have no common base
             raise BackendError(f"ONNX Runtime: {first_line(error)}") from error
 
 
@@ -154,8 +174,7 @@ class OnnxBackend(HostBackend):
         _, kv_heads, capacity, head_dim = cache.shape
         if capacity != spec.capacity:
             raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {capacity}")
-        self._num_lower = layers - top
-        self._caches = np.zeros((2 * layers, kv_heads, capacity, head_dim), _DTYPES[cache.type])
+        self._caches = self._program.caches(Layout(layers, top, kv_heads, capacity, head_dim, DTYPES[cache.type]))
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None
         self._pass(DECODE)
@@ -192,11 +211,11 @@ class OnnxBackend(HostBackend):
         logits, best = None, bound.arrays["best"]
         if method == DECODE:
             self._remember(range(1))
-            return PassOutput.of_decode(bound.arrays["logits"].astype(np.float32) if want_logits else None, best)
+            return PassOutput.of_decode(bound.logits.astype(np.float32) if want_logits else None, best)
         kept = bound.arrays["kept"]
         real = self._survivors(kept, count)
         if want_logits:
-            logits = bound.arrays["logits"][:real].astype(np.float32, copy=False)
+            logits = bound.logits[:real].astype(np.float32, copy=False)
         carried = [bound.arrays[name][:real] for name in ("stream_ids", "stream_log_probs") if name in bound.arrays]
         return PassOutput(logits, best[:real], kept[:real], *carried)
 
@@ -213,13 +232,13 @@ class OnnxBackend(HostBackend):
 
     def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
         assert self._last is not None
-        lower = 2 * self._num_lower
-        self._caches[:lower, :, positions] = self._last.lower[:, :, rows]
-        self._caches[lower:, :, positions] = self._last.top[:, :, places]
+        self._caches.write(self._last.new, positions, rows, places)
 
     def close(self) -> None:
         super().close()
-        self._passes, self._last, self._program = {}, None, None
+        self._passes, self._last = {}, None
+        self._caches.close()  # before the sessions that made its memory
+        self._program = None
 
     def _pass(self, method: str) -> _Pass:
         if self._program is None:
@@ -229,14 +248,14 @@ class OnnxBackend(HostBackend):
                 self._passes.clear()
                 self._program.forget()
             try:
-                bound = _Pass(self._program.session(method), self._caches, self._num_lower)
+                bound = _Pass(self._program.session(method), self._caches, self._program.copies)
             except (KeyError, IndexError) as error:
                 raise BackendError(f"{method}.onnx does not fit the other graphs: {error}") from error
-            self._check(method, bound.arrays)
+            self._check(method, bound.shapes)
             self._passes[method] = bound
         return self._passes[method]
 
-    def _check(self, method: str, arrays: Mapping[str, _Array]) -> None:
+    def _check(self, method: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse a graph that is not what the manifest says."""
         spec = self.spec
         streams = (spec.num_streams, spec.top_k)
@@ -253,12 +272,5 @@ class OnnxBackend(HostBackend):
             if spec.streams_of(method):
                 wanted["stream_ids"] = (spec.streams_of(method), *streams)
         for name, shape in wanted.items():
-            found = arrays[name].shape if name in arrays else None
-            if found != shape:
+            if (found := shapes.get(name)) != shape:
                 raise BackendError(f"the manifest asks for {name} {list(shape)} of {method}, but the graph has {found}")
-
-
-def _place(name: str) -> int:
-    """past_key_values.3.value, present.3.value -> 7."""
-    _, layer, kind = name.split(".")
-    return 2 * int(layer) + ("key", "value").index(kind)

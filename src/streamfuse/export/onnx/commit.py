@@ -1,0 +1,44 @@
+"""The graph by which a provider with memory of its own commits: accepted rows go to their positions of the caches.
+
+Its caller binds each cache as input and output at once, so that only these rows are written.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+
+from streamfuse.model.config import ModelConfig
+
+from .graph import OPSET
+
+
+def commit_model(config: ModelConfig, lower: int, capacity: int, float_type: int) -> onnx.ModelProto:
+    """`rows` of the layers below `lower` and `places` of those above it, int64 [n], go to `targets`, int64
+    [1, Hkv, n, 3]: the indices of a row in a cache [1, Hkv, C, D] without the last."""
+    heads, dim, whole = config.num_kv_heads, config.head_dim, TensorProto.INT64
+
+    def tensor(name: str, kind: int, *shape: int | str) -> ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    inputs = [tensor("rows", whole, "n"), tensor("places", whole, "n"), tensor("targets", whole, 1, heads, "n", 3)]
+    outputs, nodes = list[ValueInfoProto](), list[NodeProto]()
+    for layer in range(config.num_layers):
+        which, count = ("rows", "R") if layer < lower else ("places", "K")
+        for kind in ("key", "value"):
+            past, new, cache = (f"{name}.{layer}.{kind}" for name in ("past_key_values", "present", "cache"))
+            inputs += [
+                tensor(past, float_type, 1, heads, capacity, dim), tensor(new, float_type, 1, heads, count, dim)
+            ]  # fmt: skip
+            outputs.append(tensor(cache, float_type, 1, heads, capacity, dim))
+            nodes += [
+                helper.make_node("Gather", [new, which], [f"{new}/taken"], f"{new}/Gather", axis=2),
+                helper.make_node("ScatterND", [past, "targets", f"{new}/taken"], [cache], f"{cache}/ScatterND"),
+            ]
+    opset = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "commit", inputs, outputs), opset_imports=opset, producer_name="streamfuse"
+    )
+    model.ir_version = helper.find_min_ir_version_for(opset)
+    helper.set_model_props(model, {"streamfuse.method": "commit", "streamfuse.nodes": str(len(nodes))})
+    return model

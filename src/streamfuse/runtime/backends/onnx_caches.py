@@ -1,0 +1,163 @@
+"""Where a sequence's keys and values lie for ONNX Runtime: in the host's memory, or in that of an execution provider.
+
+Both are bound once to each graph, so that no cache is copied in a pass, and take accepted rows in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamfuse.runtime.backend import BackendError
+
+Array = npt.NDArray[Any]
+DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Caches [1, Hkv, C, D], a key and a value per layer, of which the `top` last layers run on kept rows alone."""
+
+    layers: int
+    top: int
+    heads: int
+    capacity: int
+    dim: int
+    dtype: Any
+
+    @property
+    def lower(self) -> int:
+        """How many caches lie below the top layers."""
+        return 2 * (self.layers - self.top)
+
+
+class Caches(Protocol):
+    device: str  # of IO binding, where outputs may stay until someone asks for them; "": the host's memory
+
+    def inputs(self, session: Any) -> list[tuple[Any, Array]]:
+        """Caches among the inputs of a graph that lie in the host's memory."""
+        ...
+
+    def bind(self, session: Any, binding: Any) -> Any:
+        """Bind the other caches and a graph's new rows; what is returned stands for these rows."""
+        ...
+
+    def write(self, new: Any, positions: slice, rows: list[int], places: list[int]) -> None:
+        """Copy new rows of the last run: below the top layers they lie by `rows`, in these by `places`."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+class HostCaches:
+    """All caches in one array, new rows in two per graph: [2 layers, Hkv, rows, D]."""
+
+    device = ""
+
+    def __init__(self, layout: Layout) -> None:
+        self._lower = layout.lower
+        shape = (2 * layout.layers, layout.heads, layout.capacity, layout.dim)
+        self._values: Array = np.zeros(shape, layout.dtype)
+
+    def inputs(self, session: Any) -> list[tuple[Any, Array]]:
+        return [(tensor, self._values[place(tensor.name)]) for tensor in session.get_inputs() if is_cache(tensor)]
+
+    def bind(self, session: Any, binding: Any) -> tuple[Array, Array]:
+        new = {place(tensor.name): tensor for tensor in session.get_outputs() if is_new(tensor)}
+        parts = [[new[i] for i in range(len(new)) if (i < self._lower) == lower] for lower in (True, False)]
+        row = new[0].shape[1:] if new else (0, 0, 0)  # a pass of streams alone leaves no rows
+        dtype = self._values.dtype
+        lower, top = (np.zeros((len(ts), *(ts[0].shape[1:] if ts else row)), dtype) for ts in parts)
+        for tensors, rows in zip(parts, (lower, top), strict=True):
+            for tensor, array in zip(tensors, rows, strict=True):
+                bind_array(tensor, array, binding.bind_output)
+        return lower, top
+
+    def write(self, new: tuple[Array, Array], positions: slice, rows: list[int], places: list[int]) -> None:
+        self._values[: self._lower, :, positions] = new[0][:, :, rows]
+        self._values[self._lower :, :, positions] = new[1][:, :, places]
+
+    def close(self) -> None:
+        self._values = self._values[:0]
+
+
+class DeviceCaches:
+    """Caches and new rows in a provider's memory. `commit`, the session of commit.onnx, copies from these to those."""
+
+    def __init__(self, commit: Any, layout: Layout, device: str) -> None:
+        self.device, self._heads = device, layout.heads
+        names = [f"{layer}.{kind}" for layer in range(layout.layers) for kind in ("key", "value")]
+        # Only a run makes memory there: the first one puts zeros into caches of zeros.
+        self._values: dict[str, Any] = {}
+        self._binding, self._commit = commit.io_binding(), commit
+        cache = np.zeros((1, layout.heads, layout.capacity, layout.dim), layout.dtype)
+        for name in names:
+            self._binding.bind_cpu_input(f"past_key_values.{name}", cache)
+            self._binding.bind_cpu_input(f"present.{name}", cache[:, :, :1])
+            self._binding.bind_output(f"cache.{name}", device)
+        self._run(slice(0, 1), [0], [0])
+        self._values = dict(zip(names, self._binding.get_outputs(), strict=True))
+        for name, value in self._values.items():
+            self._binding.bind_ortvalue_input(f"past_key_values.{name}", value)
+            self._binding.bind_ortvalue_output(f"cache.{name}", value)
+
+    def inputs(self, session: Any) -> list[tuple[Any, Array]]:
+        return []
+
+    def bind(self, session: Any, binding: Any) -> tuple[Any, list[str]]:
+        for tensor in session.get_inputs():
+            if is_cache(tensor):
+                binding.bind_ortvalue_input(tensor.name, self._values[tensor.name.removeprefix("past_key_values.")])
+        for tensor in session.get_outputs():
+            if is_new(tensor):
+                binding.bind_output(tensor.name, self.device)
+        return binding, [tensor.name for tensor in session.get_outputs() if is_new(tensor)]
+
+    def write(self, new: tuple[Any, list[str]], positions: slice, rows: list[int], places: list[int]) -> None:
+        binding, names = new  # its outputs begin with the new rows, which were bound first
+        for name, value in zip(names, binding.get_outputs()[: len(names)], strict=True):
+            self._binding.bind_ortvalue_input(name, value)
+        self._run(positions, rows, places)
+
+    def close(self) -> None:
+        self._values, self._binding, self._commit = {}, None, None
+
+    def _run(self, positions: slice, rows: list[int], places: list[int]) -> None:
+        targets = np.zeros((1, self._heads, len(rows), 3), np.int64)
+        targets[..., 1] = np.arange(self._heads)[:, None]
+        targets[..., 2] = np.arange(positions.start, positions.stop)
+        for name, values in (("rows", rows), ("places", places)):
+            self._binding.bind_cpu_input(name, np.array(values, np.int64))
+        self._binding.bind_cpu_input("targets", targets)
+        self._commit.run_with_iobinding(self._binding)
+
+
+def is_cache(tensor: Any) -> bool:
+    return bool(tensor.name.startswith("past_key_values."))
+
+
+def is_new(tensor: Any) -> bool:
+    return bool(tensor.name.startswith("present."))
+
+
+def place(name: str) -> int:
+    """past_key_values.3.value, present.3.value -> 7."""
+    _, layer, kind = name.split(".")
+    return 2 * int(layer) + ("key", "value").index(kind)
+
+
+def bind_array(tensor: Any, array: Array, bind: Any) -> None:
+    """Bind an input or output to an array of the host. BackendError where type or size differ."""
+    if DTYPES.get(tensor.type) != array.dtype.type or np.prod(tensor.shape) != array.size:
+        raise BackendError(f"{tensor.name} is {tensor.type} {tensor.shape}, which does not fit the other graphs")
+    bind(tensor.name, "cpu", 0, array.dtype.type, tensor.shape, array.ctypes.data)
