@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include <executorch/runtime/backend/interface.h>
+
 #include "platform.h"
 
 namespace streamfuse {
@@ -120,6 +122,7 @@ std::string load_delegate(const std::string& name) {
     for (const char* const library : delegate.vendor)
       if (!open_any(library, folders, why))
         return std::string(library) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;
+    if (executorch::runtime::get_backend_class(delegate.backend) != nullptr) return "";  // linked, or loaded before
     for (const char* const library : delegate.libraries)
       if (open_any(library, {own, ""}, why)) return "";
     return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;

@@ -5,8 +5,8 @@
 
 namespace streamfuse {
 
-// Loads the library that registers ExecuTorch's backend `name`, and those of its vendor. Returns what is missing and
-// where to get it, in words that go on after a colon; empty where all was loaded.
+// Loads the libraries of the vendor of ExecuTorch's backend `name`, and the one that registers it unless it is linked.
+// Returns what is missing and where to get it, in words that go on after a colon; empty where all was loaded.
 std::string load_delegate(const std::string& name);
 
 // While one lives on a desktop, what a vendor's library writes to standard output and error is collected: Qualcomm's

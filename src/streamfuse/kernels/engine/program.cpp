@@ -104,15 +104,16 @@ void Program::check_backends(const std::string& name) {
   for (size_t i = 0; i < meta.num_backends(); ++i) {
     const Result<const char*> backend = meta.get_backend_name(i);
     if (!backend.ok()) continue;
-    has_vendors_delegate_ = has_vendors_delegate_ || is_vendors(*backend);
-    if (executorch::runtime::get_backend_class(*backend) != nullptr) continue;
     const std::string needs = "method " + name + " needs the backend " + *backend;
-    if (!is_vendors(*backend))
+    if (is_vendors(*backend)) {
+      has_vendors_delegate_ = true;
+      const VendorOutput output(true);
+      const std::string missing = load_delegate(*backend);
+      if (!missing.empty()) throw Failure(SF_MISSING_OPERATOR, needs + ": " + missing);
+    } else if (executorch::runtime::get_backend_class(*backend) == nullptr) {
       throw Failure(SF_MISSING_OPERATOR, needs + ", which this library does not carry" + where_it_is(*backend) +
                                              "; export the bundle with --backend kernels");
-    const VendorOutput output(true);
-    const std::string missing = load_delegate(*backend);
-    if (!missing.empty()) throw Failure(SF_MISSING_OPERATOR, needs + ": " + missing);
+    }
   }
 }
 
