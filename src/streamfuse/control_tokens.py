@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Set
+from itertools import pairwise
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -34,6 +35,10 @@ class ControlTokens:
         for number, _ in self._encoded(_RARE):  # what is not in the vocabulary is text
             self._words.pop(number, None)
         self._spelt = _any_of(self._words.values())
+        forms = {form for word in self._words.values() for form in (word, self._normalized(word))}
+        self._beginnings = {form[:end] for form in forms for end in range(1, len(form))}
+        self._ends = {form[start:] for form in forms for start in range(1, len(form))}
+        self._longest = max(map(len, forms), default=0)
 
     def in_text(self, text: str) -> list[str]:
         """The words of control tokens that occur in a text."""
@@ -44,6 +49,36 @@ class ControlTokens:
         spelt = _any_of(set(self._words.values()) - kept) if kept else self._spelt
         pieces = spelt.sub(lambda found: found.group() + CUT, text.replace(CUT, "")).split(CUT)
         return CUT.join(self._cut_as_read(piece, kept) for piece in pieces)
+
+    def cut_edges(self, text: str) -> str:
+        """A text that is cut, with a `CUT` also in front of the end of a control token that it begins with, and behind
+        the beginning of one that it ends with: what a template writes there may complete it."""
+        core = text.strip()
+        if not core:
+            return text
+        forms, lengths = (core, self._normalized(core)), range(1, self._longest)
+        before = any(form[:length] in self._ends for form in forms for length in lengths)
+        behind = any(form[-length:] in self._beginnings for form in forms for length in lengths)
+        start = len(text) - len(text.lstrip())
+        end = start + len(core)
+        return text[:start] + CUT * before + core + CUT * behind + text[end:]
+
+    def cut_spanning(self, text: str, edged: str) -> str:
+        """`text` with a `CUT` also where a control token spans one of those of `edged`, the same text with more."""
+        cuts, edges, whole = _places(text), _places(edged), text.replace(CUT, "")
+        while edges - cuts:
+            bounds = [0, *sorted(cuts), len(whole)]
+            spanned = {
+                edge
+                for first, last in pairwise(bounds)
+                for start, stop in self._spans(whole[first:last], frozenset())
+                for edge in edges
+                if first + start < edge < first + stop
+            }
+            if not spanned:
+                break
+            cuts |= spanned
+        return CUT.join(whole[first:last] for first, last in pairwise([0, *sorted(cuts), len(whole)]))
 
     def cut_role(self, role: str) -> str:
         """The same for a role. Plain words stay: the template compares them, and writes them as they are. Others are
@@ -73,6 +108,12 @@ class ControlTokens:
         found, words = self._encoded(text), self._words
         return [span for number, span in found if number in words and words[number] not in kept and span[0] < span[1]]
 
+    def _normalized(self, text: str) -> str:
+        """As the tokenizer's normalizer leaves it, without the space that it may put in front."""
+        if self._tokenizer.normalizer is None:
+            return text
+        return str(self._tokenizer.normalizer.normalize_str(text)).removeprefix("▁")
+
     def _encoded(self, text: str) -> list[tuple[int, tuple[int, int]]]:
         """Ids and places. A text that the tokenizer refuses has none; whoever encodes it for the model says so."""
         try:
@@ -88,6 +129,12 @@ def _is_control(token: AddedToken, chat_template: str, ends: Set[str]) -> bool:
         return True
     in_brackets = word.removeprefix("▁").startswith(("<", "[", "{", "|")) and word.endswith((">", "]", "}", "|"))
     return len(word) > 1 and bool(word.strip()) and (in_brackets or word in chat_template)
+
+
+def _places(text: str) -> set[int]:
+    """Where the cuts of a text are in the text without them."""
+    found = [place for place, letter in enumerate(text) if letter == CUT]
+    return {place - earlier for earlier, place in enumerate(found)}
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:

@@ -80,7 +80,8 @@ class TextIO:
         """The same for `encode_rendered`: control tokens that messages spell are cut in two, at `CUT`.
 
         A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
-        begins. Those that change what it writes stay whole in these turns, and no others.
+        begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
+        template writes one part and a message the other is cut between the two.
         """
         turns = self.checked(messages)
         own = [message["content"] for message in turns if message["role"] == _MODEL]
@@ -91,6 +92,10 @@ class TextIO:
                 without = self._render_cut(turns, kept - {word})
                 if without.replace(CUT, "") == rendered.replace(CUT, ""):
                     rendered, kept = without, kept - {word}
+        with suppress(TextError):
+            edged = self._render_cut(turns, kept, edges=True)
+            if edged.replace(CUT, "") == rendered.replace(CUT, ""):
+                return self._control.cut_spanning(rendered, edged)
         return rendered
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
@@ -108,17 +113,20 @@ class TextIO:
         """Text with a `CUT` in each control token that it spells."""
         return self._control.cut(text)
 
-    def _render_cut(self, turns: Sequence[Message], kept: Set[str]) -> str:
-        """`kept` are the control tokens that stay whole in the model's turns."""
+    def _render_cut(self, turns: Sequence[Message], kept: Set[str], edges: bool = False) -> str:
+        """`kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their
+        ends, where a control token may span one."""
         if self._template is None:
             raise TextError(
                 "this bundle has no chat template, so it takes neither chats nor system messages; give it raw text"
             )
-        return self._template.render([self._cut_turn(turn, kept) for turn in turns], self._marks)
+        return self._template.render([self._cut_turn(turn, kept, edges) for turn in turns], self._marks)
 
-    def _cut_turn(self, turn: Message, kept: Set[str]) -> Message:
+    def _cut_turn(self, turn: Message, kept: Set[str], edges: bool) -> Message:
         whole = kept if turn["role"] == _MODEL else frozenset()
         cut = {name: self._control.cut(text, whole) for name, text in turn.items()}
+        if edges:
+            cut = {name: self._control.cut_edges(text) for name, text in cut.items()}
         return {**cut, "role": self._control.cut_role(turn["role"])}
 
     def checked(self, messages: Sequence[object]) -> list[Message]:

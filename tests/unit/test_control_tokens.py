@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from bundle_library import LIBRARY, LibraryBundle, LibraryFailure
 from streamfuse.bundle import open_bundle
+from streamfuse.chat_template import Template
 from streamfuse.text_io import Conversation, TextError, TextIO
 from text_samples import texts
 from tokenizer_samples import KINDS, bundle_with, metaspace_like, qwen_like, word_like
@@ -127,6 +128,53 @@ def test_a_mark_of_one_character_is_replaced(tmp_path: Path) -> None:
     ids = text.encode_chat([{"role": "user", "content": "a¶b"}])
     assert ids.count(tokenizer.token_to_id("¶")) == 1
     assert text.decode(ids) == "a\ufffdb"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_completes_no_mark_that_the_template_writes_in_part(kind: str, tmp_path: Path) -> None:
+    tokenizer = KINDS[kind]()
+    marks = marks_of(tokenizer)
+    words = [token.content for number, token in tokenizer.get_added_tokens_decoder().items() if number in marks]
+    for number, word in enumerate(word for word in words if len(word) > 1):
+        wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in word)
+        for cut in {1, len(word) // 2, len(word) - 1}:
+            before, behind = word[:cut], word[cut:]
+            path = tmp_path / f"{number}.{cut}"
+            template = (
+                f"{{% for m in messages %}}{{{{ {before!r} + m.content | trim }}}} and "
+                f"{{{{ m.content }}}}{{{{ {behind!r} }}}}{{% endfor %}}{{# {word} #}}"
+            )
+            text = write(path, tokenizer, template)
+            library = LibraryBundle(path).text() if LIBRARY.is_file() else None
+            plain = marks_in(text.encode_chat([{"role": "user", "content": "x"}]), marks)
+            for content in (f"{behind}a", f"a{before}", f" {behind}\n{before}\n", f"{wide[cut:]}a{wide[:cut]}"):
+                messages = [{"role": "user", "content": content}]
+                ids = text.encode_chat(messages)
+                assert marks_in(ids, marks) == plain, (template, content)
+                assert text.render(messages) == template_text(template, content)
+                if library is not None:
+                    library.reset([])
+                    assert library.ask(content) == ids, (template, content)
+                    library.take_back()
+
+
+def template_text(template: str, content: str) -> str:
+    return Template(template).render([{"role": "user", "content": content}], {})
+
+
+@pytest.mark.parametrize("content", [">", "> quoted <", "|im_end|> <|", "]", "a [", ">\n<"])
+def test_text_that_begins_like_the_end_of_a_mark_keeps_its_tokens_where_it_completes_none(
+    content: str, tmp_path: Path
+) -> None:
+    for kind, make in KINDS.items():
+        tokenizer = make()
+        text = write(tmp_path / kind, tokenizer)
+        messages = [{"role": "user", "content": content}]
+        whole = tokenizer.encode(text.render(messages), add_special_tokens=False).ids
+        assert text.encode_chat(messages) == whole
+        if LIBRARY.is_file():
+            with LibraryBundle(tmp_path / kind) as bundle:
+                assert bundle.text().ask(content) == whole
 
 
 def test_a_role_writes_no_mark(tmp_path: Path) -> None:

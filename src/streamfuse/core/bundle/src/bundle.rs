@@ -90,15 +90,19 @@ impl Bundle {
         self.template.is_some()
     }
 
-    /// `kept` are the control tokens that stay whole in the model's turns.
-    fn render_cut(&self, messages: &[Message], kept: &Kept) -> Result<String> {
+    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their ends,
+    /// where a control token may span one.
+    fn render_cut(&self, messages: &[Message], kept: &Kept, edges: bool) -> Result<String> {
         let Some(template) = &self.template else {
             return Err(bad_argument("this bundle has no chat template; complete plain text instead"));
         };
         let none = Kept::new();
-        let cut = |message: &Message| Message {
-            role: self.tokenizer.cut_role(&message.role),
-            content: self.tokenizer.cut(&message.content, if message.role == MODEL { kept } else { &none }),
+        let cut = |message: &Message| {
+            let content = self.tokenizer.cut(&message.content, if message.role == MODEL { kept } else { &none });
+            Message {
+                role: self.tokenizer.cut_role(&message.role),
+                content: if edges { self.tokenizer.cut_edges(&content) } else { content },
+            }
         };
         template.render(&messages.iter().map(cut).collect::<Vec<_>>())
     }
@@ -110,23 +114,29 @@ impl Writer for Bundle {
     }
 
     /// A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
-    /// begins. Those that change what it writes stay whole in these turns, and no others.
+    /// begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
+    /// template writes one part and a message the other is cut between the two.
     fn render(&self, messages: &[Message]) -> Result<String> {
         let source = self.manifest.chat_template.as_deref().unwrap_or_default();
         let own = messages.iter().filter(|message| message.role == MODEL);
         let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content.replace(CUT, "")));
         let mut kept: Kept = spelt.filter(|word| source.contains(word)).collect();
-        let mut rendered = self.render_cut(messages, &kept)?;
+        let mut rendered = self.render_cut(messages, &kept, false)?;
         for word in kept.clone() {
             let fewer: Kept = kept.iter().filter(|other| **other != word).cloned().collect();
-            match self.render_cut(messages, &fewer) {
+            match self.render_cut(messages, &fewer, false) {
                 Ok(without) if without.replace(CUT, "") == rendered.replace(CUT, "") => {
                     (rendered, kept) = (without, fewer);
                 }
                 _ => (),
             }
         }
-        Ok(rendered)
+        match self.render_cut(messages, &kept, true) {
+            Ok(edged) if edged.replace(CUT, "") == rendered.replace(CUT, "") => {
+                Ok(self.tokenizer.cut_spanning(&rendered, &edged))
+            }
+            _ => Ok(rendered),
+        }
     }
 
     fn encode(&self, rendered: &str) -> Result<Vec<u32>> {

@@ -1,11 +1,13 @@
 //! Control tokens that a message spells are read as text: what a template writes as a mark never comes out of a message
 //! (src/streamfuse/control_tokens.py).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
+
+use crate::jinja::is_space;
 
 /// Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
 /// text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
@@ -26,6 +28,8 @@ pub struct ControlTokens {
     words: BTreeMap<u32, String>,
     spelt: Vec<String>, // those of more than one character, as `finder` numbers them
     finder: Option<AhoCorasick>,
+    beginnings: HashSet<String>, // of words, as they are spelt and as a normalizer leaves them, without the whole ones
+    ends: HashSet<String>,
 }
 
 impl ControlTokens {
@@ -40,7 +44,16 @@ impl ControlTokens {
         }
         let spelt: Vec<String> = words.values().filter(|word| word.chars().nth(1).is_some()).cloned().collect();
         let finder = (!spelt.is_empty()).then(|| AhoCorasick::new(&spelt)).transpose();
-        Ok(ControlTokens { words, finder: finder.map_err(|error| error.to_string())?, spelt })
+        let forms = words.values().flat_map(|word| [word.clone(), normalized(tokenizer, word)]);
+        let (mut beginnings, mut ends) = (HashSet::new(), HashSet::new());
+        for form in forms.collect::<BTreeSet<_>>() {
+            for (at, _) in form.char_indices().skip(1) {
+                beginnings.insert(form[..at].to_owned());
+                ends.insert(form[at..].to_owned());
+            }
+        }
+        let finder = finder.map_err(|error| error.to_string())?;
+        Ok(ControlTokens { words, finder, spelt, beginnings, ends })
     }
 
     /// The words of control tokens that occur in a text.
@@ -64,6 +77,50 @@ impl ControlTokens {
         }
         let pieces = text.split(CUT).map(|piece| self.cut_as_read(tokenizer, piece, kept));
         pieces.collect::<Vec<_>>().join(&CUT.to_string())
+    }
+
+    /// A text that is cut, with a `CUT` also in front of the end of a control token that it begins with, and behind the
+    /// beginning of one that it ends with: what a template writes there may complete it.
+    pub fn cut_edges(&self, tokenizer: &Tokenizer, text: &str) -> String {
+        let core = text.trim_matches(is_space);
+        let forms = [core.to_owned(), normalized(tokenizer, core)];
+        let longest = self.ends.iter().map(String::len).max().unwrap_or(0);
+        let (mut before, mut behind) = (false, false);
+        for form in &forms {
+            for (at, letter) in form.char_indices() {
+                let end = at + letter.len_utf8();
+                before |= end <= longest && self.ends.contains(&form[..end]);
+                behind |= form.len() - at <= longest && self.beginnings.contains(&form[at..]);
+            }
+        }
+        let start = text.len() - text.trim_start_matches(is_space).len();
+        let mark = |is_cut| if is_cut { CUT.to_string() } else { String::new() };
+        [&text[..start], &mark(before), core, &mark(behind), &text[start + core.len()..]].concat()
+    }
+
+    /// `text` with a `CUT` also where a control token spans one of those of `edged`, the same text with more.
+    pub fn cut_spanning(&self, tokenizer: &Tokenizer, text: &str, edged: &str) -> String {
+        let (mut cuts, edges, whole) = (places(text), places(edged), text.replace(CUT, ""));
+        while !edges.is_subset(&cuts) {
+            let (mut spanned, mut first) = (BTreeSet::new(), 0);
+            for last in cuts.iter().copied().chain([whole.len()]) {
+                for span in self.spans(tokenizer, &whole[first..last], &Kept::new()) {
+                    let (start, stop) = (first + span.start, first + span.end);
+                    spanned.extend(edges.range(start + 1..stop.max(start + 1)));
+                }
+                first = last;
+            }
+            if spanned.is_empty() {
+                break;
+            }
+            cuts.append(&mut spanned);
+        }
+        let (mut parts, mut first) = (Vec::new(), 0);
+        for last in cuts.into_iter().chain([whole.len()]) {
+            parts.push(&whole[first..last]);
+            first = last;
+        }
+        parts.join(&CUT.to_string())
     }
 
     /// The same for a role. Plain words stay: the template compares them, and writes them as they are. Others are cut at
@@ -120,6 +177,21 @@ impl ControlTokens {
             .filter(|span| text.get(span.clone()).is_some_and(|word| !word.is_empty()))
             .collect()
     }
+}
+
+/// As the tokenizer's normalizer leaves it, without the space that it may put in front.
+fn normalized(tokenizer: &Tokenizer, text: &str) -> String {
+    let Some(normalizer) = tokenizer.get_normalizer() else { return text.to_owned() };
+    let mut normal = NormalizedString::from(text);
+    match normalizer.normalize(&mut normal) {
+        Ok(()) => normal.get().strip_prefix('▁').unwrap_or(normal.get()).to_owned(),
+        Err(_) => text.to_owned(),
+    }
+}
+
+/// Where the cuts of a text are in the text without them.
+fn places(text: &str) -> BTreeSet<usize> {
+    text.match_indices(CUT).enumerate().map(|(earlier, (place, _))| place - earlier * CUT.len_utf8()).collect()
 }
 
 fn is_control(token: &AddedToken, chat_template: &str, ends: &[String]) -> bool {

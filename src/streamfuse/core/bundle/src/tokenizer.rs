@@ -64,6 +64,14 @@ impl Tokenizer {
         self.control.cut(&self.inner, text, kept)
     }
 
+    pub fn cut_edges(&self, text: &str) -> String {
+        self.control.cut_edges(&self.inner, text)
+    }
+
+    pub fn cut_spanning(&self, text: &str, edged: &str) -> String {
+        self.control.cut_spanning(&self.inner, text, edged)
+    }
+
     pub fn cut_role(&self, role: &str) -> String {
         self.control.cut_role(&self.inner, role)
     }

@@ -31,6 +31,7 @@ use std::thread;
 
 use crate::panics::caught;
 use ast::Body;
+pub use python::is_space;
 use render::Render;
 pub use value::Value;
 
