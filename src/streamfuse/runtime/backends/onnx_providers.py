@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from streamfuse.runtime.config import OptionError
 
 CPU = "cpu"
 _NO_CPU = "session.disable_cpu_ep_fallback"
+_PLACE = re.compile(r"^\S+\.(cc|h):\d+ .* was false\. ")
 _ANYWHERE = ("Linux", "Darwin", "Windows")
 
 
@@ -194,7 +196,8 @@ def installed() -> str:
 
 
 def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    """Of ONNX Runtime's error, without the place in its sources that some begin with."""
+    return _PLACE.sub("", str(error).partition("\n")[0])
 
 
 def import_onnxruntime() -> ModuleType:
