@@ -13,6 +13,7 @@ public final class NSFileCoordinator {
     readingItemAt url: URL, options: ReadingOptions = [], error: inout NSError?, byAccessor reader: (URL) -> Void
   ) {
     NSFileCoordinator.read.withLock { $0.append(url.lastPathComponent) }
+    NSFileCoordinator.onRead.call(url)
     reader(url)
   }
   public func cancel() {}
@@ -23,6 +24,15 @@ public final class NSFileCoordinator {
     private let lock = NSLock()
     private var names: [String] = []
     public func withLock<Result>(_ body: (inout [String]) -> Result) -> Result { lock.withLock { body(&names) } }
+  }
+
+  /// Called before each reading, where a test holds a file provider.
+  public static let onRead = Hook()
+  public final class Hook: @unchecked Sendable {
+    private let lock = NSLock()
+    private var body: (@Sendable (URL) -> Void)?
+    public func set(_ body: (@Sendable (URL) -> Void)?) { lock.withLock { self.body = body } }
+    func call(_ url: URL) { lock.withLock { body }?(url) }
   }
 }
 
