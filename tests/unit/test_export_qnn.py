@@ -33,12 +33,12 @@ TEMPLATE = (
 )
 
 
-def exported(folder: Path, schedule: Schedule, sharing: str) -> Report:
+def exported(folder: Path, schedule: Schedule, sharing: str, quantize: Quantize = Quantize.NONE) -> Report:
     torch.manual_seed(0)
     folder.mkdir()
     checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    changes: dict[str, Any] = {"backend": "qnn", "quantize": Quantize.NONE, "weight_sharing": sharing}
+    changes: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": sharing}
     return export_bundle(export_samples.plan_for(checkpoint, folder / "bundle", schedule=schedule, **changes))
 
 
@@ -55,8 +55,9 @@ def fused(root: Path) -> tuple[Path, Report]:
 
 @pytest.fixture(scope="module")
 def shared(root: Path) -> tuple[Path, Report]:
-    """What a phone gets: the graphs of the deferred schedule, sharing their weights."""
-    return root / "shared" / "bundle", exported(root / "shared", Schedule.DEFERRED, "on")
+    """What a phone gets: the graphs of the deferred schedule, sharing their weights, which are in int8."""
+    report = exported(root / "shared", Schedule.DEFERRED, "on", Quantize.INT8_WEIGHTS)
+    return root / "shared" / "bundle", report
 
 
 def test_every_method_is_one_delegate_whose_caches_are_half_floats(fused: tuple[Path, Report]) -> None:
@@ -92,7 +93,11 @@ def test_shared_weights_are_stored_once_and_are_for_phones(
 ) -> None:
     (alone, _), (together, report) = fused, shared
     assert report.target["weight_sharing"] == "on"
-    assert (together / "model.pte").stat().st_size < 0.6 * (alone / "model.pte").stat().st_size
+    assert (together / "model.pte").stat().st_size < 0.45 * (alone / "model.pte").stat().st_size
+    parts = open_bundle(together).manifest.quantization
+    assert [part.bits for part in (parts.embedding, parts.attention, parts.mlp, parts.head, parts.streams)] == [
+        16, 8, 8, 8, 8
+    ]  # fmt: skip
     with streamfuse.open(together) as model, pytest.raises(BackendError, match="--weight-sharing off"):
         model.generate("the keeper")
 

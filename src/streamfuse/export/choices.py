@@ -49,7 +49,7 @@ BACKENDS: dict[str, dict[str, Choices]] = {
         "xnnpack": Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
         "coreml": _DELEGATE,
         "vulkan": _DELEGATE,
-        "qnn": Choices((Quantize.NONE,), ("float16",)),
+        "qnn": Choices((Quantize.NONE, Quantize.INT8_WEIGHTS), ("float16",)),
     },
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
     "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},

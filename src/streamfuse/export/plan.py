@@ -316,9 +316,17 @@ class ExportPlan:
                     f"{', '.join(GRIDS)} with --backend kernels, not {part}={scheme}"
                 )
 
-        if self.backend == "vulkan":
-            for part in PARTS:
+        for part in PARTS:
+            if self.backend == "vulkan":
                 self._check_vulkan(part)
+            elif self.backend == "qnn":
+                self._check_qnn(part)
+
+    def _check_qnn(self, part: Part) -> None:
+        """The delegate's products take int8 by channel beside activations in float16."""
+        scheme = self.part_scheme(part)
+        if scheme.bits == 4 or (scheme.bits == 8 and scheme.group_size is not None):
+            raise PlanError(f"--scheme {part}={scheme.name} must be float or int8:channel with --backend qnn")
 
     def _check_vulkan(self, part: Part) -> None:
         """The delegate's products take int4 in groups and int8 by channel."""

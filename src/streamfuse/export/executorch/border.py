@@ -44,6 +44,33 @@ def keeps_all(method: Method) -> bool:
     return isinstance(method, Verify) and method.survivors is None
 
 
+def results_of(method: Method) -> list[str]:
+    """Names of the outputs that a host reads, before new keys and values; streams give columns, not ids."""
+    names = [] if isinstance(method, Streams) or method.head is None else ["logits", "best"]
+    if isinstance(method, Verify):
+        names.append("kept")
+    streams = isinstance(method, Streams) or (isinstance(method, Verify) and method.carrying)
+    return names + (["columns", "log_probs"] if streams else [])
+
+
+class WithIds(nn.Module):
+    """A method whose streams give columns, with their ids instead: what PyTorch runs."""
+
+    ids: Tensor  # int64 [S]
+
+    def __init__(self, method: Method, ids: Tensor) -> None:
+        super().__init__()
+        self.method, self.results = method, results_of(method)
+        self.register_buffer("ids", ids)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs = list(self.method(*inputs))
+        if "columns" in self.results:
+            place = self.results.index("columns")
+            outputs[place] = self.ids[outputs[place].long()]
+        return tuple(outputs)
+
+
 class Columns(nn.Module):
     """Logits [R, S] -> int32 columns [R, k] of the best, log-probabilities [R, k]; `Border` looks the ids up."""
 
@@ -89,19 +116,14 @@ class Border(nn.Module):
     def __init__(self, inner: nn.Module, method: Method, ids: Tensor, order: list[int]) -> None:
         super().__init__()
         self.inner, self.order, self.taken, self.keeps_all = inner, order, partial(taken, method), keeps_all(method)
-        names = []
-        self.hidden = False  # whether the last output is one that a host hands to `streams`
-        if not isinstance(method, Streams):
-            names += ["logits", "best"] if method.head is not None else []
-            self.hidden = bool(method.gives_hidden)
-        if isinstance(method, Verify):
-            names.append("kept")
-            self.register_buffer("rows", torch.arange(method.rows))
-        if isinstance(method, Streams) or (isinstance(method, Verify) and method.carrying):
-            names += ["columns", "log_probs"]
-            self.register_buffer("ids", ids.unsqueeze(1))
-        self.results = len(names)  # what a host reads, before new keys and values
+        names = results_of(method)
+        self.results = len(names)
+        self.hidden = not isinstance(method, Streams) and bool(method.gives_hidden)  # the last output, for `streams`
         self.columns = names.index("columns") if "columns" in names else None
+        if self.columns is not None:
+            self.register_buffer("ids", ids.unsqueeze(1))
+        if isinstance(method, Verify):
+            self.register_buffer("rows", torch.arange(method.rows))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         found = dict(zip(self.order, self.inner(*map(narrowed, self.taken(inputs))), strict=True))

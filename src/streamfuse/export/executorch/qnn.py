@@ -11,9 +11,10 @@ from __future__ import annotations
 import copy
 import operator
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
@@ -32,11 +33,14 @@ from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
+from ..graphs import Method
 from ..pruning import HalfSurvivors, Survivors
+from ..schemes import Part, PartScheme
 from ..selftest import FLOORS
 from ..target import TargetFacts
 from . import stock
-from .border import Border, Columns, Narrow, narrowed, taken
+from .border import Border, Columns, Narrow, WithIds, narrowed, taken
+from .decomposed import Int8Linear, ops
 from .delegate import DelegateTarget, Form
 from .lower import edge_program, to_program
 from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
@@ -51,8 +55,29 @@ class Norm(stock.Norm):
         return F.rms_norm(x, (x.shape[1],), self.weight, self.epsilon)
 
 
+class Int8(Int8Linear):
+    """int8 weights with one scale per output, which stays float32 where the rest of a module becomes float16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = ops.dequantize_per_channel(
+            self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8, out_dtype=x.dtype
+        )
+        return F.linear(x, weight, self.bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Int8:
+        self.bias = None if self.bias is None else fn(self.bias)
+        return self
+
+
 class QnnForm(Form):
     NORM, ROW_DTYPE = Norm, torch.float16
+
+    def scheme(self, part: Part) -> PartScheme:
+        """The table stays in floats: its rows are looked up, not multiplied."""
+        return PartScheme(16, None, True) if part == "embedding" else self.plan.part_scheme(part)
+
+    def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
+        return Int8(linear)
 
     def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
         return Columns(top_k)
@@ -92,6 +117,13 @@ class QnnTarget(DelegateTarget):
         self.proof = self.folder / GRAPH_FILE
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
 
+    def quantize(self) -> dict[str, Method] | None:
+        methods = super().quantize()
+        if methods is None:
+            return None
+        ids = self.model.stream_vocab
+        return {name: cast("Method", WithIds(method, ids)) for name, method in methods.items()}
+
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside, all of them graphs of one context."""
         sharing = self.plan.weight_sharing == "on"
@@ -119,7 +151,7 @@ class QnnTarget(DelegateTarget):
         inners = nn.ModuleDict({name: Narrow(method, len(inputs[name])) for name, method in self.methods.items()})
         inners = copy.deepcopy(inners).half().eval()
         for module in inners.modules():
-            for name, buffer in module.named_buffers(recurse=False):
+            for name, buffer in () if isinstance(module, Int8) else module.named_buffers(recurse=False):
                 module.register_buffer(name, narrowed(buffer))
         return dict(inners.items())
 
