@@ -172,3 +172,11 @@ def test_a_chip_is_one_that_is_known_and_for_this_backend_alone(tmp_path: Path) 
         export_samples.plan_for(checkpoint, tmp_path / "bundle", backend="qnn", soc="SM1")
     with pytest.raises(PlanError, match=r"soc goes with .*backend qnn"):
         export_samples.plan_for(checkpoint, tmp_path / "bundle", soc="SM8650")
+
+
+@pytest.mark.parametrize("scheme", ["embedding=int8", "mlp=int4", "mlp=int8:32"])
+def test_weights_that_the_processor_does_not_multiply_are_refused_by_name(tmp_path: Path, scheme: str) -> None:
+    checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
+    part, _, name = scheme.partition("=")
+    with pytest.raises(PlanError, match=f"schemes? {part} must be float"):
+        export_samples.plan_for(checkpoint, tmp_path / "bundle", backend="qnn", schemes={part: name})

@@ -324,9 +324,9 @@ class ExportPlan:
 
     def _check_qnn(self, part: Part) -> None:
         """The delegate's products take int8 by channel beside activations in float16."""
-        scheme = self.part_scheme(part)
-        if scheme.bits == 4 or (scheme.bits == 8 and scheme.group_size is not None):
-            raise PlanError(f"--scheme {part}={scheme.name} must be float or int8:channel with --backend qnn")
+        scheme, allowed = self.part_scheme(part), "float" if part == "embedding" else "float or int8:channel"
+        if scheme.bits < 16 and (part == "embedding" or scheme.bits == 4 or scheme.group_size is not None):
+            raise PlanError(f"--scheme {part} must be {allowed} with --backend qnn, not {scheme.name}")
 
     def _check_vulkan(self, part: Part) -> None:
         """The delegate's products take int4 in groups and int8 by channel."""
@@ -402,7 +402,8 @@ class ExportPlan:
         """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
         if part in self.schemes:
             return parse_scheme(part, self.schemes[part], self.group_size, self.dtype)
-        bits = self.quantize.bits or DTYPE_BITS[self.dtype]
+        looked_up = self.backend == "qnn" and part == "embedding"  # the processor has products of integers alone
+        bits = DTYPE_BITS[self.dtype] if looked_up else self.quantize.bits or DTYPE_BITS[self.dtype]
         return default_scheme(part, bits, self.group_size, self.target != "executorch")
 
 

@@ -35,7 +35,7 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 from ..graphs import Method
 from ..pruning import HalfSurvivors, Survivors
-from ..schemes import Part, PartScheme
+from ..schemes import PartScheme
 from ..selftest import FLOORS
 from ..target import TargetFacts
 from . import stock
@@ -71,10 +71,6 @@ class Int8(Int8Linear):
 
 class QnnForm(Form):
     NORM, ROW_DTYPE = Norm, torch.float16
-
-    def scheme(self, part: Part) -> PartScheme:
-        """The table stays in floats: its rows are looked up, not multiplied."""
-        return PartScheme(16, None, True) if part == "embedding" else self.plan.part_scheme(part)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return Int8(linear)
