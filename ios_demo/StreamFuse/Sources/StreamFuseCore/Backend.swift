@@ -43,8 +43,28 @@ extension Backend {
 public protocol Engine: Sendable {
   /// What makes a pass cost differently: processor, threads, build. Measured costs are kept for each such text.
   var device: String { get }
+  /// Bytes of memory that the cache of one sequence takes once its context is full. A session is refused where the system
+  /// does not let the app take so many; 0: it is not known.
+  var cacheBytes: Int { get }
   /// An engine with an empty cache.
   func makeTable() throws -> EngineTable
+}
+
+extension Engine {
+  /// Not known.
+  public var cacheBytes: Int { 0 }
+
+  /// An engine with an empty cache, if its memory is there. The system ends an app that takes more than it may, so this is
+  /// asked before.
+  func makeTable(available: Int?) throws -> EngineTable {
+    if let available, cacheBytes > available {
+      throw StreamFuseError(
+        .outOfMemory,
+        "a cache of this bundle takes \(cacheBytes >> 20) MB, and the system lets this app take \(available >> 20) MB "
+          + "more: close other chats, or export the bundle with a shorter context (--max-context-len)")
+    }
+    return try makeTable()
+  }
 }
 
 /// The core's table of an engine's functions. Whoever takes it must hand it to the core, which releases it.

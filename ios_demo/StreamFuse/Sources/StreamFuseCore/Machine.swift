@@ -1,5 +1,9 @@
 import Foundation
 
+#if os(iOS)
+  import os
+#endif
+
 extension Engine {
   /// What this machine is, and which build of the app runs on it: the part of `device` that engines share.
   public static var machine: String {
@@ -13,4 +17,14 @@ extension Engine {
     let stamp = built.map { String(Int($0.timeIntervalSince1970)) } ?? "unknown"
     return "\(model), \(process.operatingSystemVersionString), \(process.activeProcessorCount) cores, build \(stamp)"
   }
+}
+
+/// Bytes of memory that the system lets this process take beyond what it has; nil where it does not say.
+func availableMemory() -> Int? {
+  #if os(iOS)
+    let bytes = os_proc_available_memory()
+    return bytes > 0 ? bytes : nil
+  #else
+    return nil
+  #endif
 }

@@ -86,7 +86,10 @@ public final class Model: Sendable {
     let (core, engine, costs, loadMs, makeText) = (core, engine, costFile, loadMs, makeText)
     return Session(
       .init(
-        core: { try CoreSession(core, engine.makeTable(), costFile: costs, device: engine.device, loadMs: loadMs) },
+        core: {
+          try CoreSession(
+            core, engine.makeTable(available: availableMemory()), costFile: costs, device: engine.device, loadMs: loadMs)
+        },
         text: { try makeText(messages) }),
       defaults: config.over(defaults))
   }

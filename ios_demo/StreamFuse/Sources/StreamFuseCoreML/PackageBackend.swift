@@ -129,7 +129,7 @@ final class PackageBackend: Backend {
   }
 
   /// Rows without gaps, cache by cache.
-  func byteCount(length: Int) -> Int? { caches.count * length * layout.rowSize * layout.floats.bytes }
+  func byteCount(length: Int) -> Int? { layout.bytes(rows: length) }
 
   /// Writes the first rows of every cache.
   func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {

@@ -24,6 +24,9 @@ public final class PackageEngine: Engine {
   /// What makes a pass cost differently.
   public var device: String { runner.device }
 
+  /// Bytes of memory that the caches of one sequence take.
+  public var cacheBytes: Int { layout.bytes(rows: spec.capacity) }
+
   /// An engine with empty caches.
   public func makeTable() throws -> EngineTable { EngineTable(try PackageBackend(runner, spec, layout)) }
 }

@@ -73,6 +73,9 @@ public struct PackageLayout: Sendable, Equatable {
   /// Numbers of one row of a cache.
   var rowSize: Int { kvHeads * headDim }
 
+  /// Bytes that so many rows of all caches take.
+  func bytes(rows: Int) -> Int { 2 * numLayers * rows * rowSize * floats.bytes }
+
   /// The shape of keys or values of so many rows.
   func cacheShape(_ rows: Int) -> [Int] { channelsFirst ? [1, rowSize, 1, rows] : [rows, kvHeads, headDim] }
 

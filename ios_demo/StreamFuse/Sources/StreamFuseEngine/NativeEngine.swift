@@ -11,6 +11,8 @@ public final class NativeEngine: Engine, @unchecked Sendable {  // sf_program ma
   public let device: String
   /// Threads that the passes run on.
   public let threads: Int
+  /// Bytes of memory that the cache of one sequence takes.
+  public let cacheBytes: Int
 
   /// Loads a program.
   ///
@@ -31,6 +33,7 @@ public final class NativeEngine: Engine, @unchecked Sendable {  // sf_program ma
       try check(sf_program_describe(made, &json), sf_program_error(made))
       let facts = try JSONDecoder().decode(Facts.self, from: Data(String(cString: json!).utf8))
       self.threads = facts.threads
+      self.cacheBytes = facts.cache_bytes
       self.device = "\(Self.machine), threads \(facts.threads), \(facts.instruction_set)"
     } catch {
       sf_program_close(made)
@@ -58,6 +61,8 @@ public final class NativeEngine: Engine, @unchecked Sendable {  // sf_program ma
   private struct Facts: Decodable {
     /// Threads that the passes run on.
     let threads: Int
+    /// Of a whole context.
+    let cache_bytes: Int
     /// For example `neon_dot`.
     let instruction_set: String
   }

@@ -101,9 +101,8 @@ final class PackageTests: XCTestCase {
       for backend in both { try prefill(backend, 1) }
       for backend in both { try commit(backend, [0]) }
     }
-    let saved = both.map { backend in
-      var data = Data(count: backend.byteCount(length: 2)!)
-      data.withUnsafeMutableBytes { backend.save(length: 2, into: $0) }
+    let saved = try both.map { backend in
+      let data = try written(backend, 2)
       return data.prefix(data.count / 2)  // two rows of keys
     }
     let row = saved[0].count / 2
@@ -130,8 +129,9 @@ final class PackageTests: XCTestCase {
   func testAMissingOutputIsNamed() async throws {
     let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "missing")
     let layout = try PackageLayout(metadata: metadata(.float16))
-    let model = try Model(
-      spec: spec, engine: PackageEngine(runner: FakePackage { _, _ in [:] }, spec: spec, layout: layout))
+    let engine = try PackageEngine(runner: FakePackage { _, _ in [:] }, spec: spec, layout: layout)
+    XCTAssertEqual(engine.cacheBytes, 2 * 8 * 2 * 3 * 2)  // two caches, eight rows, two heads of three numbers, two bytes
+    let model = try Model(spec: spec, engine: engine)
     do {
       _ = try await model.session().stream(.tokens([1, 2])).response()
       XCTFail("nothing was thrown")

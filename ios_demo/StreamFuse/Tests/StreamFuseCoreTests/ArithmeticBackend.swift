@@ -184,6 +184,7 @@ private final class Memory<Element> {
 struct ArithmeticEngine: Engine {
   var spec: ModelSpec
   var accuracy = 12
+  var cacheBytes = 0
   var beforePass: @Sendable () throws -> Void = {}
   var device: String { "arithmetic" }
 

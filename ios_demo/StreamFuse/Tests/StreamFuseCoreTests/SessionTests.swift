@@ -391,6 +391,18 @@ final class SessionTests: XCTestCase {
     XCTAssertThrowsError(try lettersModel(spec)) { XCTAssertEqual(($0 as? StreamFuseError)?.code, .badArgument) }
   }
 
+  func testACacheThatTheSystemHasNoMemoryForIsRefusedBeforeItIsMade() throws {
+    let engine = ArithmeticEngine(spec: .arithmetic(), cacheBytes: 200 << 20)
+    XCTAssertThrowsError(try engine.makeTable(available: 150 << 20)) { error in
+      XCTAssertEqual((error as? StreamFuseError)?.code, .outOfMemory)
+      XCTAssert((error as! StreamFuseError).message.contains("takes 200 MB, and the system lets this app take 150 MB"))
+    }
+    for available in [nil, 200 << 20] {
+      let table = try engine.makeTable(available: available).table
+      table.release(table.context)
+    }
+  }
+
   /// The text after a context that no session has cached.
   private static func afresh(_ context: String, tokens: Int = 12) async throws -> String {
     try await lettersModel().completion().respond(to: context) { $0.maxNewTokens = tokens }.text
