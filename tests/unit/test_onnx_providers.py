@@ -16,10 +16,11 @@ import torch
 
 import streamfuse
 from bundle_samples import write_bundle
-from export_samples import TEXT, decode_rows, prefill, tiny_model, verify_rows
+from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows
 from native_samples import tiny_bundle
 from onnx_samples import write
 from streamfuse import engines
+from streamfuse.export.plan import PlanError, Quantize
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends import onnx_providers
 from streamfuse.runtime.backends.onnx_providers import PROVIDERS, Assignment, Choice, assigned
@@ -180,6 +181,29 @@ def test_graphs_for_another_provider_have_no_type_that_it_lacks(tmp_path: Path) 
             readers = {name: node.op_type for node in graph.node for name in node.input}
             whole = {"input_ids", "position_ids", "cache_length", "ancestors", "next_token"}
             assert {readers[name] for name in whole & set(readers)} <= {"Cast"}
+
+
+def test_a_plan_is_for_a_provider_with_the_target_onnx_alone(tmp_path: Path) -> None:
+    nowhere = (tmp_path, tmp_path)  # only named
+    assert plan_for(nowhere, tmp_path, target="onnx").provider == "cpu"
+    assert plan_for(nowhere, tmp_path, target="onnx", provider="webgpu").quantize is Quantize.INT4_WEIGHTS
+    assert plan_for(nowhere, tmp_path, target="onnx", provider="qnn").quantize is Quantize.NONE
+    with pytest.raises(PlanError, match="provider must be one of cpu, webgpu, qnn, coreml, directml, not cuda"):
+        plan_for(nowhere, tmp_path, target="onnx", provider="cuda")
+    with pytest.raises(PlanError, match="provider goes with target onnx, not with backend kernels"):
+        plan_for(nowhere, tmp_path, provider="webgpu")
+
+
+def test_graphs_for_qnn_turn_keys_with_operators_that_every_provider_has(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    found = []
+    for provider in ("cpu", "qnn"):
+        torch.manual_seed(1)
+        written = write(tmp_path / provider, tiny_model(), "float32", "none", provider=provider)
+        graph = onnx.load(tmp_path / provider / "decode.onnx", load_external_data=False).graph
+        assert ("RotaryEmbedding" in {node.op_type for node in graph.node}) == (provider == "cpu")
+        found.append(decode_rows(OnnxBackend(tmp_path / provider, written.spec, 1), TEXT[:20]))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_caches_on_a_device_take_the_rows_that_those_of_the_host_take(tmp_path: Path) -> None:

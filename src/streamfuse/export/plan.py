@@ -247,7 +247,9 @@ class ExportPlan:
         choices = backends[self.backend]
         of_backend = f" with --target {self.target}" if len(backends) == 1 else f" with --backend {self.backend}"
         if self.quantize is Quantize.AUTO:
-            object.__setattr__(self, "quantize", choices.quantize[0])
+            # QNN has no product with integers in blocks, which ONNX Runtime's own operator is.
+            usual = Quantize.NONE if self.target == "onnx" and self.provider == "qnn" else choices.quantize[0]
+            object.__setattr__(self, "quantize", usual)
         renamed = RENAMED.get(self.backend, {}).get(self.quantize)
         if renamed is not None:
             warnings.warn(

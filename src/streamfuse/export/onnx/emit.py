@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from streamfuse.runtime.backends.onnx_providers import CPU
+from streamfuse.runtime.backends.onnx_providers import CPU, PROVIDERS
 
 from ..facts import row_facts
 from ..graphs import Method, Streams, Verify, example_inputs, input_names
@@ -54,11 +54,10 @@ def write_models(
     with WeightsFile(folder / WEIGHTS_FILE) as file:
         for name, method in methods.items():
             progress(f"{name}: graph")
-            sums = TensorProto.DOUBLE if provider == CPU else TensorProto.FLOAT
-            model = _model(weights, name, method, Graph(file, sums), dtype)
+            model = _model(weights, name, method, Graph(file, provider), dtype)
             onnx.save(model, folder / f"{name}.onnx")
             facts[name] = _facts(method, model)
-    if provider != CPU:
+    if PROVIDERS[provider].device:
         lower, config = weights.num_lower_layers, weights.config
         kind = _float_type(dtype)
         onnx.save(commit_model(config, lower, weights.shapes.capacity, kind), folder / COMMIT_FILE)

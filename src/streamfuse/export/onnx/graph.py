@@ -14,6 +14,8 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from streamfuse.runtime.backends.onnx_providers import CPU
+
 OPSET = 23
 CONTRIB = "com.microsoft"
 CONTRIB_OPSET = 1
@@ -63,7 +65,7 @@ class Graph:
     """One method's graph. The same node on the same inputs is there once."""
 
     weights: WeightsFile
-    sums: int = TensorProto.DOUBLE  # of attention over positions
+    provider: str = CPU  # of ONNX Runtime, for which it is written
     scope: str = ""
     inputs: list[Value] = field(default_factory=list)
     _nodes: list[NodeProto] = field(default_factory=list)
@@ -71,6 +73,16 @@ class Graph:
     _known: dict[Any, list[Value]] = field(default_factory=dict)
     _producers: dict[str, tuple[str, Sequence[Value | None]]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sums(self) -> int:
+        """The type of attention's sums over positions."""
+        return TensorProto.DOUBLE if self.provider == CPU else TensorProto.FLOAT
+
+    @property
+    def rotates(self) -> bool:
+        """Whether the provider has RotaryEmbedding, which is young in the standard."""
+        return self.provider in (CPU, "webgpu")
 
     def input(self, name: str, dtype: int, *shape: int) -> Value:
         self.inputs.append(Value(name, shape, dtype))

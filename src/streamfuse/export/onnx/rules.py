@@ -162,10 +162,26 @@ def _rms_norm(g: Graph, out: Tensor, x: Value, weight: Value, eps: float) -> Val
 
 def _rotary(g: Graph, out: Tensor, x: Value, cos: Value, sin: Value) -> Value:
     rows, heads, dim = x.shape
+    if not g.rotates:
+        return _turned(g, x, cos, sin)
     halves = [_first_half(g, table) for table in (cos, sin)]
     flat = g.reshape(x, 1, rows, heads * dim)
     turned = g.op("RotaryEmbedding", flat, *halves, shape=flat.shape, dtype=x.dtype, num_heads=heads)
     return g.reshape(turned, rows, heads, dim)
+
+
+def _turned(g: Graph, x: Value, cos: Value, sin: Value) -> Value:
+    """x cos + (-second half, first half) sin."""
+    rows, heads, dim = x.shape
+    half = (rows, heads, dim // 2)
+
+    def product(rows_of: Value, table: Value) -> Value:
+        return g.op("Mul", rows_of, g.reshape(table, rows, 1, dim), shape=x.shape, dtype=x.dtype)
+
+    first, second = g.node("Split", [x, g.numbers(dim // 2, dim // 2)], [(half, x.dtype), (half, x.dtype)], axis=2)
+    negative = g.op("Neg", second, shape=half, dtype=x.dtype)
+    other = g.op("Concat", negative, first, shape=x.shape, dtype=x.dtype, axis=2)
+    return g.op("Add", product(x, cos), product(other, sin), shape=x.shape, dtype=x.dtype)
 
 
 def _first_half(g: Graph, table: Value) -> Value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import sys
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -20,6 +22,8 @@ from streamfuse.runtime.config import OptionError
 CPU = "cpu"
 _NO_CPU = "session.disable_cpu_ep_fallback"
 _PLACE = re.compile(r"^\S+\.(cc|h):\d+ .* was false\. ")
+# What Qualcomm's simulator on a desktop stands for: Snapdragon 8 Gen 3. A device knows its own chip.
+_SIMULATED = {"soc_model": "57", "htp_arch": "75", "enable_htp_fp16_precision": "1"}
 _ANYWHERE = ("Linux", "Darwin", "Windows")
 
 
@@ -64,7 +68,16 @@ PROVIDERS = {
             device="webgpu",
             session={"ep.webgpuexecutionprovider.enableInt64": "1"},  # the casts of token ids, and the indices of TopK
         ),
-        Provider("qnn", "QNN", "QNNExecutionProvider", "onnxruntime-qnn", ("Windows", "Linux"), "onnxruntime_qnn"),
+        Provider(
+            "qnn",
+            "QNN",
+            "QNNExecutionProvider",
+            "onnxruntime-qnn",
+            ("Windows", "Linux"),
+            "onnxruntime_qnn",
+            # It takes a product and an addition, but not every Gemm that these become.
+            session={"optimization.disable_specified_optimizers": "MatMulAddFusion"},
+        ),
         Provider("coreml", "Core ML", "CoreMLExecutionProvider", "onnxruntime", ("Darwin",)),
         Provider("directml", "DirectML", "DmlExecutionProvider", "onnxruntime-directml", ("Windows",)),
     )
@@ -120,8 +133,9 @@ class Choice:
                 options.add_provider_for_devices(*_plugged_in(onnxruntime, provider, self.options))
             else:
                 arguments["providers"] = [(provider.identifier, dict(self.options))]
-            # Without this the package takes the CPU where the provider fails, and prints so.
-            session = onnxruntime.InferenceSession(str(file), options, enable_fallback=0, **arguments)
+            with _silent() if provider.plug_in else nullcontext():
+                # Without the last word the package takes the CPU where the provider fails, and prints so.
+                session = onnxruntime.InferenceSession(str(file), options, **arguments, enable_fallback=0)
         except BackendError:
             raise
         except Exception as error:  # ONNX Runtime's own classes, which have no common base
@@ -200,6 +214,20 @@ def first_line(error: Exception) -> str:
     return _PLACE.sub("", str(error).partition("\n")[0])
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Compilers of vendors print their stages on the process's own output, which belongs to the answer."""
+    sys.stdout.flush()
+    before, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(nowhere)
+
+
 def import_onnxruntime() -> ModuleType:
     """The package. BackendError where it is not installed."""
     try:
@@ -225,4 +253,5 @@ def _plugged_in(onnxruntime: Any, provider: Provider, options: Mapping[str, str]
     found = devices()
     if not found:
         raise BackendError(f"{provider.title} finds no device on this machine; --provider cpu runs the bundle here")
-    return found[:1], {"backend_path": module.get_qnn_htp_path(), **options}
+    simulated = _SIMULATED if platform.machine() == "x86_64" else {}
+    return found[:1], {"backend_path": module.get_qnn_htp_path(), **simulated, **options}

@@ -1,6 +1,7 @@
-"""ONNX bundles on WebGPU, by a GPU in software: every node, caches on the device, and the text of plain decoding.
+"""ONNX bundles on WebGPU, by a GPU in software, and on QNN, by the vendor's simulator: every node, the plain text.
 
-Run: pytest tests/end_to_end/test_webgpu.py. Skipped where the software GPU cannot be fetched (tests/software_gpu.py).
+Run: pytest tests/end_to_end/test_onnx_accelerators.py. What is of WebGPU is skipped where the software GPU cannot be
+fetched (tests/software_gpu.py), what is of QNN where its package is not installed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +29,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )
-WHOLE = "webgpu:session.disable_cpu_ep_fallback=1"
-# float32 sums on the provider differ in the order of their terms alone: by up to 1e-5 of logits up to 12.
-NEAR_TIE = 1e-4
+WHOLE = "session.disable_cpu_ep_fallback=1"
+# By how much logits of up to 14 may differ between methods: float32 sums of another order by 1e-5, float16 by 0.02.
+NEAR_TIE = {"webgpu": 1e-4, "qnn": 0.05}
+PACKAGE = {"webgpu": software_gpu.PACKAGE.replace("==", " "), "qnn": "onnxruntime "}
 
 GENERATE = """
 import json, sys
@@ -76,22 +81,33 @@ def gpu() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of both schedules, in the form for WebGPU; and one for the CPU."""
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Schedule], Path]:
+    """Makes a bundle for a provider, once."""
     pytest.importorskip("onnx")
-    made = {}
-    for name, provider, schedule in (
-        ("fused", "webgpu", Schedule.FUSED), ("deferred", "webgpu", Schedule.DEFERRED), ("cpu", "cpu", Schedule.FUSED)
-    ):  # fmt: skip
-        folder = tmp_path_factory.mktemp(name)
+
+    @cache
+    def make(provider: str, schedule: Schedule) -> Path:
+        folder = tmp_path_factory.mktemp(provider)
         torch.manual_seed(1)
         checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
         (folder / "chat_template.jinja").write_text(TEMPLATE)
-        made[name] = folder / "bundle"
-        export_bundle(
-            export_samples.plan_for(checkpoint, made[name], target="onnx", provider=provider, schedule=schedule)
+        plan = export_samples.plan_for(
+            checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule
         )
-    return made
+        export_bundle(plan)
+        return plan.output_dir
+
+    return make
+
+
+@pytest.fixture
+def environment(request: pytest.FixtureRequest, provider: str) -> dict[str, str]:
+    if provider == "webgpu":
+        found: dict[str, str] = request.getfixturevalue("gpu")
+        return found
+    if find_spec("onnxruntime_qnn") is None:
+        pytest.skip("onnxruntime-qnn, which has Qualcomm's simulator, is for x86-64 Linux and Windows")
+    return {}
 
 
 def generated(bundle: Path, provider: str, width: int, environment: dict[str, str]) -> dict[str, Any]:
@@ -100,13 +116,14 @@ def generated(bundle: Path, provider: str, width: int, environment: dict[str, st
     return said
 
 
-@pytest.mark.parametrize(("schedule", "width"), [("fused", 12), ("deferred", 4)])
-def test_drafting_and_pruning_on_webgpu_changes_no_token_but_in_a_near_tie(
-    bundles: dict[str, Path], gpu: dict[str, str], schedule: str, width: int
+@pytest.mark.parametrize("provider", ["webgpu", "qnn"])
+@pytest.mark.parametrize(("schedule", "width"), [(Schedule.FUSED, 12), (Schedule.DEFERRED, 4)])
+def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_tie(
+    bundle: Callable[[str, Schedule], Path], environment: dict[str, str], provider: str, schedule: Schedule, width: int
 ) -> None:
-    said = generated(bundles[schedule], WHOLE, width, gpu)
-    assert said["package"] == software_gpu.PACKAGE.replace("==", " ")
-    assert said["description"]["provider"] == "webgpu"
+    said = generated(bundle(provider, schedule), f"{provider}:{WHOLE}", width, environment)
+    assert said["package"].startswith(PACKAGE[provider])
+    assert said["description"]["provider"] == provider
     assert said["description"]["nodes"] > 150
     assert said["description"]["nodes_on_cpu"] == 0
     for plain, drafted, statistics in said["texts"]:
@@ -114,15 +131,17 @@ def test_drafting_and_pruning_on_webgpu_changes_no_token_but_in_a_near_tie(
         assert statistics["accepted_by_source"]["streams"] > 0
         assert set(statistics["widths"]) & {"verify_4", "verify_12"}
     assert len(said["gaps"]) <= 1
-    assert all(gap < NEAR_TIE for gap in said["gaps"])
+    assert all(gap < NEAR_TIE[provider] for gap in said["gaps"])
     plain, drafted = said["chats"]
     assert plain == drafted
     assert [len(answer) for answer in plain] == [10, 10]
     assert max(said["first"][0]) - min(said["first"][0]) > 1
 
 
-def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(bundles: dict[str, Path], gpu: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "streamfuse", "run", str(bundles["cpu"]), "the keeper", "--raw",
+def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(
+    bundle: Callable[[str, Schedule], Path], gpu: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "streamfuse", "run", str(bundle("cpu", Schedule.FUSED)), "the keeper", "--raw",
                "--max-new-tokens", "2", "--no-speculation", "--provider"]  # fmt: skip
     environment = {**os.environ, **gpu}
     done = subprocess.run([*command, "webgpu", "--json"], capture_output=True, text=True, env=environment)
@@ -130,14 +149,25 @@ def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(bundles: dict[st
     found = json.loads(done.stdout)
     assert 0 < found["nodes_on_cpu"] < found["nodes"]
     assert "MatMul" in found["operators_on_cpu"]
-    done = subprocess.run([*command, WHOLE], capture_output=True, text=True, env=environment)
+    done = subprocess.run([*command, f"webgpu:{WHOLE}"], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "it does not take these operators as they are there: " in done.stderr
 
 
-def test_without_a_gpu_nothing_else_takes_its_place(bundles: dict[str, Path], gpu: dict[str, str]) -> None:
+def test_without_a_gpu_nothing_else_takes_its_place(
+    bundle: Callable[[str, Schedule], Path], gpu: dict[str, str]
+) -> None:
     blind = {**gpu, "VK_DRIVER_FILES": "/nowhere.json"}
-    command = [sys.executable, "-m", "streamfuse", "run", bundles["fused"], "the keeper", "--provider", "webgpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "streamfuse",
+        "run",
+        str(bundle("webgpu", Schedule.FUSED)),
+        "the keeper",
+        "--provider",
+        "webgpu",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **blind})
     assert (done.returncode, done.stdout) == (1, "")
     (error,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))  # the driver has lines too
