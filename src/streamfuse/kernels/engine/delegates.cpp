@@ -68,7 +68,7 @@ bool is_vendors(const std::string& backend) {
 VendorOutput::VendorOutput(bool collect) {
 #if defined(__linux__) && !defined(__ANDROID__)
   if (!collect || prints_everything()) return;
-  output_lock.lock();
+  lock_ = std::unique_lock<std::mutex>(output_lock);
   std::fflush(nullptr);
   file_ = memfd_create("streamfuse", MFD_CLOEXEC);
   output_ = dup(STDOUT_FILENO), error_ = dup(STDERR_FILENO);
@@ -81,12 +81,11 @@ VendorOutput::VendorOutput(bool collect) {
 
 VendorOutput::~VendorOutput() {
 #if defined(__linux__) && !defined(__ANDROID__)
-  if (file_ < 0 && output_ < 0 && error_ < 0) return;
+  if (!lock_.owns_lock()) return;
   std::fflush(nullptr);
   if (output_ >= 0) dup2(output_, STDOUT_FILENO), close(output_);
   if (error_ >= 0) dup2(error_, STDERR_FILENO), close(error_);
   if (file_ >= 0) close(file_);
-  output_lock.unlock();
 #endif
 }
 

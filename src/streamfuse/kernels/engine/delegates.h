@@ -1,6 +1,7 @@
 // Delegates that are libraries of their own, loaded when a program asks for one.
 #pragma once
 
+#include <mutex>
 #include <string>
 
 namespace streamfuse {
@@ -23,6 +24,7 @@ class VendorOutput {
   std::string errors() const;
 
  private:
+  std::unique_lock<std::mutex> lock_;  // of the process's two streams
   int file_ = -1, output_ = -1, error_ = -1;  // the collected text, and where both streams went before
 };
 
