@@ -9,10 +9,27 @@ struct Measured: Sendable {
   let statistics: Statistics
 }
 
+/// How hot the device is: where it is hot the system slows the processor.
+public enum Heat: Sendable { case normal, warm, hot }
+
+/// What makes a device slower for a time.
+public struct Power: Sendable, Equatable {
+  let heat: Heat
+  let isSaving: Bool
+
+  /// As the system says.
+  public init(_ heat: Heat, isSaving: Bool) {
+    self.heat = heat
+    self.isSaving = isSaving
+  }
+}
+
 /// All answers of one benchmark, in the order of their turns.
 struct Measurement: Sendable {
   let bundle: String
   let threads: Int?
+  /// Before and after the answers, if the system says.
+  var power: [Power] = []
   var plain: [Measured] = []
   var speculative: [Measured] = []
 
@@ -46,13 +63,15 @@ public final class BenchmarkModel {
   private let chat: ChatModel
   private let settings: SettingsStore
   private let device: [String]
+  private let power: @MainActor () -> Power?
   @ObservationIgnored private var task: Task<Void, Never>?
 
   /// A benchmark of the chat's model. `device` names the device for the report, a line each.
-  init(_ chat: ChatModel, settings: SettingsStore, device: [String]) {
+  init(_ chat: ChatModel, settings: SettingsStore, device: [String], power: @escaping @MainActor () -> Power?) {
     self.chat = chat
     self.settings = settings
     self.device = device
+    self.power = power
   }
 
   /// Measures; an empty prompt is the usual one. `tokens` is what the user typed.
@@ -107,6 +126,7 @@ public final class BenchmarkModel {
       return Measured(text: text.withLock { $0 }, statistics: statistics)
     }
     var result = Measurement(bundle: bundle, threads: model.threads)
+    let before = power()
     _ = try await answer(drafted: true)  // the first one measures what passes cost, and reads the weights
     for repetition in 0..<Self.repetitions {
       for drafted in repetition % 2 == 0 ? [false, true] : [true, false] {
@@ -114,6 +134,7 @@ public final class BenchmarkModel {
         if drafted { result.speculative.append(measured) } else { result.plain.append(measured) }
       }
     }
+    result.power = [before, power()].compactMap { $0 }
     return result
   }
 }
@@ -138,11 +159,21 @@ extension Measurement {
     ]
     let speeds = runs.map { median($0, \.decodeTokensPerSecond) }
     let how = threads.map(String.init) ?? Word.automatic().lowercased()
-    var lines = [Word.reportTitle()] + device + [Word.reportBundle(bundle, how), ""] + table(rows) + [""]
+    var lines = [Word.reportTitle()] + device
+    lines += [Word.reportBundle(bundle, how)] + powerLines
+    lines += [""] + table(rows) + [""]
     if speeds[0] > 0 { lines.append(Word.reportSpeedup() + String(format: ": %.2f", speeds[1] / speeds[0])) }
     lines.append(equal ? Word.reportEqual() : Word.reportDifferent())
     if let reason = runs[1].lazy.compactMap(\.fallbackReason).first { lines.append("\(Word.reportFallback()): \(reason)") }
     return lines.joined(separator: "\n") + "\n"
+  }
+
+  /// What slowed the device.
+  private var powerLines: [String] {
+    guard let before = power.first, let after = power.last else { return [] }
+    let words: [Heat: Word] = [.normal: .heatNormal, .warm: .heatWarm, .hot: .heatHot]
+    let heat = Word.reportHeat(words[before.heat]!(), words[after.heat]!())
+    return [heat] + (power.contains(where: \.isSaving) ? [Word.reportSaver()] : [])
   }
 
   /// The first column to the left, the others to the right.

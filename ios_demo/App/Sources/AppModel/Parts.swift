@@ -16,14 +16,18 @@ public final class Parts {
   private let folder: URL
   private var begun: Task<Void, Never>?
 
-  /// Keeps everything in `folder` and `defaults`. `device` names the device for the benchmark's report, a line each.
-  public init(_ library: any Library, folder: URL, defaults: UserDefaults, device: [String]) {
+  /// Keeps everything in `folder` and `defaults`. `device` names the device for the benchmark's report, a line each, and
+  /// `power` says what slows it.
+  public init(
+    _ library: any Library, folder: URL, defaults: UserDefaults, device: [String],
+    power: @escaping @MainActor () -> Power? = { nil }
+  ) {
     self.folder = folder
     let installed = BundleFolder(folder: folder.appending(path: "bundles"), library: library)
     settings = SettingsStore(defaults)
     chat = ChatModel(library, folderOf: installed.path, settings: settings, savedIn: folder.appending(path: "chats"))
     bundles = BundlesModel(installed, settings: settings, chat: chat)
-    benchmark = BenchmarkModel(chat, settings: settings, device: device)
+    benchmark = BenchmarkModel(chat, settings: settings, device: device, power: power)
   }
 
   /// Sweeps what an ended process left, lists the bundles, and loads the chosen one; once.

@@ -17,7 +17,7 @@
       let lines = [
         Word.reportDevice(Self.machine), Word.reportSystem("\(device.systemName) \(device.systemVersion)"),
       ]
-      _parts = State(initialValue: Parts(library, folder: folder, defaults: .standard, device: lines))
+      _parts = State(initialValue: Parts(library, folder: folder, defaults: .standard, device: lines) { Self.power })
     }
 
     public var body: some Scene {
@@ -45,6 +45,18 @@
         await saved.value
         time.end()
       }
+    }
+
+    /// Heat and low power mode.
+    private static var power: Power {
+      let process = ProcessInfo.processInfo
+      let heat: Heat =
+        switch process.thermalState {
+        case .nominal: .normal
+        case .fair: .warm
+        default: .hot
+        }
+      return Power(heat, isSaving: process.isLowPowerModeEnabled)
     }
 
     /// For example iPhone17,1.

@@ -24,6 +24,19 @@ final class BenchmarkTests: AppTestCase {
     XCTAssertEqual(parts.chat.state.phase, .ready)
   }
 
+  func testTheReportSaysWhatSlowedTheDevice() async throws {
+    try use("demo")
+    var heat = [Heat.normal, .hot]
+    let parts = Parts(library, folder: root, defaults: defaults, device: ["Device: X"]) {
+      Power(heat.removeFirst(), isSaving: heat.isEmpty)
+    }
+    await parts.begin().value
+    try await ready(parts.chat)
+    await parts.benchmark.run(prompt: "Hello", tokens: "8")?.value
+    let report = try XCTUnwrap(parts.benchmark.report)
+    XCTAssertTrue(report.contains("\nHeat: normal before, hot after\nBattery saver is on, which slows the processor.\n\n"), report)
+  }
+
   func testCancelGivesTheModelBack() async throws {
     try use("demo")
     let parts = start()
@@ -58,6 +71,7 @@ final class BenchmarkTests: AppTestCase {
     XCTAssertNotNil(text.firstMatch(of: /tokens\/s, median +11\.0 +22\.0\ntokens\/s, slowest +10\.0 +21\.0\ntokens\/s, fastest +20\.0 +30\.0\n/), text)
     XCTAssertTrue(text.contains("Speed-up: 2.00\nAll answers are equal.\n"), text)
     XCTAssertFalse(text.contains("Plain passes"), text)
+    XCTAssertFalse(text.contains("Heat"), "the system does not say")
     runs.speculative = [measured("b", 1)]
     XCTAssertTrue(runs.report([]).contains("The answers differ."))
   }

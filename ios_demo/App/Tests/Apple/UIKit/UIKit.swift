@@ -32,3 +32,9 @@ public struct UIBackgroundTaskIdentifier: Equatable, Sendable {
   }
   public func endBackgroundTask(_ identifier: UIBackgroundTaskIdentifier) {}
 }
+
+extension ProcessInfo {
+  public enum ThermalState: Int, Sendable { case nominal, fair, serious, critical }
+  public var thermalState: ThermalState { .nominal }
+  public var isLowPowerModeEnabled: Bool { false }
+}

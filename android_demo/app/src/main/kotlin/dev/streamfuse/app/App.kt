@@ -3,14 +3,18 @@ package dev.streamfuse.app
 import android.app.Activity
 import android.app.Application
 import android.content.Context
+import android.os.Build
 import android.os.Bundle
+import android.os.PowerManager
 import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BundleFolder
 import dev.streamfuse.app.model.BundlesModel
 import dev.streamfuse.app.model.ChatModel
 import dev.streamfuse.app.model.Engine
+import dev.streamfuse.app.model.Heat
 import dev.streamfuse.app.model.LibraryEngine
 import dev.streamfuse.app.model.Phase
+import dev.streamfuse.app.model.Power
 import dev.streamfuse.app.model.Preferences
 import dev.streamfuse.app.model.SavedChats
 import dev.streamfuse.app.model.SettingsStore
@@ -39,7 +43,7 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     val settings = SettingsStore(KeptPreferences(context), scope)
     val chat = ChatModel(engine, bundleFolder::path, settings, SavedChats(File(context.filesDir, "chats")), scope)
     val bundles = BundlesModel(bundleFolder, settings, chat, scope)
-    val benchmark = BenchmarkModel(chat, settings, scope)
+    val benchmark = BenchmarkModel(chat, settings, scope) { powerOf(context) }
     private var leaving: Job? = null
 
     /**
@@ -74,6 +78,18 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
         chat.close()
         scope.cancel()
     }
+}
+
+/** Heat and battery saver; null where Android does not say. */
+private fun powerOf(context: Context): Power? {
+    if (Build.VERSION.SDK_INT < Build.VERSION_CODES.Q) return null
+    val manager = context.getSystemService(PowerManager::class.java)
+    val heat = when (manager.currentThermalStatus) {
+        PowerManager.THERMAL_STATUS_NONE -> Heat.NORMAL
+        PowerManager.THERMAL_STATUS_LIGHT, PowerManager.THERMAL_STATUS_MODERATE -> Heat.WARM
+        else -> Heat.HOT
+    }
+    return Power(heat, manager.isPowerSaveMode)
 }
 
 /** Android's preferences. */

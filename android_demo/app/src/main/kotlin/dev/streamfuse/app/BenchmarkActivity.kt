@@ -13,6 +13,7 @@ import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BenchmarkState
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Measurement
+import dev.streamfuse.app.model.Power
 import dev.streamfuse.app.model.ReportWords
 import dev.streamfuse.app.model.report
 
@@ -70,10 +71,14 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
         val chip = if (Build.VERSION.SDK_INT >= 31) Build.SOC_MODEL else Build.HARDWARE
         return report(
             measured,
-            listOf(
+            listOfNotNull(
                 getString(R.string.report_device, "${Build.MANUFACTURER} ${Build.MODEL} ($chip)"),
                 getString(R.string.report_system, Build.VERSION.RELEASE, Build.SUPPORTED_ABIS.first()),
                 getString(R.string.report_bundle, measured.bundle, measured.threads),
+                measured.power.takeIf { it.isNotEmpty() }?.let { power ->
+                    getString(R.string.report_heat, getString(power.first().heat.word), getString(power.last().heat.word))
+                },
+                getString(R.string.report_saver).takeIf { measured.power.any(Power::isSaving) },
             ),
             ReportWords(
                 title = getString(R.string.report_title),

@@ -1,6 +1,7 @@
 package dev.streamfuse.app
 
 import android.content.Intent
+import android.os.PowerManager
 import android.widget.EditText
 import android.widget.LinearLayout
 import android.widget.RadioButton
@@ -60,12 +61,16 @@ class OtherScreensTest : Device() {
         val screen = open(BenchmarkActivity::class.java).get()
         until { parts.chat.state.value.phase == Phase.READY }
         screen.type(R.id.tokens, "12")
+        val power = shadowOf(screen.getSystemService(PowerManager::class.java))
+        power.setIsPowerSaveMode(true)
         screen.press(R.id.run)
         until { screen.text(R.id.run).text == "Cancel" && screen.text(R.id.message).text.startsWith("Answer ") }
+        power.setCurrentThermalStatus(PowerManager.THERMAL_STATUS_LIGHT)
         until { screen.shown(R.id.report) }
         val report = screen.text(R.id.report).text.toString()
         assertTrue(report, report.contains(Regex("Device: .+\n.*Android 15")))
         assertTrue(report, report.contains("Bundle: demo, threads: "))
+        assertTrue(report, report.contains("Heat: normal before, warm after\nBattery saver is on"))
         assertTrue(report, report.contains(Regex("tokens/s, median +[0-9.]+ +[0-9.]+")))
         assertTrue(report, report.contains("All answers are equal."))
         picture(screen, picture)

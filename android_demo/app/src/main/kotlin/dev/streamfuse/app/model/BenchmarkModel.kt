@@ -15,8 +15,20 @@ import kotlinx.coroutines.launch
 /** One answer of the benchmark. */
 data class Measured(val text: String, val statistics: Statistics)
 
-/** All answers of one benchmark, in the order of their turns. */
-data class Measurement(val bundle: String, val threads: Int, val plain: List<Measured>, val speculative: List<Measured>) {
+/** How hot the device is: at [HOT] the system slows the processor. */
+enum class Heat(val word: Int) { NORMAL(R.string.heat_normal), WARM(R.string.heat_warm), HOT(R.string.heat_hot) }
+
+/** What makes a device slower for a time. */
+data class Power(val heat: Heat, val isSaving: Boolean)
+
+/** All answers of one benchmark, in the order of their turns; [power] before and after them, if the system says. */
+data class Measurement(
+    val bundle: String,
+    val threads: Int,
+    val plain: List<Measured>,
+    val speculative: List<Measured>,
+    val power: List<Power> = emptyList(),
+) {
     /** Lossless: drafting changes no word. */
     val equal: Boolean get() = (plain + speculative).all { it.text == plain.first().text }
 }
@@ -32,7 +44,12 @@ data class BenchmarkState(
 }
 
 /** Writes the same answer with and without speculation, taking turns, so that a warm device is unfair to neither. */
-class BenchmarkModel(private val chat: ChatModel, private val settings: SettingsStore, private val scope: CoroutineScope) {
+class BenchmarkModel(
+    private val chat: ChatModel,
+    private val settings: SettingsStore,
+    private val scope: CoroutineScope,
+    private val power: () -> Power? = { null },
+) {
     private val current = MutableStateFlow(BenchmarkState())
     val state: StateFlow<BenchmarkState> = current.asStateFlow()
     private var job: Job? = null
@@ -76,12 +93,13 @@ class BenchmarkModel(private val chat: ChatModel, private val settings: Settings
             current.update { it.copy(done = it.done + 1) }
             Measured(text.toString(), session.statistics ?: error("an answer without statistics"))
         }
+        val before = power()
         answer(drafted = true) // the first one measures what passes cost, and reads the weights
         for (repetition in 0 until REPETITIONS) {
             val order = if (repetition % 2 == 0) listOf(false, true) else listOf(true, false)
             for (drafted in order) (if (drafted) speculative else plain) += answer(drafted)
         }
-        return Measurement(bundle, model.threads, plain, speculative)
+        return Measurement(bundle, model.threads, plain, speculative, listOfNotNull(before, power()))
     }
 
     companion object {
