@@ -51,7 +51,7 @@ class DraftTables:
     gate: FloatArray  # [G, r]
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
     calibration: tuple[float, ...] = ()  # [G] hits per predicted hit at each depth; empty where nobody measured
-    ngrams: NgramTable | None = None  # what follows the last two tokens by rule; None where nobody counted
+    ngrams: NgramTable | None = None  # what follows the last tokens; None where nobody counted
 
     @classmethod
     def of(
