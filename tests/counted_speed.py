@@ -13,6 +13,10 @@ What an n-gram table of each size is worth, in the place of the bundle's:
 What a bundle is worth whose streams cost more, in plain passes:
 
     python tests/counted_speed.py build/l16 --data spec_bench/question.jsonl --cost streams=0.76 --cost verify_1=1.48
+
+What it is worth on an accelerator, at costs that are computed from the bundle and a published figure:
+
+    python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --costs "flat by bytes" --costs "Hexagon"
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ import numpy.typing as npt
 from streamfuse import engines
 from streamfuse.adapters import find
 from streamfuse.api import Model
+from streamfuse.bench.work import rows_per_layer, work_of
+from streamfuse.bundle.manifest import DECODE, Manifest
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
@@ -52,6 +58,18 @@ COSTS: dict[str, tuple[Cost, ...]] = {
     "wide passes nearly free": (1.0, 1.08, 1.05, 1.1, 1.2, 0.27),
     "Zen 4, AVX-512, by rows": (1.0, 1.47, (0.98, 1.055), (1.14, 1.40), (1.72, 2.2), 0.68),
     "Zen 4 held to AVX2, by rows": (1.0, 1.5, (1.0, 1.235), (1.58, 2.16), (2.61, 3.21), 0.8),
+    "flat": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+}
+
+# Computed, never timed here: what one more row adds to a pass, in plain passes. A pass costs the share of plain
+# decoding's weights that it reads, times 1 and this for every further row of the layers that it reads. The slopes are
+# lines through two published points each; docs/figures.md has the addresses.
+CURVES: dict[str, float] = {
+    "flat by bytes": 0.0,
+    # Qualcomm AI Hub, Llama 3.2 1B, w4a16, Snapdragon 8 Elite: 128 rows in 37.0651 ms, 53.6399 tokens/s one by one.
+    "Hexagon": (37.0651e-3 * 53.6399 - 1) / (128 - 1),
+    # ExecuTorch's Vulkan delegate, Qwen3 0.6B, 4 bits, Adreno 840: 41 rows at 1,568 tokens/s, 98.0 one by one.
+    "Adreno": (41 / 1568 * 98.0 - 1) / (41 - 1),
 }
 
 
@@ -99,9 +117,19 @@ def with_ngrams(tables: Mapping[str, npt.NDArray[Any]], adapter: Path, megabytes
     return {**others, **{f"ngram_{name}": taken[name].numpy() for name in ARRAYS if name in taken}}
 
 
-def costs_of(device: str, changes: Mapping[str, float]) -> dict[str, Cost]:
+def computed(manifest: Manifest, slope: float) -> dict[str, Cost]:
+    """Costs by method in plain passes, from what the bundle's passes read and how many rows they compute."""
+    read = {name: sum(part.bytes for part in work_of(manifest, name, context=0).values()) for name in manifest.methods}
+    return {
+        name: read[name] / read[DECODE] * (1 + slope * (rows_per_layer(manifest, name) - 1))
+        for name in _METHODS
+        if name in manifest.methods
+    }
+
+
+def costs_of(device: str, manifest: Manifest, changes: Mapping[str, float]) -> dict[str, Cost]:
     """A device's costs by method, some of them changed; the changes are in plain passes."""
-    costs = dict(zip(_METHODS, COSTS[device], strict=True))
+    costs = computed(manifest, CURVES[device]) if device in CURVES else dict(zip(_METHODS, COSTS[device], strict=True))
     plain = float(np.max(costs["decode"]))
     return {**costs, **{method: plain * passes for method, passes in changes.items()}}
 
@@ -121,7 +149,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=30)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--costs", choices=COSTS, action="append", help="one of the devices; several times for several")
+    devices = [*COSTS, *CURVES]
+    parser.add_argument("--costs", choices=devices, action="append", help="a device; several times for several")
     parser.add_argument(
         "--cost", type=change, action="append", default=[], metavar="METHOD=PASSES", help="another cost"
     )
@@ -139,8 +168,8 @@ def main() -> None:
         for megabytes in given.ngram_table_mb if given.ngram_table else [None]:
             if megabytes is not None:
                 tables = with_ngrams(tables, given.ngram_table, megabytes, model.manifest.model.vocab_size)
-            for name in given.costs or COSTS:
-                costs = costs_of(name, dict(given.cost))
+            for name in given.costs or devices:
+                costs = costs_of(name, model.manifest, dict(given.cost))
                 # a session of its own, since a plan learns from what it did
                 session = Session(new_engine(), tables or None, None)
                 try:

@@ -72,6 +72,12 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     }
 
 
+def rows_per_layer(manifest: Manifest, method: str) -> float:
+    """Rows that one full pass of `method` computes in a layer, averaged over the layers that it reads."""
+    rows = _rows(manifest, method)
+    return rows.layers / rows.depth if rows.depth else float(rows.streams)
+
+
 def _rows(manifest: Manifest, method: str) -> _Rows:
     facts, layers, top = manifest.methods[method], manifest.model.num_layers, manifest.speculation.num_msa_layers
     if method in (PREFILL, DECODE):

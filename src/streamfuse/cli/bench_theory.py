@@ -22,6 +22,17 @@ def theory(
         Path | None,
         typer.Option(metavar="FILE.json", help="What `streamfuse bench methods --json` printed.", show_default="none"),
     ] = None,
+    round_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--round",
+            metavar="NAME=[N*]BUNDLE:METHOD+...@TOKENS",
+            help="Bytes and multiply-accumulates of these passes, which advance the text by TOKENS; repeat for a table "
+            "of rounds alone.",
+            show_default="none",
+        ),
+    ] = None,
+    context: Annotated[int, typer.Option(min=0, help="With --round: tokens in the cache.")] = 256,
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -32,8 +43,15 @@ def theory(
     streamfuse bench theory
 
     streamfuse bench theory --measured methods.json --report theory.html
+
+    streamfuse bench theory --round plain=build/demo:decode --round "streams=build/demo:verify_8+build/demo:streams@2.2"
     """
     options.check_report(report)
+    if round_:
+        if measured is not None or report is not None:
+            raise typer.BadParameter("--round prints a table of its own, without --measured and --report")
+        _print_rounds(round_, context, json_)
+        return
     from streamfuse.bench.theory import curve_rows, point_rows, points, theory_report, to_dict
 
     result = {} if measured is None else _read(measured)
@@ -50,6 +68,19 @@ def theory(
     out.print(tables.figures(*curve_rows()))
     if found:
         out.print(tables.figures(*point_rows(found)))
+
+
+def _print_rounds(said: list[str], context: int, json_: bool) -> None:
+    from streamfuse.bench.rounds import read_round, round_rows
+
+    try:
+        rounds = [read_round(one, context) for one in said]
+    except ValueError as error:
+        raise typer.BadParameter(f"--round {error}") from None
+    if json_:
+        print_json({"context": context, "rounds": [one.to_dict() for one in rounds]})
+    else:
+        out.print(tables.figures(*round_rows(rounds)))
 
 
 def _read(file: Path) -> dict[str, Any]:
