@@ -81,7 +81,8 @@ def speed(
 ) -> dict[str, Any]:
     """Tokens per cost over those of plain decoding, tokens per decode or verify pass, the accepted drafts by source."""
     widths = {"decode": 1, **{name: rows for name, (rows, _) in session.backend.spec.widths.items()}}
-    costs = {name: cost for name, cost in costs.items() if name in {"streams", *widths}}
+    methods = {*widths, "streams"} if session.backend.spec.deferred else {*widths}
+    costs = {name: cost for name, cost in costs.items() if name in methods}
     session.core.set_costs(costs, frozen=True)
     least = {
         name: min(rows, before + 1) for (name, rows), before in zip(widths.items(), (0, *widths.values()), strict=False)
