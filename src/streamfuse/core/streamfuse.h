@@ -95,9 +95,9 @@ typedef struct sf_backend {
   /* Gives everything back; called once, by sf_free_session or a failing sf_new_session. May be NULL. */
   void (*release)(void* context);
   /* The first `length` cache positions as bytes, in the engine's own form: `bytes_of` says how many they are, `save`
-   * hands them to `put` in order, in parts of any size, `load` (into an empty cache) has them from `get` likewise.
-   * Where put or get does not return SF_OK, the engine returns that code. NULL where an engine cannot; then a restored
-   * session reads its tokens again. */
+   * hands them to `put` in order, in parts of any size, `load` (into an empty cache) reads them from `get` likewise.
+   * If put or get does not return SF_OK, the engine returns that code. NULL if an engine cannot; then a restored
+   * session prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);

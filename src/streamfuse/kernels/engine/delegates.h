@@ -6,13 +6,14 @@
 
 namespace streamfuse {
 
-// Loads the libraries of the vendor of ExecuTorch's backend `name`, and the one that registers it unless it is linked.
-// Returns what is missing and where to get it, in words that go on after a colon; empty where all was loaded.
+// Loads the vendor's libraries for ExecuTorch's backend `name`, and the one that registers it unless it is linked.
+// Returns what is missing and where to get it, as the end of an error message; empty if all were loaded.
 std::string load_delegate(const std::string& name);
 
 // While one lives on a desktop, what a vendor's library writes to standard output and error is collected: Qualcomm's
-// simulator prints there, and a program's own output may be JSON. It concerns the whole process, so it lives only while
-// a delegate is loaded or freed. STREAMFUSE_LOG=1 leaves all as it is; so does a phone, where libraries use its log.
+// simulator prints there, and a program's own output may be JSON. It redirects the streams of the whole process, so it
+// lives only while a delegate is loaded or freed. Nothing is redirected with STREAMFUSE_LOG=1, nor on phones, where
+// libraries write to the system log.
 class VendorOutput {
  public:
   explicit VendorOutput(bool collect);
@@ -20,7 +21,7 @@ class VendorOutput {
   VendorOutput(const VendorOutput&) = delete;
   VendorOutput& operator=(const VendorOutput&) = delete;
 
-  // The lines that tell of an error, joined by "; ".
+  // The lines that report an error, joined by "; ".
   std::string errors() const;
 
  private:
@@ -28,7 +29,7 @@ class VendorOutput {
   int file_ = -1, output_ = -1, error_ = -1;  // the collected text, and where both streams went before
 };
 
-// Whether this backend is one of `load_delegate`.
+// Whether `load_delegate` handles this backend.
 bool is_vendors(const std::string& backend);
 
 }  // namespace streamfuse

@@ -44,7 +44,7 @@ inline constexpr const char* kLibrarySuffix = ".dylib";
 inline constexpr const char* kLibrarySuffix = ".so";
 #endif
 
-// Where the library lies that holds ExecuTorch's runtime, with a slash at its end; empty where the system cannot tell.
+// The folder of the library with ExecuTorch's runtime, with a slash at its end; empty if the system cannot tell.
 std::string executorch_folder();
 
 // Loads the wheel's quantized kernels (4-bit and 8-bit embedding lookups) if they lie beside libexecutorch and none are
