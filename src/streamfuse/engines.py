@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from streamfuse.runtime.backend import Backend
 
-# Of ExecuTorch's backends those that the native engine carries, and who carries the others.
-_ANYWHERE, _ON_APPLE = ("kernels", "xnnpack", "qnn"), ("coreml",)
-_ELSEWHERE = dict.fromkeys(_ON_APPLE, "only the libraries for macOS and iOS carry")
-
 
 def need_engine(bundle: Bundle) -> None:
     """MissingExtra where the bundle's engine is not installed. Nothing is loaded to find out."""
@@ -35,9 +31,27 @@ def emulated(bundle: Bundle) -> bool:
     return bundle.manifest.target == "coreml" and platform.system() != "Darwin"
 
 
-def _carried() -> tuple[str, ...]:
-    """The backends that the native engine has on this system."""
-    return _ANYWHERE + (_ON_APPLE if platform.system() == "Darwin" else ())
+def _check_backend(bundle: Bundle) -> None:
+    """BackendError where no library of streamfuse has the delegate here; what one of ours lacks the engine says."""
+    from streamfuse.kernels.library import LibraryError, list_backends
+    from streamfuse.runtime.backend import BackendError
+
+    backend = bundle.manifest.backend
+    if backend == "kernels":  # every engine has them; to ask about the others opens the vendors' libraries
+        return
+    try:
+        found = list_backends()
+    except LibraryError as error:
+        raise BackendError(str(error)) from error
+    apple = backend == "coreml"
+    if backend in found or (apple and platform.system() == "Darwin"):
+        return
+    carriers = "only the libraries for macOS and iOS carry" if apple else "no library of streamfuse carries"
+    here = " and ".join(name for name, reason in found.items() if reason is None)
+    raise BackendError(
+        f"{bundle.folder} needs ExecuTorch's delegate {backend}, which {carriers}; here run {here}, "
+        "so export it with `--backend kernels` to run it here"
+    )
 
 
 def check_provider(bundle: Bundle, provider: str | None) -> None:
@@ -85,15 +99,7 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
         from streamfuse.runtime.backends.coreml import open_package
 
         return lambda: open_package(bundle.graph, bundle.spec())
-    here, backend = _carried(), bundle.manifest.backend
-    if backend not in here:
-        from streamfuse.runtime.backend import BackendError
-
-        carriers = _ELSEWHERE.get(backend, "no library of streamfuse carries")
-        raise BackendError(
-            f"{bundle.folder} needs ExecuTorch's delegate {backend}, which {carriers}; here run {' and '.join(here)}, "
-            "so export it with `--backend kernels` to run it here"
-        )
+    _check_backend(bundle)
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 
     program = ExecuTorchProgram(bundle.graph, num_threads=threads)

@@ -15,7 +15,7 @@ from .errors import OneLineErrors
 
 COMMANDS = (
     "pull", "data", "invent", "distill", "train", "average", "ngrams", "export", "keys", "sign", "inspect", "run",
-    "chat", "bench", "doctor",
+    "chat", "bench", "doctor", "devices",
 )  # fmt: skip
 
 _OLD_FLAGS = {"no-plan-cache": "no-cost-cache"}  # of 0.1; they go with 0.3

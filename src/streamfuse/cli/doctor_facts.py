@@ -21,6 +21,7 @@ from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
 from streamfuse.text_io import TextIO
 
+from . import devices_facts
 from .errors import describe
 
 _PACKAGES = ("torch", "executorch", "onnxruntime", "coremltools", "transformers", "numpy")
@@ -68,24 +69,23 @@ def _engines() -> dict[str, dict[str, Any]]:
     try:
         load_core()
         load_library()
-        native["about"] = f"runs ExecuTorch bundles (kernels, xnnpack): {find_library()}"
+        here = ", ".join(name for name, reason in devices_facts.backends().items() if reason is None)
+        native["about"] = f"runs ExecuTorch bundles ({here}): {find_library()}"
     except (LibraryError, BackendError) as error:
         native["problem"] = str(error)
         native["to_do"] = f"the loop of all bundles is in the native library: {error}"
-    onnx, coreml = NEEDS["run-onnx"], NEEDS["run-coreml"]
+    onnx = NEEDS["run-onnx"]
     found = {"native": native, "onnxruntime": {"about": None, "problem": None, "to_do": None}}
     if onnx.missing:
         found["onnxruntime"]["problem"] = f"not installed; ONNX bundles need it: {onnx.pip}"
     else:
-        from streamfuse.runtime.backends.onnx_providers import PROVIDERS, installed
+        from streamfuse.runtime.backends.onnx_providers import installed
 
-        reasons = {name: provider.missing() for name, provider in PROVIDERS.items()}
+        reasons = devices_facts.providers()
         here = ", ".join(name for name, reason in reasons.items() if reason is None)
         found["onnxruntime"]["about"] = f"runs ONNX bundles: {installed()}; providers: {here}"
         found["onnxruntime"]["providers"] = reasons
-    mac = platform.system() == "Darwin"
-    runs = "runs Core ML bundles" if mac else "not on this system; streamfuse's emulator runs Core ML bundles, slowly"
-    lacks = f"not installed; Core ML bundles need coremltools: {coreml.pip}" if mac and coreml.missing else None
+    lacks, runs = devices_facts.coreml()
     found["coreml"] = {"about": runs, "problem": lacks, "to_do": None}
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
 from functools import lru_cache
@@ -47,6 +48,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of kernels/engine/streamfuse
     "sf_engine_length": (_code, [_engine, ctypes.POINTER(ctypes.c_int64)]),
     "sf_engine_profile": (_code, [_engine, ctypes.c_int]),
     "sf_engine_profile_data": (_code, [_engine, _place, ctypes.POINTER(ctypes.c_size_t)]),
+    "sf_engine_backends": (_text, []),
     "sf_waited_ms": (ctypes.c_double, []),
     "sf_read_bandwidth": (ctypes.c_double, [ctypes.c_int]),
     "sf_core_distance_ns": (ctypes.c_double, []),
@@ -153,3 +155,15 @@ def load_library() -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def list_backends() -> dict[str, str | None]:
+    """ExecuTorch's backends that the engine has: why each cannot run on this machine, or None.
+
+    Opens the vendors' libraries, which takes some 30 ms.
+    """
+    text = load_library().sf_engine_backends()
+    if text is None:
+        raise LibraryError("the native engine has no memory left to list its backends; end other programs")
+    found: dict[str, str | None] = json.loads(text)
+    return found

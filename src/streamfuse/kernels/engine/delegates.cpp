@@ -10,10 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <executorch/runtime/backend/interface.h>
 
+#include "json_string.h"
 #include "platform.h"
 
 namespace streamfuse {
@@ -21,6 +23,7 @@ namespace {
 
 // One delegate: its library, those of the vendor that it opens by name, and who has them.
 struct Delegate {
+  const char* name;  // of a bundle's manifest
   const char* backend;
   std::vector<const char*> libraries;  // in ExecuTorch's wheel and in its Android build
   std::vector<const char*> vendor;     // without a suffix; opened before
@@ -31,7 +34,8 @@ struct Delegate {
 };
 
 const Delegate kDelegates[] = {
-    {"QnnBackend",
+    {"qnn",
+     "QnnBackend",
      {"libexecutorch_backend_qnn", "libqnn_executorch_backend"},
      {"libQnnSystem", "libQnnHtp"},
      "QNN_SDK_ROOT",
@@ -42,7 +46,7 @@ const Delegate kDelegates[] = {
 };
 
 void* opened(const std::string& path, std::string& why) {
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     if (const char* const error = dlerror(); error != nullptr) why = error;
   return library;
@@ -127,6 +131,19 @@ std::string load_delegate(const std::string& name) {
     return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;
   }
   return "no library of its own is known for it";
+}
+
+std::string list_backends() {
+  std::string json = "{\"kernels\": null";
+  for (const auto& [name, backend] :
+       {std::pair{"xnnpack", "XnnpackBackend"}, {"coreml", "CoreMLBackend"}, {"vulkan", "VulkanBackend"}})
+    if (executorch::runtime::get_backend_class(backend) != nullptr) json += ", " + json_string(name) + ": null";
+  const VendorOutput output(true);
+  for (const Delegate& delegate : kDelegates) {
+    const std::string missing = load_delegate(delegate.backend);
+    json += ", " + json_string(delegate.name) + ": " + (missing.empty() ? "null" : json_string(missing));
+  }
+  return json + "}";
 }
 
 }  // namespace streamfuse

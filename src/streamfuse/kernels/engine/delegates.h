@@ -10,6 +10,9 @@ namespace streamfuse {
 // Returns what is missing and where to get it, as the end of an error message; empty if all were loaded.
 std::string load_delegate(const std::string& name);
 
+// What sf_engine_backends gives. A backend that is linked is registered with ExecuTorch; the others it tries to load.
+std::string list_backends();
+
 // While one lives on a desktop, what a vendor's library writes to standard output and error is collected: Qualcomm's
 // simulator prints there, and a program's own output may be JSON. It redirects the streams of the whole process, so it
 // lives only while a delegate is loaded or freed. Nothing is redirected with STREAMFUSE_LOG=1, nor on phones, where

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "delegates.h"
 #include "error.h"
 #include "guard.h"
 #include "ops/bandwidth.h"
 #include "ops/team.h"
+#include "platform.h"
 #include "sequence.h"
 
 using streamfuse::Failure;
@@ -274,6 +276,16 @@ int sf_engine_profile_data(sf_engine* handle, const void** data, size_t* size) {
     *data = bytes.data();
     *size = bytes.size();
   });
+}
+
+const char* sf_engine_backends(void) {
+  try {
+    const streamfuse::PlatformScope scope;
+    static const std::string text = streamfuse::list_backends();
+    return text.c_str();
+  } catch (...) {
+    return nullptr;
+  }
 }
 
 double sf_waited_ms(void) { return streamfuse::take_waited_ms(); }

@@ -83,6 +83,11 @@ SF_EXPORT int sf_engine_length(sf_engine*, int64_t* length);
 SF_EXPORT int sf_engine_profile(sf_engine*, int on);
 SF_EXPORT int sf_engine_profile_data(sf_engine*, const void** data, size_t* size);
 
+/* Which backends of a .pte this library can run on this machine, by the manifest's names: {name: null, or the sentence
+ * that says why not}. One that is neither linked nor loaded by the engine itself is not in it. Loads the libraries of
+ * the vendors to find out. The text lives as long as the process; null where memory is out. */
+SF_EXPORT const char* sf_engine_backends(void);
+
 /* Milliseconds that this thread has waited inside passes for other threads of the team, since it last asked. */
 SF_EXPORT double sf_waited_ms(void);
 

@@ -1,0 +1,79 @@
+"""What `streamfuse devices` lists. `streamfuse doctor` takes the same facts."""
+
+from __future__ import annotations
+
+import json
+import platform
+from typing import Any
+
+from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.extras import NEEDS
+from streamfuse.kernels.library import LibraryError, list_backends
+
+_REPORT = "export_report.json"
+_SHARED = "graphs that share their weights run on a phone only: export with --weight-sharing off to run them here"
+
+
+def examine(folder: str | None) -> dict[str, Any]:
+    """`devices`: rows of `target`, `name`, `usable`, `about` and `problem`; `bundle`: what that one needs, or null."""
+    rows = [
+        *(_row("executorch", name, reason) for name, reason in backends().items()),
+        *(_row("onnx", name, reason) for name, reason in providers().items()),
+        _row("coreml", "mlprogram", *coreml()),
+    ]
+    bundle = None if folder is None else _bundle(open_bundle(folder, verify=False), folder, rows)
+    return {"devices": rows, "bundle": bundle}
+
+
+def backends() -> dict[str, str | None]:
+    """ExecuTorch's backends in the native engine: why each cannot run here, or None."""
+    try:
+        return list_backends()
+    except LibraryError as error:
+        return {"kernels": str(error)}
+
+
+def providers() -> dict[str, str | None]:
+    """ONNX Runtime's execution providers: why each cannot be used here, or None."""
+    from streamfuse.runtime.backends.onnx_providers import PROVIDERS
+
+    need = NEEDS["run-onnx"]
+    if need.missing:
+        return dict.fromkeys(PROVIDERS, f"onnxruntime is not installed; ONNX bundles need it: {need.pip}")
+    return {name: provider.missing() for name, provider in PROVIDERS.items()}
+
+
+def coreml() -> tuple[str | None, str]:
+    """Why Core ML bundles cannot run here, or None, and what runs them."""
+    if platform.system() != "Darwin":
+        return None, "not on this system; streamfuse's emulator runs Core ML bundles, slowly"
+    need = NEEDS["run-coreml"]
+    lacks = f"not installed; Core ML bundles need coremltools: {need.pip}" if need.missing else None
+    return lacks, "runs Core ML bundles"
+
+
+def _row(target: str, name: str, problem: str | None, about: str | None = None) -> dict[str, Any]:
+    return {"target": target, "name": name, "usable": problem is None, "about": about, "problem": problem}
+
+
+def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    manifest = bundle.manifest
+    name = "cpu" if manifest.target == "onnx" else manifest.backend  # --provider chooses another
+    problem = next(
+        (one["problem"] for one in rows if (one["target"], one["name"]) == (manifest.target, name)),
+        f"no library of streamfuse carries {name} here; export it with --backend kernels to run it here",
+    )
+    compiled = {}
+    if _REPORT in manifest.files:
+        compiled = json.loads(bundle.file(_REPORT).read_text(encoding="utf-8")).get("target", {})
+    if problem is None and compiled.get("weight_sharing") == "on":
+        problem = _SHARED
+    return {
+        "folder": folder,
+        "target": manifest.target,
+        "backend": manifest.backend,
+        "soc": compiled.get("soc"),
+        "weight_sharing": compiled.get("weight_sharing"),
+        "usable": problem is None,
+        "problem": problem,
+    }
