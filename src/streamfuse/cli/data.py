@@ -26,7 +26,10 @@ def data(
     origin: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="FOLDER|URL", help="Where the same files lie.", show_default="where the authors keep them"
+            "--from",
+            metavar="FOLDER|URL",
+            help="Read the files from here instead.",
+            show_default="where the authors keep them",
         ),
     ] = None,
 ) -> None:

@@ -29,10 +29,9 @@ def doctor(
 ) -> None:
     """Look at this machine and installation: engines, instruction set, memory speed, cost cache, missing parts.
 
-    A bundle that is named is opened, its files are checked, its graphs are loaded and its chat template is tried. Of a
-    model's folder the configuration, the headers of the weights, the tokenizer and the chat template are checked. Exit
-    code 0: bundles run here, those that were named too, and the models can be exported; 1: something must be done
-    first, and the last lines say what.
+    For a bundle, checks its files, loads its graphs and tries its chat template. For a model's folder, checks the
+    configuration, the headers of the weights, the tokenizer and the chat template. Exit code 0: the bundles run here
+    and the models can be exported; 1: something must be done first, and the last lines say what.
 
     [bold]Examples[/bold]
 

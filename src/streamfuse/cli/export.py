@@ -85,7 +85,7 @@ def export(
         str,
         typer.Option(
             **complete.among("float16", "float32"),
-            help="Of the arithmetic and of what is not quantized; kernels and xnnpack have float32 only.",
+            help="Type of the arithmetic and of what is not quantized; kernels and xnnpack: float32 only.",
             show_default="float16 for coreml, vulkan and qnn, else float32",
             rich_help_panel=_FORMAT,
         ),
@@ -94,7 +94,7 @@ def export(
         str,
         typer.Option(
             **complete.among("plain", "ane"),
-            help="ane: channels first with 1x1 convolutions, as the Neural Engine likes it; coreml.",
+            help="ane: channels first with 1x1 convolutions, the form that suits the Neural Engine; coreml.",
             rich_help_panel=_FORMAT,
         ),
     ] = "plain",
@@ -169,7 +169,7 @@ def export(
         str,
         typer.Option(
             **complete.among("auto", "on", "off"),
-            help="Add what tunes the base to its weights, or keep it beside them; auto: beside weights of four bits.",
+            help="Merge the adapter's tuning of the base into its weights; auto: off with weights of four bits.",
             rich_help_panel=_WEIGHTS,
         ),
     ] = "auto",
@@ -188,7 +188,7 @@ def export(
     default_width: Annotated[
         int | None,
         typer.Option(
-            help="The verify method to use where nobody chooses.",
+            help="Width of the verify method to use by default.",
             show_default="the widest of at most 8, else the narrowest",
             rich_help_panel=_SIZES,
         ),
@@ -253,8 +253,8 @@ def export(
         str,
         typer.Option(
             **complete.among("model", "greedy"),
-            help="The bundle's sampling defaults: those of the model's generation_config.json, greedy where it has "
-            "none; or greedy. Flags of `streamfuse run` go before them.",
+            help="The bundle's sampling defaults: those of the model's generation_config.json, greedy if it has "
+            "none; or greedy. Flags of `streamfuse run` override them.",
             rich_help_panel=_RUN,
         ),
     ] = "model",

@@ -91,8 +91,8 @@ ShowDrafts = Annotated[
     bool,
     typer.Option(
         "--show-drafts",
-        help="Colour each token by who drafted it, and keep counts and speed in a line below; in brackets where there "
-        "is no colour.",
+        help="Colour each token by its drafter, and show counts and speed in a line below; without colour, drafts "
+        "are in brackets.",
     ),
 ]
 AdapterName = Annotated[

@@ -28,7 +28,7 @@ extern "C" {
 typedef struct sf_program sf_program;
 typedef struct sf_engine sf_engine;
 
-/* Maps the file and loads all methods once, so that whatever is wrong with them is said here. num_threads 0 chooses for
+/* Maps the file and loads all methods once, so that any error is reported here. num_threads 0 chooses for
  * this machine. *out is a handle also where this fails, unless memory is out. */
 SF_EXPORT int sf_program_open(const char* pte_path, int num_threads, sf_program** out);
 SF_EXPORT void sf_program_close(sf_program*);
