@@ -395,6 +395,17 @@ def test_a_dry_run_for_another_target_says_its_schemes_and_no_calls(checkpoint: 
     assert "calls of" not in stdout
 
 
+@pytest.mark.parametrize(("backend", "warned"), [("vulkan", True), ("xnnpack", False)])
+def test_a_plan_for_vulkan_says_that_only_a_build_of_the_android_library_runs_it(
+    checkpoint: Checkpoint, tmp_path: Path, backend: str, warned: bool
+) -> None:
+    flags = ("-o", str(tmp_path / "bundle"), "--dry-run", "--json", "--backend", backend)
+    code, stdout, stderr = export_command(checkpoint, *flags)
+    assert code == 0
+    assert json.loads(stdout)
+    assert ("-DSTREAMFUSE_VULKAN=ON" in stderr) is warned
+
+
 def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoint, tmp_path: Path) -> None:
     weights = 258 * 64
     for changes, expected in (

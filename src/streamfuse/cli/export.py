@@ -76,7 +76,8 @@ def export(
         str,
         typer.Option(
             **complete.among("kernels", "xnnpack", "coreml", "vulkan", "qnn"),
-            help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators.",
+            help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators. vulkan runs only "
+            "where the Android library was built with it.",
             show_default="kernels",
             rich_help_panel=_FORMAT,
         ),
@@ -321,7 +322,7 @@ def export(
     if not dry_run:
         need_native()
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
-    from streamfuse.export.choices import AUTO, BACKENDS, Quantize
+    from streamfuse.export.choices import AUTO, BACKENDS, NO_VULKAN, Quantize
 
     # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -378,6 +379,8 @@ def export(
         expected = preview(plan)
         if expected.sampling.note is not None:
             say(expected.sampling.note)
+        if plan.backend == "vulkan":
+            say(NO_VULKAN, "yellow")
         if dry_run:
             export_plan.show(plan, expected, json_)
             return

@@ -54,7 +54,10 @@ BACKENDS: dict[str, dict[str, Choices]] = {
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
     "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},
 }
-
+NO_VULKAN = (
+    "no library of streamfuse runs --backend vulkan, unless its Android library was built with "
+    "-DSTREAMFUSE_VULKAN=ON (docs/android.md)"
+)
 
 # Words of version 0.1 for the kernels' grids, which were called as XNNPACK's integers are. They go with version 0.3.
 RENAMED = {"kernels": {Quantize.INT4: Quantize.Q4_1, Quantize.INT8: Quantize.Q8_0}}
