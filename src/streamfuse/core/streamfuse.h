@@ -221,14 +221,14 @@ SF_EXPORT int sf_reset(sf_session*);
 SF_EXPORT int sf_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* cached);
 
 /* One JSON object about the last text, keys as in docs/runtime.md; valid until the next call on this session. NULL
- * where memory is out. */
+ * if memory is exhausted. */
 SF_EXPORT const char* sf_statistics(sf_session*);
 
 /* Writes tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, in one piece or not at all;
  * reads them back. A file of another bundle or version is refused, and so is a damaged one; then the session is as
- * before. The note of a sound file goes to `take` (NULL: nobody wants it) before anything has changed: another code
- * than SF_OK refuses the file, and is returned. The note is valid in that call only. An engine that fails to take its
- * rows leaves the session empty. A text that runs is finished. */
+ * before. The note of a valid file is passed to `take` (may be NULL) before anything changes: another code than SF_OK
+ * refuses the file, and is returned. The note is valid in that call only. If the engine fails to load the cache, the
+ * session is left empty. A text that runs is finished. */
 SF_EXPORT int sf_save(sf_session*, const char* path, const void* note, size_t note_bytes);
 SF_EXPORT int sf_restore(sf_session*, const char* path, int (*take)(void* context, const void* note, size_t bytes),
                          void* context);
