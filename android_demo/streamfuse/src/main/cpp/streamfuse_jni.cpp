@@ -238,6 +238,11 @@ NATIVE(jbyteArray, engineStamp)(JNIEnv* env, jclass) {
   return bytes_of(env, stamp);
 }
 
+NATIVE(jbyteArray, backends)(JNIEnv* env, jclass) {
+  const char* const json = sf_engine_backends();
+  return json == nullptr ? nullptr : bytes_of(env, json);
+}
+
 // ---- a session ----
 
 // Puts the handle into the reply's id. Where it fails there is none, and the model has the sentence.

@@ -30,6 +30,9 @@ public class Model internal constructor(
     /** The name of the model, for example `HuggingFaceTB/SmolLM2-135M-Instruct`. */
     public val name: String get() = facts.model.name
 
+    /** What runs its graphs, for example `kernels`: a name of [StreamFuse.backends]. */
+    public val backend: String get() = facts.backend
+
     /** The licence of its weights; null where the bundle does not know. */
     public val license: String? get() = facts.model.license
 
@@ -146,6 +149,7 @@ public class Model internal constructor(
     // What this library reads of a manifest and of the engine's description, by their own names.
     @Serializable
     private class Manifest(
+        val backend: String,
         val model: Facts,
         val methods: Map<String, Method>,
         val cache: Cache,

@@ -27,6 +27,7 @@ internal object Native {
     @JvmStatic external fun description(model: Long): ByteArray?
     @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
     @JvmStatic external fun engineStamp(): ByteArray?
+    @JvmStatic external fun backends(): ByteArray?
 
     @JvmStatic external fun newSession(
         model: Long,

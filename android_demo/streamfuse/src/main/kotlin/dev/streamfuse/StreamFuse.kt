@@ -5,6 +5,7 @@ import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.withContext
+import kotlinx.serialization.json.Json
 import org.jetbrains.annotations.Blocking
 
 /**
@@ -33,6 +34,20 @@ public object StreamFuse {
     /** Whether the native library is built for this device. The first call loads it: some milliseconds. */
     @JvmStatic
     public val isSupported: Boolean get() = NativeLibrary.isLoaded
+
+    /**
+     * Which backends of a bundle ([Model.backend]) this library can run on this device: null, or the sentence that says
+     * why not. One that the library does not have is not in it. The first call opens the vendors' libraries: some 30
+     * milliseconds on a desktop.
+     *
+     * @throws StreamFuseException ([ErrorCode.UNSUPPORTED]) where [isSupported] is false.
+     */
+    @JvmStatic
+    public val backends: Map<String, String?>
+        get() {
+            NativeLibrary.require()
+            return Json.decodeFromString<Map<String, String?>>(Native.backends().text())
+        }
 
     /**
      * Opens and checks the bundle in [folder], and loads its graphs. It takes from a tenth of a second to some seconds:

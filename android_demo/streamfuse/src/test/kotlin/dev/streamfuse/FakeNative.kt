@@ -10,7 +10,7 @@ internal class FakeNative : NativeModel {
     var closed = false
         private set
 
-    override val manifest = """{"model": {"name": "fake"}, "methods": {}, "cache": {"capacity": 100}}"""
+    override val manifest = """{"backend": "kernels", "model": {"name": "fake"}, "methods": {}, "cache": {"capacity": 100}}"""
     override val identity = "fake"
     override val stamp = "fake"
     override val description = """{"threads": 1}"""
