@@ -37,7 +37,7 @@ def _check_backend(bundle: Bundle) -> None:
     from streamfuse.runtime.backend import BackendError
 
     backend = bundle.manifest.backend
-    if backend == "kernels":  # every engine has them; to ask about the others opens the vendors' libraries
+    if backend in ("kernels", "xnnpack"):  # every engine has them; to ask about the others opens the vendors' libraries
         return
     try:
         found = list_backends()
