@@ -64,8 +64,20 @@ public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { 
     }
   return try Model(
     spec: bundle.spec, tables: bundle.tables(), engine: engine, defaults: bundle.defaults, manifest: bundle.manifest,
-    loadMs: (ContinuousClock.now - started) / .milliseconds(1), costFolder: options.costFolder, canChat: bundle.canChat,
-    text: { try bundle.makeText($0) })
+    backend: bundle.facts.backend, loadMs: (ContinuousClock.now - started) / .milliseconds(1),
+    costFolder: options.costFolder, canChat: bundle.canChat, text: { try bundle.makeText($0) })
+}
+
+/// The backends that this library has, each with the sentence that says why it cannot run on this device; nil: it can.
+/// Compare `Model.backend`. The first call opens the libraries of delegates that are not linked: some milliseconds.
+public var backends: [String: String?] {
+  var found = NativeEngine.backends
+  #if canImport(CoreML)
+    found.updateValue(nil, forKey: "mlprogram")
+  #else
+    found["mlprogram"] = "Core ML is a framework of Apple's systems"
+  #endif
+  return found
 }
 
 /// Removes what `load` keeps outside of the bundle in `folder`: its compiled Core ML package. Call it before the folder is

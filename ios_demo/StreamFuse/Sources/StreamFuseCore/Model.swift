@@ -12,6 +12,9 @@ public final class Model: Sendable {
   public let defaults: GenerationConfig
   /// The manifest as JSON text; empty for a model that was made by hand.
   public let manifest: Data
+  /// What runs the graphs, as the manifest names it: `kernels`, `xnnpack`, `mlprogram`, ...; nil for a model that was
+  /// made by hand.
+  public let backend: String?
   /// Milliseconds that loading took.
   public let loadMs: Double
   /// Whether it can chat.
@@ -35,13 +38,14 @@ public final class Model: Sendable {
   ///   - text: the tokenizer; nil speaks token ids alone.
   public init(
     spec: ModelSpec, tables: DraftTables = .none, engine: any Engine, defaults: GenerationConfig = .coreDefaults,
-    manifest: Data = Data(), loadMs: Double = 0, costFolder: URL? = nil, canChat: Bool = false, text: TextMaker? = nil
+    manifest: Data = Data(), backend: String? = nil, loadMs: Double = 0, costFolder: URL? = nil, canChat: Bool = false, text: TextMaker? = nil
   ) throws {
     self.core = try CoreModel(spec, tables)
     self.spec = spec
     self.engine = engine
     self.defaults = defaults.over(.coreDefaults)
     self.manifest = manifest
+    self.backend = backend
     self.loadMs = loadMs
     self.costFolder = costFolder
     self.canChat = canChat

@@ -44,6 +44,12 @@ public final class NativeEngine: Engine, @unchecked Sendable {  // sf_program ma
 
   deinit { sf_program_close(program) }
 
+  /// ExecuTorch's backends that the library has, each with the sentence that says why it cannot run here; nil: it can.
+  public static var backends: [String: String?] {
+    let json = Data(String(cString: sf_engine_backends()).utf8)
+    return (try? JSONDecoder().decode([String: String?].self, from: json)) ?? [:]
+  }
+
   /// An engine with an empty cache.
   public func makeTable() throws -> EngineTable {
     var engine: OpaquePointer?

@@ -4,6 +4,18 @@ import StreamFuse
 import XCTest
 
 final class BundleTests: XCTestCase {
+  func testTheLibraryListsItsBackendsAndAModelSaysWhichItUses() async throws {
+    let model = try await StreamFuse.load(from: made("build/demo"))
+    XCTAssertEqual(model.backend, "kernels")
+    let backends = StreamFuse.backends
+    XCTAssertEqual(backends["kernels"], .some(nil))
+    XCTAssertEqual(backends["xnnpack"], .some(nil))
+    XCTAssertNil(backends["vulkan"])
+    #if !canImport(CoreML)
+      XCTAssertEqual(backends["mlprogram"], "Core ML is a framework of Apple's systems")
+    #endif
+  }
+
   func testAModelSaysWhatItIs() async throws {
     let model = try await opened("build/demo")
     let facts = try JSONDecoder().decode(Manifest.self, from: model.manifest)
