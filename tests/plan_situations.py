@@ -83,6 +83,11 @@ class Result:
         saved = self.plain_ms - self.knowing_ms
         return (self.plan_ms - self.knowing_ms) / saved if saved > 0 else 0.0
 
+    @property
+    def falls_short(self) -> bool:
+        """Whether more than 15 % of that, and more than 1 % of plain time, is lost."""
+        return self.lost > 0.15 and self.plan_ms - self.knowing_ms > 0.01 * self.plain_ms
+
 
 def _write(backend: MadeUpBackend, session: CoreSession, prompt: list[int], tokens: int, plain: bool = False) -> float:
     """Milliseconds of a text; a stall of the clock takes none."""
@@ -154,7 +159,8 @@ def main() -> None:
     for device_name, name, found in rows:
         print(f"{device_name:36} {name:48} {found.speed:6.3f} {found.knowing:7.3f} {100 * found.lost:5.0f} %")
     speeds = [found.speed for *_, found in rows]
-    print(f"least {min(speeds):.3f}, mean {sum(speeds) / len(speeds):.3f}")
+    print(f"least {min(speeds):.3f}, mean {sum(speeds) / len(speeds):.3f}; of {len(rows)} cases")
+    print(f"{sum(speed < 0.97 for speed in speeds)} below 0.97, {sum(f.falls_short for *_, f in rows)} lose over 15 %")
 
 
 if __name__ == "__main__":
