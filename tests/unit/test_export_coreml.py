@@ -154,7 +154,9 @@ def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pa
 
 
 def test_inspect_prints_the_report(made: Made) -> None:
-    printed = CliRunner().invoke(app, ["inspect", str(made.bundle.folder)], env={"COLUMNS": "200"}).stdout
+    printed = (
+        CliRunner().invoke(app, ["inspect", str(made.bundle.folder)], env={"COLUMNS": "200", "TERM": "xterm"}).stdout
+    )
     assert "leave the Neural Engine" in printed
     assert "look-ups and searches: gather:" in printed
     assert "layer_norm:" in printed

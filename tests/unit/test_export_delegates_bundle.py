@@ -87,7 +87,7 @@ def test_core_ml_says_which_operations_leave_the_neural_engine(coreml: tuple[Pat
     for found in functions.values():
         assert found["leaves"]["look-ups and searches"]["gather"] >= 1
         assert found["trips"] == 0
-    printed = CliRunner().invoke(app, ["inspect", str(folder)], env={"COLUMNS": "200"}).stdout
+    printed = CliRunner().invoke(app, ["inspect", str(folder)], env={"COLUMNS": "200", "TERM": "xterm"}).stdout
     assert "leave the Neural Engine" in printed
 
 

@@ -43,6 +43,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "xnnpack": {"target": "executorch", "backend": "xnnpack"},
     "core ml delegate": {"target": "executorch", "backend": "coreml", "quantize": "int4"},
     "vulkan": {"target": "executorch", "backend": "vulkan", "quantize": "int8"},
+    "qnn": {"target": "executorch", "backend": "qnn", "weight_sharing": "off"},
     "core ml": {"target": "coreml", "backend": "mlprogram"},
     "core ml, layout ane": {"target": "coreml", "backend": "mlprogram", "layout": "ane"},
     "onnx": {"target": "onnx", "backend": "onnxruntime"},

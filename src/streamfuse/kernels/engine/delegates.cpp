@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #if defined(__linux__) && !defined(__ANDROID__)
-#include <sys/mman.h>
 #include <unistd.h>
 #endif
 
@@ -74,7 +73,7 @@ VendorOutput::VendorOutput(bool collect) {
   if (!collect || prints_everything()) return;
   lock_ = std::unique_lock<std::mutex>(output_lock);
   std::fflush(nullptr);
-  file_ = memfd_create("streamfuse", MFD_CLOEXEC);
+  if (std::FILE* const file = std::tmpfile(); file != nullptr) file_ = dup(fileno(file)), std::fclose(file);
   output_ = dup(STDOUT_FILENO), error_ = dup(STDERR_FILENO);
   if (file_ >= 0 && output_ >= 0) dup2(file_, STDOUT_FILENO);
   if (file_ >= 0 && error_ >= 0) dup2(file_, STDERR_FILENO);
