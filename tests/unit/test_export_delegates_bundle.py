@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import export_samples as samples
 from bundle_samples import write_bundle
 from streamfuse.bundle import open_bundle
-from streamfuse.cli import app
+from streamfuse.cli import app, console
 from streamfuse.engines import engines_of
 from streamfuse.export.pipeline import Report, export_bundle
 from streamfuse.export.plan import PlanError, Quantize, Schedule
@@ -80,14 +80,17 @@ def test_core_ml_stores_weights_once(coreml: tuple[Path, Report]) -> None:
     assert all(method["delegate_bytes"] < 1000 for method in report.target["delegation"].values())
 
 
-def test_core_ml_says_which_operations_leave_the_neural_engine(coreml: tuple[Path, Report]) -> None:
+def test_core_ml_says_which_operations_leave_the_neural_engine(
+    coreml: tuple[Path, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, report = coreml
     functions = report.target["functions"]
     assert set(functions) == {"prefill", "decode", "verify_4", "streams"}
     for found in functions.values():
         assert found["leaves"]["look-ups and searches"]["gather"] >= 1
         assert found["trips"] == 0
-    printed = CliRunner().invoke(app, ["inspect", str(folder)], env={"COLUMNS": "200", "TERM": "xterm"}).stdout
+    monkeypatch.setattr(console.out, "_width", 200)
+    printed = CliRunner().invoke(app, ["inspect", str(folder)]).stdout
     assert "leave the Neural Engine" in printed
 
 
