@@ -142,3 +142,15 @@ def fake_engines(
         return made[-1]
 
     return made, lambda bundle, *_: lambda: engine(bundle)
+
+
+def write_sized_bundle(path: Path, sizes: dict[str, int]) -> Path:
+    """A bundle whose parts have these bytes and as many parameters, and whose verify_8 carries streams of two nodes."""
+
+    def say_sizes(manifest: dict[str, Any]) -> None:
+        for part, size in sizes.items():
+            manifest["quantization"][part] |= {"bytes": size, "parameters": size}
+        manifest["methods"]["verify_8"]["stream_nodes"] = 2
+
+    edit_manifest(write_bundle(path), say_sizes)
+    return path

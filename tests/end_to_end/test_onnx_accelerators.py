@@ -106,7 +106,9 @@ def environment(request: pytest.FixtureRequest, provider: str) -> dict[str, str]
         found: dict[str, str] = request.getfixturevalue("gpu")
         return found
     if find_spec("onnxruntime_qnn") is None:
-        pytest.skip("onnxruntime-qnn, which has Qualcomm's simulator, is for x86-64 Linux and Windows")
+        pytest.skip(
+            "onnxruntime-qnn is not installed: pip install 'streamfuse[qnn]' (x86-64 Linux, Python 3.11 or newer)"
+        )
     return {}
 
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fakes
-from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
+from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_sized_bundle
 from streamfuse import engines
 from streamfuse.bench.latency import OUTSIDE, WAIT, Latency, LatencySettings, measure
 from streamfuse.bench.latency_report import latency_report, method_rows, part_tables
@@ -70,14 +70,7 @@ class HalfAttention:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    def say_sizes(manifest: dict[str, Any]) -> None:
-        for part, size in SIZES.items():
-            manifest["quantization"][part] |= {"bytes": size, "parameters": size}
-        manifest["methods"]["verify_8"]["stream_nodes"] = 2
-
-    path = write_bundle(tmp_path / "demo")
-    edit_manifest(path, say_sizes)
-    return path
+    return write_sized_bundle(tmp_path / "demo", SIZES)
 
 
 @pytest.fixture

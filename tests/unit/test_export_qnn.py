@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("onnxruntime_qnn") is None,
-        reason="onnxruntime-qnn, which has Qualcomm's compiler and simulator, is for x86-64 Linux and Windows",
+        reason="onnxruntime-qnn is not installed: pip install 'streamfuse[qnn]' (x86-64 Linux, Python 3.11 or newer)",
     ),
 ]
 

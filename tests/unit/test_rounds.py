@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from bundle_samples import edit_manifest, write_bundle
+from bundle_samples import write_sized_bundle
 from counted_speed import CURVES, computed
 from streamfuse.bench.rounds import read_round, round_rows
 from streamfuse.bench.work import rows_per_layer, work_of
@@ -24,14 +23,7 @@ SIZES = {"embedding": 1000, "attention": 40_000, "mlp": 120_000, "head": 8_000, 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    def say_sizes(manifest: dict[str, Any]) -> None:
-        for part, size in SIZES.items():
-            manifest["quantization"][part] |= {"bytes": size, "parameters": size}
-        manifest["methods"]["verify_8"]["stream_nodes"] = 2
-
-    path = write_bundle(tmp_path / "demo")
-    edit_manifest(path, say_sizes)
-    return path
+    return write_sized_bundle(tmp_path / "demo", SIZES)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def distance_text(samples: Sequence[float]) -> str:
 
 
 def engine_facts(backend: Backend) -> dict[str, Any]:
-    """Threads, instruction set, ONNX Runtime's provider and how much of the graphs it runs, where they are said."""
+    """Threads, instruction set, ONNX Runtime's provider and its share of nodes, if the backend describes them."""
     description = getattr(backend, "description", {})
     names = ("threads", "instruction_set", "provider", "nodes", "nodes_on_cpu", "operators_on_cpu")
     return {name: description[name] for name in names if name in description}

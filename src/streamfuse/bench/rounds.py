@@ -45,25 +45,28 @@ class Round:
         }
 
 
-def read_round(said: str, context: int) -> Round:
-    """Of NAME=PASS+PASS@TOKENS, where PASS is [N*]BUNDLE:METHOD; without @TOKENS the text advances by one token.
+def read_round(text: str, context: int) -> Round:
+    """Parse NAME=PASS+PASS@TOKENS with PASS = [N*]BUNDLE:METHOD; TOKENS, the tokens per round, is 1 by default.
+
+    Args:
+        context: tokens in the cache while the passes run.
 
     Raises:
-        ValueError: it is not of that form, or a bundle has no such method.
-        BundleError, WorkError: a folder is no bundle, or its manifest does not say how large its parts are.
+        ValueError: the text does not have that form, or a bundle has no such method.
+        BundleError, WorkError: a folder is no bundle, or its manifest lacks the sizes of its parts.
     """
-    name, equals, rest = said.partition("=")
+    name, equals, rest = text.partition("=")
     passes, _, advance = rest.rpartition("@") if "@" in rest else (rest, "", "1")
     try:
         tokens = float(advance)
     except ValueError:
         tokens = 0.0
     if not (name and equals and passes) or not tokens > 0:
-        raise ValueError(f"{said}: expected NAME=[N*]BUNDLE:METHOD+...@TOKENS, with TOKENS above 0")
+        raise ValueError(f"{text}: expected NAME=[N*]BUNDLE:METHOD+...@TOKENS, with TOKENS above 0")
     read = macs = 0.0
     plain = verified = 0
     for one in passes.split("+"):
-        count, manifest, method = _pass(one)
+        count, manifest, method = _parse_pass(one)
         work = work_of(manifest, method, context).values()
         read += count * sum(part.bytes for part in work)
         macs += count * sum(part.macs for part in work)
@@ -74,14 +77,14 @@ def read_round(said: str, context: int) -> Round:
     return Round(name, read, macs, verified or max(plain, 1), tokens)
 
 
-def _pass(said: str) -> tuple[int, Manifest, str]:
-    times, star, place = said.rpartition("*")
+def _parse_pass(text: str) -> tuple[int, Manifest, str]:
+    times, star, place = text.rpartition("*")
     folder, colon, method = place.rpartition(":")
     if not (folder and colon) or (star and not times.isdecimal()):
-        raise ValueError(f"{said}: expected [N*]BUNDLE:METHOD")
+        raise ValueError(f"{text}: expected [N*]BUNDLE:METHOD")
     manifest = open_bundle(Path(folder), verify=False).manifest
     if method not in manifest.methods:
-        raise ValueError(f"{said}: {folder} has the methods {', '.join(manifest.methods)}")
+        raise ValueError(f"{text}: {folder} has the methods {', '.join(manifest.methods)}")
     return int(times or 1), manifest, method
 
 
