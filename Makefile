@@ -6,7 +6,7 @@
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
-#   make native-mobile  build/mobile/libstreamfuse: core, engine and core/bundle in one library for an app (needs cargo)
+#   make native-mobile  build/mobile/libstreamfuse: core, engine and text in one library for an app (needs cargo)
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
@@ -48,10 +48,10 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # Two processes, a file of tests at a time, in the order of tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*.py kernels/*/*.cpp kernels/*/*.h)
-BUNDLE_SOURCES := $(wildcard core/bundle/*.toml core/bundle/*.lock core/bundle/src/*.rs core/bundle/src/*/*.rs) docs/manifest.schema.json
-EXPORT_SOURCES := $(wildcard export/*.py export/*/*.py model/*.py kernels/aot.py kernels/reference.py adapters/* \
-	src/streamfuse/bundle/*.py)
+PACKAGE := src/streamfuse
+NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*/*.cpp kernels/*/*.h) $(PACKAGE)/native/build.py
+BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
+EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 
 .PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile no-mobile
 .DEFAULT_GOAL := help
@@ -77,7 +77,7 @@ native: $(ENGINE_STAMP)
 native-mobile: $(MOBILE_STAMP)
 
 no-mobile:
-	@echo "note: no cargo here, so core/bundle is neither built nor tested; https://rustup.rs has it" >&2
+	@echo "note: no cargo here, so text is neither built nor tested; https://rustup.rs has it" >&2
 
 test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(if $(shell command -v cargo),$(MOBILE_STAMP),no-mobile)
 	$(PYTEST) $(if $(filter test-full,$@),--full)
@@ -87,16 +87,16 @@ unit: $(VENV)/.dev $(ENGINE_STAMP)
 	$(PYTEST) tests/unit -m "not slow and not network"
 
 arm: $(VENV)/.dev $(ENGINE_STAMP)
-	$(BIN)/python -m streamfuse.kernels.arm.build
+	$(BIN)/python -m streamfuse.native.arm.build
 	$(BIN)/python -m pytest tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
 
 android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
 
 apple: $(VENV)/.apple
-	$(BIN)/python -m streamfuse.kernels.apple.build
+	$(BIN)/python -m streamfuse.native.apple
 
-# Without cargo there is no core/bundle, so no bundle is opened: only the modules and tests that need none.
+# Without cargo there is no text, so no bundle is opened: only the modules and tests that need none.
 ios: $(if $(CARGO),build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
 	$(if $(CARGO),$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl,\
 		@echo "note: no cargo, so the Swift tests that open bundles are left out" >&2)
@@ -108,13 +108,13 @@ ios: $(if $(CARGO),build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFE
 		ios_demo/tools/swift test --package-path ios_demo/App --scratch-path build/ios/app
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
-build/ios/coreml/.made: tests/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) $(wildcard emulator/*.py \
-		runtime/backends/coreml*.py runtime/*.py) $(ENGINE_STAMP) | $(VENV)/.dev
+build/ios/coreml/.made: tests/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) \
+		$(wildcard $(addprefix $(PACKAGE)/,emulator/*.py runtime/backends/coreml*.py runtime/*.py)) $(ENGINE_STAMP) | $(VENV)/.dev
 	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests $(BIN)/python tests/record_coreml.py $(@D)
 	@touch $@
 
 # A bundle with a signature, for the Swift reader.
-build/ios/signed/manifest.sig: tests/signed_samples.py tests/bundle_samples.py $(wildcard src/streamfuse/bundle/*.py) | $(VENV)/.dev
+build/ios/signed/manifest.sig: tests/signed_samples.py tests/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/signed_samples.py $(@D)
 
 sanitize: $(VENV)/.dev
@@ -177,7 +177,7 @@ $(VENV)/.apple: pyproject.toml $(VENV)/.demo
 	@touch $@
 
 $(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
-	@$(STEP) "Native engine: C++, one or two minutes" $(BIN)/python -m streamfuse.kernels.build
+	@$(STEP) "Native engine: C++, one or two minutes" $(BIN)/python -m streamfuse.native.build
 	@touch $@
 
 # Both are found in PATH, as Maven and CMake themselves do.
@@ -190,7 +190,7 @@ build/mobile/libstreamfuse_jni.so: $(wildcard android_demo/streamfuse/src/main/c
 	@touch $@
 
 $(MOBILE_STAMP): $(BUNDLE_SOURCES) $(ENGINE_STAMP)
-	@$(STEP) "Library for apps: C++ and Rust, two or three minutes" $(BIN)/python -m streamfuse.kernels.mobile
+	@$(STEP) "Library for apps: C++ and Rust, two or three minutes" $(BIN)/python -m streamfuse.native.mobile
 	@touch $@
 
 build/demo/manifest.json: ADAPTER := chat-lossless

@@ -1,6 +1,6 @@
 """Puts the built native engine into wheels; everything else about the package is in pyproject.toml.
 
-An editable install builds nothing here: it uses build/native (`python -m streamfuse.kernels.build`).
+An editable install builds nothing here: it uses build/native (`python -m streamfuse.native.build`).
 """
 
 import shutil
@@ -17,12 +17,12 @@ from setuptools.command.build import build
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "src"))  # a build backend runs without the project's own folder on its path
 
-from streamfuse.kernels import build as native  # noqa: E402  these need the standard library only
-from streamfuse.kernels import library as engine  # noqa: E402
+from streamfuse.native import build as native  # noqa: E402  these need the standard library only
+from streamfuse.native import library as engine  # noqa: E402
 
 
 class BuildEngine(Command):
-    """Compile the engine and lay it beside kernels/library.py, with the libraries of executorch that it needs.
+    """Compile the engine and lay it beside native/library.py, with the libraries of executorch that it needs.
 
     So the wheel runs bundles without the executorch package, which would bring PyTorch.
     """
@@ -54,13 +54,13 @@ class BuildEngine(Command):
             native.build(build_dir, executorch=executorch, targets=["streamfuse_engine", "streamfuse_core"])
         except native.BuildError as error:
             sys.exit(f"error: the native engine is not built: {error}")
-        target = Path(self.build_lib).resolve() / "streamfuse" / "kernels" / "lib"
+        target = Path(self.build_lib).resolve() / "streamfuse" / "native" / "lib"
         install = [native.cmake_program(), "--install", str(build_dir), "--prefix", str(target), "--strip"]
         subprocess.run(install, check=True)
         self.copy_executorch(executorch, target)
 
     def copy_executorch(self, package: Path, target: Path) -> None:
-        """The libraries, their licence, and their version, by which kernels/library.py knows an equal package."""
+        """The libraries, their licence, and their version, by which native/library.py knows an equal package."""
         for stem in (*engine.RUNTIME_LIBRARIES, engine.QUANTIZED_KERNELS):
             shutil.copy(package / "lib" / engine.file_name(stem), target)
         (facts,) = package.parent.glob("executorch-*.dist-info")
@@ -68,7 +68,7 @@ class BuildEngine(Command):
         (target / engine.VERSION_FILE).write_text(f"{Installed.at(facts).version}\n", encoding="utf-8")
 
     def get_source_files(self) -> list[str]:
-        return []  # package data of streamfuse.kernels
+        return []  # package data of streamfuse.native
 
     def get_outputs(self) -> list[str]:
         return []

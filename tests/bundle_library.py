@@ -1,4 +1,4 @@
-"""core/bundle/streamfuse_bundle.h by ctypes, for its tests: handles, and errors as exceptions."""
+"""text/streamfuse_bundle.h by ctypes, for its tests: handles, and errors as exceptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from streamfuse.kernels.library import file_name, load_executorch
+from streamfuse.native.library import file_name, load_executorch
 from streamfuse.runtime.core import Options, Spec, Tensor
 
 LIBRARY = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 HEADERS = (
     "core/streamfuse.h",
     "core/streamfuse_low.h",
-    "core/bundle/streamfuse_bundle.h",
+    "text/streamfuse_bundle.h",
     "kernels/engine/streamfuse_engine.h",
 )
 NUMBERS = {

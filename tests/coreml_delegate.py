@@ -23,7 +23,7 @@ from export_samples import TEXT
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.emulator import CoreMLEmulator
 from streamfuse.export.selftest import Script
-from streamfuse.kernels.build import executorch_root
+from streamfuse.native.build import executorch_root
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session

@@ -2,7 +2,7 @@
 import Foundation
 import PackageDescription
 
-// The core, sessions and the Core ML engine need nothing but Swift. Text (core/bundle, written in Rust) and the native
+// The core, sessions and the Core ML engine need nothing but Swift. Text (text, written in Rust) and the native
 // engine (with ExecuTorch) need libraries, and without them the modules over them are left out. docs/ios.md says more.
 //
 // An app in debug needs the speed of its loops too: without optimization the core alone would take longer than a pass.
@@ -18,7 +18,7 @@ let package = Package(
   targets: [
     .target(
       name: "CStreamFuse",
-      exclude: ["core/bundle", "core/CMakeLists.txt"],
+      exclude: ["text", "core/CMakeLists.txt"],
       cxxSettings: [.headerSearchPath("core"), optimized]),
     .target(
       name: "CTensor", exclude: ["core"], sources: ["tensor.cpp"], cxxSettings: [.headerSearchPath("core"), optimized]),
@@ -47,7 +47,7 @@ let package = Package(
 let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separator: ":").map(String.init)
 let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
 
-// Apple: core/bundle as a framework that ios_demo/tools/frameworks makes, and the engine's sources over ExecuTorch's own
+// Apple: text as a framework that ios_demo/tools/frameworks makes, and the engine's sources over ExecuTorch's own
 // package. Its branch is named after the version that exports the bundles.
 let framework = "Frameworks/CStreamFuseBundle.xcframework"
 let onApple = FileManager.default.fileExists(atPath: "\(Context.packageDirectory)/\(framework)")

@@ -132,7 +132,7 @@ class Model:
             MissingExtra: a package is not installed; names the line that installs it.
         """
         from streamfuse.engines import check_provider, need_engine
-        from streamfuse.kernels.library import MOST_THREADS
+        from streamfuse.native.library import MOST_THREADS
 
         if plan_cache is not None:
             message = "plan_cache is now cost_cache; the old name goes with streamfuse 0.3"

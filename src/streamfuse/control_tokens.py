@@ -1,6 +1,6 @@
 """Control tokens that a message spells are read as text: what a template writes as a mark never comes out of a message.
 
-core/bundle/src/control_tokens.rs is the same in Rust.
+text/src/control_tokens.rs is the same in Rust.
 """
 
 from __future__ import annotations

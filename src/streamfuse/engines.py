@@ -33,7 +33,7 @@ def emulated(bundle: Bundle) -> bool:
 
 def _check_backend(bundle: Bundle) -> None:
     """BackendError where no library of streamfuse has the delegate here; what one of ours lacks the engine says."""
-    from streamfuse.kernels.library import LibraryError, list_backends
+    from streamfuse.native.library import LibraryError, list_backends
     from streamfuse.runtime.backend import BackendError
 
     backend = bundle.manifest.backend
@@ -157,7 +157,7 @@ def cost_file(bundle: Bundle, device: str) -> Path:
 
 def _engine_stamp(bundle: Bundle) -> str:
     """Changes with the engine, so that a new build or version is measured anew."""
-    from streamfuse.kernels.library import LibraryError, find_library
+    from streamfuse.native.library import LibraryError, find_library
 
     if bundle.manifest.target == "onnx":
         from streamfuse.runtime.backends.onnx_providers import installed

@@ -92,7 +92,7 @@ def need_export(target: str, backend: str) -> None:
 
 def need_native() -> None:
     """LibraryError where the native library is not built, on which every bundle runs, also for an export's proofs."""
-    from streamfuse.kernels.library import find_core
+    from streamfuse.native.library import find_core
 
     find_core()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from native_samples import WIDTHS, said_by
-from streamfuse.kernels.arm.build import INSTALL, build_arm, missing_tools, run_command
-from streamfuse.kernels.build import build
+from streamfuse.native.arm.build import INSTALL, build_arm, missing_tools, run_command
+from streamfuse.native.build import build
 
 if missing_tools():
     pytest.skip(f"not installed: {', '.join(missing_tools())} ({INSTALL})", allow_module_level=True)

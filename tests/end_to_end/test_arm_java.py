@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import peer
-from streamfuse.kernels.arm.mobile import build_mobile_arm, java_command, missing_for_java, rust_library
-from streamfuse.kernels.build import BuildError, default_build_dir
+from streamfuse.native.arm.mobile import build_mobile_arm, java_command, missing_for_java, rust_library
+from streamfuse.native.build import BuildError, default_build_dir
 
 if missing_for_java():
     pytest.skip(f"not installed: {', '.join(missing_for_java())}", allow_module_level=True)

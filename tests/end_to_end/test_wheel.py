@@ -18,7 +18,7 @@ import pytest
 
 from export_samples import TEXT
 from native_samples import said_by, tiny_bundle
-from streamfuse.kernels.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
+from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ import json, sys
 from collections import Counter
 from pathlib import Path
 import streamfuse
-from streamfuse.kernels.library import find_core, find_library
+from streamfuse.native.library import find_core, find_library
 assert Path(streamfuse.__file__).is_relative_to(sys.argv[1]), streamfuse.__file__
 assert find_library().is_relative_to(sys.argv[1]), find_library()
 assert find_core().parent == find_library().parent, find_core()
@@ -79,14 +79,14 @@ def test_the_wheel_is_of_this_platform_and_holds_every_package(wheel: Path) -> N
     assert {f"{package}/__init__.py" for package in packages} <= names
     stems = ("streamfuse_engine", "streamfuse_core", *RUNTIME_LIBRARIES, QUANTIZED_KERNELS)
     beside = {*map(file_name, stems), VERSION_FILE, "LICENSE-executorch"}
-    assert {f"streamfuse/kernels/lib/{name}" for name in beside} <= names
+    assert {f"streamfuse/native/lib/{name}" for name in beside} <= names
     assert "streamfuse/adapters/chat-lossless.safetensors" in names
 
 
 def source_packages() -> list[Path]:
     found = []
     for folder, _, files in os.walk(ROOT / "src" / "streamfuse", followlinks=True):
-        if "__init__.py" in files and Path(folder).name not in ("apple", "arm"):  # built from a checkout only
+        if "__init__.py" in files and Path(folder).name != "arm":  # built from a checkout only
             found.append(Path(folder) / "__init__.py")
     return found
 
@@ -127,7 +127,7 @@ def test_engine_and_python_bindings_share_one_copy_of_executorch(
     place: Path, bundles: list[Path], order: str, built_against: str
 ) -> None:
     equal = built_against == "the installed executorch"
-    own = place / "streamfuse" / "kernels" / "lib"
+    own = place / "streamfuse" / "native" / "lib"
     (own / VERSION_FILE).write_text(f"{version('executorch') if equal else '1.4.0'}\n", encoding="utf-8")
     environment = {"PYTHONPATH": str(place), "STREAMFUSE_ENGINE": ""}
     safe = ["-P"] if sys.version_info >= (3, 11) else []

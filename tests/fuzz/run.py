@@ -29,7 +29,7 @@ LIMITS = ["-timeout=30", "-rss_limit_mb=4096", "-detect_leaks=0", "-print_final_
 
 def built() -> Path:
     """The folder of the targets. Raises BuildError where there is no compiler for them."""
-    from streamfuse.kernels.build import BuildError, build
+    from streamfuse.native.build import BuildError, build
 
     compiler = os.environ.get("CXX", "clang++")
     if shutil.which(compiler) is None or not has_fuzzer(compiler):

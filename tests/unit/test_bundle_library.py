@@ -1,4 +1,4 @@
-"""core/bundle opens a bundle as Python's reader does: the same facts, and the same refusal of every damaged one.
+"""text opens a bundle as Python's reader does: the same facts, and the same refusal of every damaged one.
 
 Run: make native-mobile; python -m pytest tests/unit/test_bundle_library.py
 """
@@ -160,7 +160,7 @@ def schema_words(schema: dict[str, Any]) -> set[str]:
 
 
 def test_the_schema_uses_only_words_that_the_library_reads() -> None:
-    """core/bundle/src/schema.rs."""
+    """text/src/schema.rs."""
     known = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "enum", "exclusiveMinimum", "items"}
     known |= {
         "maxLength",

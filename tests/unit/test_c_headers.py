@@ -10,7 +10,7 @@ import pytest
 
 import bundle_library
 from c_headers import ROOT, Function, Kind, functions, layout, structures
-from streamfuse.kernels import library
+from streamfuse.native import library
 from streamfuse.runtime import core
 from streamfuse.runtime.reference import watch
 
@@ -57,9 +57,7 @@ def test_python_lays_out_a_structure_as_the_header_does(name: str) -> None:
 
 
 def rust() -> str:
-    return "\n".join(
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "core/bundle/src/border").glob("*.rs"))
-    )
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "text/src/border").glob("*.rs")))
 
 
 def rust_kind(of: str) -> Kind:

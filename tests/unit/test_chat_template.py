@@ -1,4 +1,4 @@
-"""Chat templates in Python and in the library (core/bundle/src/jinja), held to what transformers renders."""
+"""Chat templates in Python and in the library (text/src/jinja), held to what transformers renders."""
 
 from __future__ import annotations
 

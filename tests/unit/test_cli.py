@@ -25,7 +25,7 @@ from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, e
 from streamfuse import engines
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app, chat, console, interrupt
-from streamfuse.kernels.library import MOST_THREADS
+from streamfuse.native.library import MOST_THREADS
 
 STATS_KEYS = [
     "prompt_tokens", "generated_tokens", "model_load_ms", "measure_ms", "prefill_ms", "first_token_ms",

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from bundle_samples import write_bundle
 from streamfuse.cli import app, devices_facts
-from streamfuse.kernels.library import LibraryError, list_backends
+from streamfuse.native.library import LibraryError, list_backends
 from streamfuse.runtime.backends.onnx_providers import PROVIDERS
 
 MISSING = "libQnnSystem.so cannot be loaded (no such file); on a desktop `pip install 'streamfuse[qnn]'` has it"
@@ -61,7 +61,7 @@ def test_the_engine_has_its_kernels_and_xnnpack_and_says_why_another_cannot_run(
 
 
 def test_the_vendors_libraries_leave_onnx_runtime_alone() -> None:
-    lines = "from streamfuse.kernels.library import list_backends; list_backends(); import onnxruntime"
+    lines = "from streamfuse.native.library import list_backends; list_backends(); import onnxruntime"
     assert subprocess.run([sys.executable, "-c", lines], check=False, timeout=60).returncode == 0
 
 
@@ -108,7 +108,7 @@ def test_a_delegate_that_no_library_carries_is_refused_by_name(no_qnn: None, tmp
 
 def test_without_the_native_library_the_kernels_say_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise LibraryError("the native engine is not built; build it with: python -m streamfuse.kernels.build")
+        raise LibraryError("the native engine is not built; build it with: python -m streamfuse.native.build")
 
     monkeypatch.setattr(devices_facts, "list_backends", missing)
     assert usable(listed(), "executorch") == {"kernels": False}

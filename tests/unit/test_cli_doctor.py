@@ -19,7 +19,7 @@ from bundle_samples import manifest_fields, write_bundle
 from export_samples import tiny_model, write_checkpoint
 from streamfuse import engines
 from streamfuse.cli import app, doctor_facts
-from streamfuse.kernels.library import LibraryError
+from streamfuse.native.library import LibraryError
 
 KEYS = [
     "usable", "streamfuse", "python", "machine", "memory_gb_per_s", "instruction_set", "forced_isa", "engines",
@@ -79,11 +79,11 @@ def test_what_is_missing_comes_with_the_line_that_brings_it(monkeypatch: pytest.
 
 def test_without_the_native_library_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise LibraryError("the native engine is not built; build it with: python -m streamfuse.kernels.build")
+        raise LibraryError("the native engine is not built; build it with: python -m streamfuse.native.build")
 
     monkeypatch.setattr(doctor_facts, "load_core", missing)
     found = examined(code=1)
-    assert "python -m streamfuse.kernels.build" in found["to_do"][0]
+    assert "python -m streamfuse.native.build" in found["to_do"][0]
     page = CliRunner().invoke(app, ["doctor"])
     assert (page.exit_code, "To do: the loop of all bundles" in page.stdout) == (1, True)
 

@@ -32,11 +32,11 @@ from streamfuse.export import facts, selftest
 from streamfuse.export.executorch.kernels import KernelsTarget
 from streamfuse.export.executorch.target import PteTarget
 from streamfuse.export.integers import to_q4_1
+from streamfuse.export.operators.packing import pack_q4_1
 from streamfuse.export.pipeline import Report, count_steps, export_bundle
 from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
-from streamfuse.kernels.packing import pack_q4_1
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig

@@ -22,7 +22,7 @@ MUTATE = Path(__file__).parents[1] / "mutate_program.py"
 
 @pytest.fixture(scope="module")
 def program(tiny_graph: Path) -> Path:
-    from streamfuse.kernels.build import build
+    from streamfuse.native.build import build
 
     build(quiet=True, jobs=2)
     return tiny_graph

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from native_samples import said_by
-from streamfuse.kernels.layout import cache_shapes
-from streamfuse.kernels.packing import pack_q8_0
+from streamfuse.export.operators.layout import cache_shapes
+from streamfuse.export.operators.packing import pack_q8_0
 from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
@@ -169,14 +169,14 @@ def write_program(path: Path, methods: dict[str, Method], *, planned_inputs: boo
 
 @pytest.fixture(scope="session", autouse=True)
 def engine_library() -> Path:
-    from streamfuse.kernels.build import build
+    from streamfuse.native.build import build
 
     return build(quiet=True, jobs=2)
 
 
 @pytest.fixture(scope="session")
 def tiny() -> TinyModel:
-    import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse
+    import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse
 
     torch.manual_seed(3)
     return TinyModel().eval()
@@ -662,7 +662,7 @@ assert not {"torch", "executorch", "pydantic"} & set(sys.modules), sorted(sys.mo
 
 OTHERS_POOL = """
 import ctypes, sys
-from streamfuse.kernels.library import installed_executorch, file_name
+from streamfuse.native.library import installed_executorch, file_name
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 library = ctypes.CDLL(str(installed_executorch() / file_name("executorch_threadpool")))
 get, count = library._ZN10executorch9extension10threadpool15get_pthreadpoolEv, library.pthreadpool_get_threads_count

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import streamfuse.kernels.aot  # registers torch.ops.streamfuse
-from streamfuse.kernels import reference
-from streamfuse.kernels.layout import cache_shapes
-from streamfuse.kernels.packing import RoundedKeys, RoundedValues, pack_q8_0
+import streamfuse.export.operators.aot  # registers torch.ops.streamfuse
+from streamfuse.export.operators import reference
+from streamfuse.export.operators.layout import cache_shapes
+from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, pack_q8_0
 
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
@@ -31,7 +31,7 @@ INSTRUCTION_SETS = ["avx512", "avx_vnni", "avx2", "portable"] if X86 else ["neon
 
 @functools.cache
 def built_test_program() -> Path:
-    from streamfuse.kernels.build import build
+    from streamfuse.native.build import build
 
     return build(quiet=True, jobs=2).parent / "test_ops"
 
@@ -196,7 +196,7 @@ def test_the_lowered_program_calls_the_out_variants() -> None:
     plan = edge.to_executorch().executorch_program.execution_plan[0]
     names = {f"{operator.name}.{operator.overload}" for operator in plan.operators}
     called = {"streamfuse::tree_attention.out", "streamfuse::stream_top_k.out"}
-    assert called <= set(streamfuse.kernels.aot.OPERATORS)
+    assert called <= set(streamfuse.export.operators.aot.OPERATORS)
     assert called <= names
 
 
@@ -218,10 +218,10 @@ def test_wrong_shapes_are_refused_at_export(change: dict[int, tuple[int, ...]], 
 
 
 def test_a_missing_library_names_the_command_that_builds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from streamfuse.kernels import library
+    from streamfuse.native import library
 
     monkeypatch.delenv("STREAMFUSE_ENGINE", raising=False)
-    monkeypatch.setattr(library, "HERE", tmp_path / "kernels")
+    monkeypatch.setattr(library, "HERE", tmp_path / "native")
     with pytest.raises(library.LibraryError, match=r"python -m streamfuse\.kernels\.build"):
         library.find_library()
     monkeypatch.setenv("STREAMFUSE_ENGINE", str(tmp_path / "nowhere.so"))
@@ -232,4 +232,4 @@ def test_a_missing_library_names_the_command_that_builds_it(monkeypatch: pytest.
 def test_the_manifest_knows_the_operators_of_the_engine() -> None:
     from streamfuse.bundle.manifest import OPERATORS as KNOWN
 
-    assert set(KNOWN) == set(streamfuse.kernels.aot.OPERATORS)
+    assert set(KNOWN) == set(streamfuse.export.operators.aot.OPERATORS)

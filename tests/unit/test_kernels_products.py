@@ -1,4 +1,4 @@
-"""The packed operators: packing, and the C++ against kernels/reference.py bit for bit, through a program of the engine.
+"""The packed operators: packing, and the C++ against reference.py bit for bit, through a program of the engine.
 
 Run: pytest tests/unit/test_kernels_products.py. Attention sums otherwise than PyTorch does, so every row of these
 programs attends to itself alone, where it is exact.
@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse
-from streamfuse.kernels import packing, reference
-from streamfuse.kernels.layout import cache_shapes
+import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse
+from streamfuse.export.operators import packing, reference
+from streamfuse.export.operators.layout import cache_shapes
 
 OPS = torch.ops.streamfuse
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, CAPACITY = 96, 3, 1, 32, 160, 1000, 64
@@ -153,7 +153,7 @@ with ExecuTorchBackend(sys.argv[1], num_threads=int(sys.argv[4])) as backend:
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_every_operator_has_the_bits_of_its_reference(program, tmp_path: Path, instruction_set: str, threads: int):
     """On each instruction set and on any number of threads."""
-    from streamfuse.kernels.build import build
+    from streamfuse.native.build import build
 
     library = os.environ.get("STREAMFUSE_ENGINE") or str(build(quiet=True, jobs=2))
     path, methods = program

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from native_samples import WIDTHS
-from streamfuse.kernels.build import build, default_build_dir
-from streamfuse.kernels.library import core_name, library_name
+from streamfuse.native.build import build, default_build_dir
+from streamfuse.native.library import core_name, library_name
 
 if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
     pytest.skip("there is no C++ compiler to build the native engine with", allow_module_level=True)

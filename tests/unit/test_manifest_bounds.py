@@ -26,7 +26,7 @@ from pathlib import Path
 from streamfuse.bundle import BundleError, open_bundle
 from bundle_library import LibraryBundle, LibraryFailure, library
 reader, folder = sys.argv[1], Path(sys.argv[2])
-if reader == "core/bundle":
+if reader == "text":
     library()
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + {ROOM_BYTES},) * 2)
@@ -60,10 +60,10 @@ WRONG: dict[str, tuple[Edit, str]] = {
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="limits are compared with what Linux counts")
-@pytest.mark.parametrize("reader", ["python", "core/bundle"])
+@pytest.mark.parametrize("reader", ["python", "text"])
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_told_in_bounded_memory(name: str, reader: str, tmp_path: Path) -> None:
-    if reader == "core/bundle" and not LIBRARY.is_file():
+    if reader == "text" and not LIBRARY.is_file():
         pytest.skip(f"{LIBRARY.name} is missing; run: make native-mobile")
     edit, words = WRONG[name]
     bundle = write_bundle(tmp_path / "demo")

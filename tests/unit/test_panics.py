@@ -1,4 +1,4 @@
-"""core/bundle/src/panics.rs in a Rust host: an app that has Rust of its own, with its own panic hook."""
+"""text/src/panics.rs in a Rust host: an app that has Rust of its own, with its own panic hook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-MODULE = Path(__file__).parents[2] / "core" / "bundle" / "src" / "panics.rs"
+MODULE = Path(__file__).parents[2] / "text" / "src" / "panics.rs"
 HOST = """
 #[path = "MODULE"]
 mod panics;
@@ -44,7 +44,7 @@ fn main() {
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     if shutil.which("rustc") is None:
-        pytest.skip("rustc, which core/bundle is built with, is not installed: https://rustup.rs")
+        pytest.skip("rustc, which text is built with, is not installed: https://rustup.rs")
     folder = tmp_path_factory.mktemp("host")
     (folder / "host.rs").write_text(HOST.replace("MODULE", str(MODULE)))
     subprocess.run(["rustc", "--edition", "2021", "host.rs"], cwd=folder, check=True)

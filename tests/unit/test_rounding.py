@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from streamfuse.kernels.library import core_name, find_library, library_name
+from streamfuse.native.library import core_name, find_library, library_name
 
 ROOT = Path(__file__).parents[2]
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]

@@ -20,9 +20,9 @@ from streamfuse import __version__
 from streamfuse.bundle.manifest import DECODE, MANIFEST_NAME, PREFILL, STREAMS
 from streamfuse.durable import write_text
 from streamfuse.export.adapter import load_plan
+from streamfuse.export.operators.layout import GROUP
 from streamfuse.export.plan import ExportPlan
 from streamfuse.export.preview import preview
-from streamfuse.kernels.layout import GROUP
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
 from streamfuse.model.transformer import Transformer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamfuse.bundle.manifest import DECODE, PREFILL, STREAMS, Manifest
-from streamfuse.kernels.layout import GROUP, cache_bytes
+from streamfuse.export.operators.layout import GROUP, cache_bytes
 
 EMBEDDING, ATTENTION, MLP, HEAD, TOP_K = "embedding", "attention", "mlp", "head", "top_k"
 PARTS = (EMBEDDING, ATTENTION, MLP, HEAD, TOP_K)

@@ -1,7 +1,7 @@
 """Chat templates: Jinja as Hugging Face transformers runs it, in a sandbox and with bounded work.
 
 Templates are untrusted code of model authors: they can format messages and nothing else. What they may use, and how
-much work they may do, is the same as in core/bundle/src/jinja.
+much work they may do, is the same as in text/src/jinja.
 """
 
 from __future__ import annotations

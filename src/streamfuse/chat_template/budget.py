@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError, Undefined
 from markupsafe import Markup
 
-# core/bundle/src/jinja has the same limits.
+# text/src/jinja has the same limits.
 MOST_STEPS = 1_000_000  # a node that is run, an item, or 64 bytes of text, each
 MOST_BYTES = 1 << 20  # of a template
 MOST_TOKENS = 25_000  # of a template: names are resolved in a time that is the square of this

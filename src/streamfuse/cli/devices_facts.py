@@ -8,7 +8,7 @@ from typing import Any
 
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.extras import NEEDS
-from streamfuse.kernels.library import LibraryError, list_backends
+from streamfuse.native.library import LibraryError, list_backends
 
 _REPORT = "export_report.json"
 _SHARED = "graphs that share their weights run on a phone only: export with --weight-sharing off to run them here"

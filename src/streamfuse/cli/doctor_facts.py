@@ -15,7 +15,7 @@ from streamfuse import __version__, engines
 from streamfuse.bench.machine import ReadBandwidth
 from streamfuse.bundle import open_bundle
 from streamfuse.extras import NEEDS, need
-from streamfuse.kernels.library import LibraryError, find_library, load_library
+from streamfuse.native.library import LibraryError, find_library, load_library
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core

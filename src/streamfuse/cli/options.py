@@ -13,7 +13,7 @@ import typer
 from streamfuse.bundle import KeyProblem, Manifest
 from streamfuse.bundle.signature import read_private_key, read_public_key
 from streamfuse.extras import need
-from streamfuse.kernels.library import MOST_THREADS
+from streamfuse.native.library import MOST_THREADS
 
 from . import complete
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from streamfuse.bundle.reader import DRAFT_FILE
-from streamfuse.kernels.layout import cache_bytes
+from streamfuse.export.operators.layout import cache_bytes
 from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned

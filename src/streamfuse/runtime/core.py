@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.kernels.library import find_core
+from streamfuse.native.library import find_core
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, PromptError
 from streamfuse.runtime.handle import Handle

@@ -1,7 +1,7 @@
 """Untrusted JSON: what readers understand differently is refused, so that every language reads the same; and
 JSON that every reader takes.
 
-core/bundle/src/json.rs is the same in Rust.
+text/src/json.rs is the same in Rust.
 """
 
 from __future__ import annotations

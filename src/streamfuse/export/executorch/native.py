@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-import streamfuse.kernels.aot  # noqa: F401  registers torch.ops.streamfuse.*
-from streamfuse.kernels.layout import cache_shapes
-from streamfuse.kernels.packing import interleave_gate_up, pack_q4_1, pack_q8_0, tile_adapters
+import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse.*
+from streamfuse.export.operators.layout import cache_shapes
+from streamfuse.export.operators.packing import interleave_gate_up, pack_q4_1, pack_q8_0, tile_adapters
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 

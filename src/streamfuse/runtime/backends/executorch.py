@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.kernels.library import LibraryError, load_library
+from streamfuse.native.library import LibraryError, load_library
 from streamfuse.runtime.backend import (
     DECODE,
     PREFILL,

@@ -1,0 +1,200 @@
+// The boxed `.out` variants: arguments in the order of export/operators/aot.py, then the results, then what is returned.
+#include "rounding.h"
+
+#include "register.h"
+
+#include <iterator>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include <executorch/runtime/core/event_tracer_hooks.h>
+#include <executorch/runtime/kernel/operator_registry.h>
+#include <executorch/runtime/platform/log.h>
+
+#include "arguments.h"
+#include "embedding_q8.h"
+#include "gated_mlp.h"
+#include "head.h"
+#include "linear.h"
+#include "qkv.h"
+#include "real_rows.h"
+#include "tree_attention.h"
+
+namespace streamfuse {
+namespace {
+
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+using executorch::runtime::KernelKey;
+using executorch::runtime::KernelRuntimeContext;
+using executorch::runtime::Span;
+
+struct Operator {
+  const char* name;
+  size_t arguments;  // results included
+  void (*run)(const Arguments&);
+};
+
+void run_tree_attention(const Arguments& a) {
+  const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
+  const int64_t kv_heads = a.size(1, "key", 3, 1), capacity = a.size(3, "key_cache", 3, 1);
+  if (kv_heads < 1 || heads % kv_heads != 0) throw Refused{"query heads must be a multiple of kv heads"};
+  if (capacity % kCacheBlock != 0) throw Refused{"the cache must have a multiple of 32 positions"};
+  TreeAttention args;
+  args.cache = {capacity, kv_heads, dim};
+  args.query = a.read<float>(0, "query", {rows, heads, dim});
+  args.key = a.read<float>(1, "key", {rows, kv_heads, dim});
+  args.value = a.read<float>(2, "value", {rows, kv_heads, dim});
+  args.key_cache = a.read<uint8_t>(3, "key_cache", {kv_heads, capacity, args.cache.key_bytes()});
+  args.value_cache = a.read<uint8_t>(4, "value_cache", {kv_heads, capacity, args.cache.value_bytes()});
+  args.cache_length = a.read<int64_t>(5, "cache_length", {1})[0];
+  args.visible = a.read<bool>(6, "visible", {rows, rows});
+  args.scale = a.number(7, "scale");
+  args.out = a.write<float>(8, "out", {rows, heads * dim});
+  args.rows = RealRows::of(rows);
+  args.visible_stride = rows;
+  args.query_heads = heads;
+  if (args.cache_length < 0 || args.cache_length > capacity) throw Refused{"cache_length lies outside the cache"};
+  tree_attention(args);
+}
+
+void run_embedding_q8(const Arguments& a) {
+  const int64_t tiles = a.size(0, "weight", 3, 0), groups = a.size(0, "weight", 3, 1), rows = a.size(1, "ids", 1, 0);
+  const Packed weight = {a.read<uint8_t>(0, "weight", {tiles, groups, kQ8TileBytes}), tiles, groups, true};
+  const int64_t* ids = a.read<int64_t>(1, "ids", {rows});
+  for (int64_t row = 0; row < rows; ++row)
+    if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw Refused{"an id lies outside the embedding"};
+  float* const out = a.write<float>(2, "out", {rows, groups * kGroupSize});
+  embedding_q8(weight, ids, RealRows::of(rows), out);
+  RealRows::clear_others(out, rows, groups * kGroupSize);
+}
+
+template <bool kBiased>
+void run_linear(const Arguments& a) {
+  Linear args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, inputs = args.input.inputs;
+  args.outputs = a.integer(4, "out_features", 1);
+  args.weight = a.weight(3, "weight", args.outputs, inputs);
+  args.residual = a.optional(5, "residual", {rows, args.outputs});
+  args.input.adapter = a.adapter(6, 8, 1, args.outputs, inputs);
+  args.bias = kBiased ? a.read<float>(9, "bias", {args.outputs}) : nullptr;
+  args.out = a.write<float>(9 + kBiased, "out", {rows, args.outputs});
+  args.input.rows = RealRows::of(rows);
+  linear(args);
+  RealRows::clear_others(args.out, rows, args.outputs);
+}
+
+template <bool kBiased>
+void run_qkv(const Arguments& a) {
+  Qkv args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, inputs = args.input.inputs, dim = a.size(4, "cos", 2, 1);
+  args.head_dim = dim;
+  if (dim < kTileRows || dim % kTileRows != 0) throw Refused{"the head dimension must be a multiple of 16"};
+  args.heads = a.integer(6, "heads", 1);
+  args.kv_heads = a.integer(7, "kv_heads", 1);
+  const int64_t outputs = (args.heads + 2 * args.kv_heads) * dim;
+  args.weight = a.weight(3, "weight", outputs, inputs);
+  args.cos = a.read<float>(4, "cos", {rows, dim});
+  args.sin = a.read<float>(5, "sin", {rows, dim});
+  args.q_norm = a.optional(8, "q_norm", {dim});
+  args.k_norm = a.optional(9, "k_norm", {dim});
+  args.input.adapter = a.adapter(10, 12, 3, outputs, inputs);
+  args.bias = kBiased ? a.read<float>(13, "bias", {outputs}) : nullptr;
+  args.query = a.write<float>(13 + kBiased, "out_query", {rows, args.heads, dim});
+  args.key = a.write<float>(14 + kBiased, "out_key", {rows, args.kv_heads, dim});
+  args.value = a.write<float>(15 + kBiased, "out_value", {rows, args.kv_heads, dim});
+  args.input.rows = RealRows::of(args.input.rows);
+  qkv(args);
+}
+
+void run_gated_mlp(const Arguments& a) {
+  GatedMlp args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, hidden = args.input.inputs;
+  const int64_t intermediate = args.intermediate = a.integer(5, "intermediate", kGroupSize);
+  if (intermediate % kGroupSize != 0) throw Refused{"intermediate must be a multiple of 32"};
+  args.gate_up = a.weight(3, "gate_up", 2 * intermediate, hidden);
+  args.down_proj = a.weight(4, "down_proj", hidden, intermediate);
+  args.input.adapter = a.adapter(6, 10, 2, 2 * intermediate, hidden);
+  args.down_adapter = a.adapter(8, 10, 1, hidden, intermediate);
+  args.out = a.write<float>(11, "out", {rows, hidden});
+  args.input.rows = RealRows::of(rows);
+  gated_mlp(args);
+  RealRows::clear_others(args.out, rows, hidden);
+}
+
+void run_head(const Arguments& a) {
+  Head args;
+  args.input = a.normed_input();
+  args.vocab_size = a.integer(4, "vocab_size", 1);
+  args.weight = a.weight(3, "weight", args.vocab_size, args.input.inputs);
+  float* const logits = a.write<float>(6, "out_logits", {args.input.rows, args.vocab_size});
+  args.logits = a.read<bool>(5, "want_logits", {1})[0] ? logits : nullptr;
+  args.best = a.write<int64_t>(7, "out_best", {args.input.rows});
+  args.input.rows = RealRows::of(args.input.rows);
+  head(args);
+}
+
+void run_stream_top_k(const Arguments& a) {
+  StreamTopK args;
+  args.input = a.normed_input();
+  args.columns = a.size(4, "ids", 1, 0);
+  args.weight = a.weight(3, "weight", args.columns, args.input.inputs);
+  args.ids = a.read<int64_t>(4, "ids", {args.columns});
+  args.k = a.integer(5, "k", 1);
+  if (args.k > args.columns) throw Refused{"k must not be larger than the number of columns"};
+  args.out_ids = a.write<int64_t>(6, "out_ids", {args.input.rows, args.k});
+  args.out_log_probs = a.write<float>(7, "out_log_probs", {args.input.rows, args.k});
+  stream_top_k(args);
+}
+
+constexpr Operator kOperators[] = {
+    {"streamfuse::tree_attention.out", 9, run_tree_attention},
+    {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
+    {"streamfuse::linear.out", 10, run_linear<false>},
+    {"streamfuse::biased_linear.out", 11, run_linear<true>},
+    {"streamfuse::qkv.out", 16, run_qkv<false>},
+    {"streamfuse::biased_qkv.out", 17, run_qkv<true>},
+    {"streamfuse::gated_mlp.out", 12, run_gated_mlp},
+    {"streamfuse::head.out", 8, run_head},
+    {"streamfuse::stream_top_k.out", 8, run_stream_top_k},
+};
+
+template <size_t Index>
+void boxed(KernelRuntimeContext& context, Span<EValue*> stack) {
+  constexpr Operator op = kOperators[Index];
+  // In a profile the operator stands under its own name, as generated kernels do.
+  const executorch::runtime::internal::EventTracerProfileOpScope scope(context.internal_event_tracer(), op.name);
+  try {
+    op.run(Arguments(stack, op.arguments));
+  } catch (const Refused& refused) {
+    ET_LOG(Error, "%s: %s", op.name, refused.why.c_str());
+    context.fail(Error::InvalidArgument);
+  } catch (const std::bad_alloc&) {
+    ET_LOG(Error, "%s: out of memory", op.name);
+    context.fail(Error::MemoryAllocationFailed);
+  }
+}
+
+template <size_t... Index>
+void register_all(std::index_sequence<Index...>) {
+  using executorch::runtime::Kernel;
+  const Kernel kernels[] = {Kernel(kOperators[Index].name, KernelKey{}, boxed<Index>)...};
+  for (const Kernel& kernel : kernels) {
+    if (executorch::runtime::registry_has_op_function(kernel.name_)) continue;
+    const Error error = executorch::runtime::register_kernel(kernel);
+    if (error != Error::Ok) ET_LOG(Error, "cannot register %s", kernel.name_);
+  }
+}
+
+}  // namespace
+
+void register_operators() {
+  static std::once_flag once;
+  std::call_once(once, [] { register_all(std::make_index_sequence<std::size(kOperators)>()); });
+}
+
+}  // namespace streamfuse

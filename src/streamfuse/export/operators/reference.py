@@ -1,0 +1,318 @@
+"""The operators in PyTorch: their specification, and what eager mode runs. See docs/contracts.md, sections 6 and 7.
+
+Attention, products, norms and activations here have the operators' own bits (but for a double rounding of `_fma` about
+once in 2^29), because every sum is written in the order in which the C++ takes it. Log-probabilities are equal to a few
+units in the last place only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from streamfuse.export.operators.layout import GROUP, TILE
+from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, unpack
+
+_LANES = 16
+_SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations counts as zeros
+
+
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    scale: float,
+) -> Tensor:
+    """Row i attends to cache rows [0, cache_length), then to rows j with visible[i, j]; zeros where it sees nothing.
+
+    query [R, Hq, D], key/value [R, Hkv, D], cache_length int64 [1], visible bool [R, R] -> [R, Hq * D]. Caches are
+    packed (uint8, layout.cache_shapes) or, as eager backends keep them, float32 [C, Hkv, D] that are rounded when they
+    are read. The bits are the operator's own.
+    """
+    rows, heads, dim = query.shape
+    kv_heads, length = key.shape[1], int(cache_length)
+    group, packed = heads // kv_heads, key_cache.dtype == torch.uint8
+    capacity = key_cache.shape[1 if packed else 0]
+    if not 0 <= length <= capacity:
+        raise ValueError(f"cache_length {length} lies outside the cache of {capacity} positions")
+    if packed:
+        old_keys, old_values = RoundedKeys.unpack(key_cache), RoundedValues.unpack(value_cache)
+    else:
+        old_keys, old_values = RoundedKeys.of(key_cache[:length]), RoundedValues.of(value_cache[:length])
+    keys, values = RoundedKeys.of(key), RoundedValues.of(value)
+    key_q, key_d = torch.cat([old_keys.q[:length], keys.q]), torch.cat([old_keys.d[:length], keys.d])
+    value_q = torch.cat([old_values.q[:length, :, :dim], values.q])
+    value_scale = torch.cat([old_values.scale[:length], values.scale])
+
+    # Scores of all positions, [Hkv, R * group, T]: groups of 32 dimensions in order.
+    grouped = query.view(rows, kv_heads, group, dim).transpose(0, 1)
+    padded = F.pad(grouped, (0, -dim % GROUP)).reshape(kv_heads * rows * group, -1)
+    r = Rounded.of(padded)
+    q, q_scale = r.q.view(kv_heads, rows * group, -1, GROUP), r.scale.view(kv_heads, rows * group, -1)
+    scores = query.new_zeros(kv_heads, rows * group, key_q.shape[0])
+    for g in range(q.shape[2]):
+        dots = torch.bmm(q[:, :, g], key_q[:, :, g].permute(1, 2, 0))  # exact
+        scores = _fma(dots, key_d[:, :, g].T[:, None, :] * q_scale[:, :, g, None], scores)
+    scores = scores.view(kv_heads, rows, group, -1) * query.new_tensor(scale)
+
+    # The canonical sequence of each row: [R, N] positions, N whole groups, and which of them are there.
+    seen = torch.cat([visible.new_ones(rows, length), visible], dim=1)
+    count = int(seen.sum(1).max())
+    order = torch.sort(seen.to(torch.int8), dim=1, descending=True, stable=True).indices[:, :count]
+    order = F.pad(order, (0, -count % GROUP))
+    there = torch.arange(order.shape[1])[None] < seen.sum(1, keepdim=True)
+    found = scores.gather(3, order[None, :, None].expand(kv_heads, rows, group, -1))
+    hidden = ~there[None, :, None]
+    found = found.masked_fill(hidden, float("-inf"))
+    best = found.amax(-1, keepdim=True) if count else found.new_zeros(kv_heads, rows, group, 1)
+    shifted = torch.where(hidden, found, found + -best)
+    weights = torch.where(hidden, torch.zeros_like(found), exp_of_nonpositive(shifted))
+    total = _lane_dot(weights, torch.ones_like(weights)) if count else weights.sum(-1)
+    total = torch.where(there[None, :, None].any(-1), total, torch.ones_like(total))
+
+    # Weights times the values' scales, rounded, groups of 32 positions in order.
+    mixed = torch.zeros(kv_heads, rows, group, dim)
+    scaled = weights * value_scale[order].permute(2, 0, 1)[:, :, None]
+    scaled = scaled.masked_fill(hidden, 0.0)
+    w = Rounded.of(scaled.reshape(kv_heads * rows * group, -1))
+    w_q, w_scale = w.q.view(kv_heads, rows, group, -1, GROUP), w.scale.view(kv_heads, rows, group, -1)
+    for n in range(order.shape[1] // GROUP):
+        here = value_q[order[:, n * GROUP : (n + 1) * GROUP]].permute(2, 0, 1, 3)  # [Hkv, R, 32, D]
+        mixed = _fma(torch.matmul(w_q[:, :, :, n], here), w_scale[:, :, :, n, None], mixed)
+    return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads * dim)
+
+
+def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
+    """Rows `ids` int64 [R] of a packed Q8_0 matrix, dequantized: float32 [R, K]."""
+    tiles = unpack(weight[ids // TILE])
+    rows = torch.arange(ids.shape[0]) * TILE + ids % TILE
+    return tiles.dequantized()[rows]
+
+
+def linear(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    out_features: int,
+    residual: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    first_adapted_row: int,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """W . round(rms_norm(x)) + low-rank part of the rows from first_adapted_row on + bias + residual: float32 [R, N].
+
+    x [R, K]; norm [K] or None (x as it is); weight packed [N, K]; residual [R, N]; float16 down [r, K]
+    and up [N / 16, r, 16]; bias float32 [N].
+    """
+    y = _joined(x, norm, eps, weight, [out_features], down, up, first_adapted_row)
+    y = y if bias is None else y + bias
+    return y if residual is None else y + residual
+
+
+def qkv(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    kv_heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    first_adapted_row: int,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x [R, h], cos and sin [R, D] -> rotated query [R, Hq, D], rotated key [R, Hkv, D], value [R, Hkv, D].
+
+    bias float32 [(Hq + 2 Hkv) D] is added to the product; q_norm and k_norm [D] norm each head before the rotation.
+    Adapters: float16 down [3 r, h], up [tiles, r, 16].
+    """
+    rows, dim = x.shape[0], cos.shape[1]
+    widths = [heads * dim, kv_heads * dim, kv_heads * dim]
+    joined = _joined(x, norm, eps, weight, widths, down, up, first_adapted_row)
+    joined = joined if bias is None else joined + bias
+    q, k, v = joined.view(rows, -1, dim).split([heads, kv_heads, kv_heads], dim=1)
+    q = q if q_norm is None else rms_norm(q, q_norm, eps)
+    k = k if k_norm is None else rms_norm(k, k_norm, eps)
+    return _rotated(q, cos, sin), _rotated(k, cos, sin), v.contiguous()
+
+
+biased_linear, biased_qkv = linear, qkv  # operators of their own, whose bias is always there
+
+
+def gated_mlp(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    gate_up: Tensor,
+    down_proj: Tensor,
+    intermediate: int,
+    gate_up_down: Tensor | None,
+    gate_up_up: Tensor | None,
+    down_down: Tensor | None,
+    down_up: Tensor | None,
+    first_adapted_row: int,
+) -> Tensor:
+    """x + down_proj(silu(gate) * up), x [R, h]; gate and up interleaved in blocks of 16 rows (packing.py)."""
+    turns = [TILE] * (2 * intermediate // TILE)
+    both = _joined(x, norm, eps, gate_up, turns, gate_up_down, gate_up_up, first_adapted_row, 2)
+    blocks = both.view(x.shape[0], -1, 2, TILE)
+    gate, up = (blocks[:, :, i].reshape(x.shape[0], intermediate) for i in (0, 1))
+    gated = silu(gate) * up
+    return linear(gated, None, eps, down_proj, x.shape[1], x, down_down, down_up, first_adapted_row)
+
+
+def head(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Logits float32 [R, V] and their argmax int64 [R], ties by smaller id. The C++ leaves logits unwritten where
+    want_logits, bool [1], is False.
+    """
+    logits = linear(x, norm, eps, weight, vocab_size, None, None, None, 0)
+    return logits, torch.argmax(logits, dim=1)
+
+
+def stream_top_k(x: Tensor, norm: Tensor, eps: float, weight: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of each row's stream head, x [R, h], ids int64 [S]: ids int64 [R, k], log-probabilities [R, k]."""
+    return top_k_log_prob(linear(x, norm, eps, weight, ids.shape[0], None, None, None, 0), ids, k)
+
+
+# --- arithmetic ---
+
+
+def top_k_log_prob(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row, best first, equal values by smaller column: their ids and their log-softmax values.
+
+    logits float32 [R, S], ids int64 [S] -> int64 [R, k], float32 [R, k].
+    """
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"k must lie between 1 and {logits.shape[1]}, not {k}")
+    columns = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :k]
+    return ids[columns], torch.log_softmax(logits, dim=1).gather(1, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """Activations in int8 per row and group of 32: x = scale * q, nearly."""
+
+    q: Tensor  # float32 [R, G, 32], whole numbers in -127..127
+    scale: Tensor  # float32 [R, G]
+
+    @classmethod
+    def of(cls, x: Tensor) -> Rounded:
+        """Symmetric, scale = largest magnitude / 127, half to even. x float32 [R, K]."""
+        groups = x.reshape(x.shape[0], -1, GROUP)
+        scale = groups.abs().amax(dim=2) / 127
+        scale = torch.where(scale < _SMALLEST_SCALE, torch.zeros_like(scale), scale)
+        inverse = torch.where(scale == 0, scale, 1 / scale)
+        return cls(torch.round(groups * inverse[..., None]), scale)
+
+
+def product(x: Tensor, weight: Tensor, out_features: int) -> Tensor:
+    """W . round(x): x float32 [R, K], weight packed -> float32 [R, N]. Groups in order, two fused steps each."""
+    w, r = unpack(weight), Rounded.of(x)
+    rows, groups = r.scale.shape
+    if w.d.shape[1] != groups or not w.q.shape[0] - TILE < out_features <= w.q.shape[0]:
+        raise ValueError(f"a packed weight of {list(weight.shape)} does not take {list(x.shape)} to {out_features}")
+    by_group = w.q.view(-1, groups, GROUP).float().permute(1, 2, 0)
+    dots = torch.bmm(r.q.transpose(0, 1), by_group)  # [G, R, N'], exact
+    shares = r.scale * r.q.sum(dim=2)
+    acc = dots.new_zeros(rows, w.q.shape[0])
+    for g in range(groups):
+        acc = _fma(dots[g], w.d[:, g] * r.scale[:, g, None], acc)
+        if w.m is not None:
+            acc = _fma(w.m[:, g], shares[:, g, None], acc)
+    return acc[:, :out_features].contiguous()
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """(x / sqrt(mean(x^2) + eps)) * weight over the last dimension."""
+    size = x.new_tensor(x.shape[-1])
+    mean = _lane_dot(x, x) / size + x.new_tensor(eps)
+    factor = 1 / torch.sqrt(mean.double()).float()  # torch's float32 root is a unit off for one number in five
+    return (x * factor[..., None]) * weight
+
+
+def silu(x: Tensor) -> Tensor:
+    """x / (1 + exp(-x)), by the exponential of -|x|."""
+    e = exp_of_nonpositive(-x.abs())
+    return torch.where(x >= 0, x, x * e) / (1 + e)
+
+
+def exp_of_nonpositive(x: Tensor) -> Tensor:
+    """exp(x) for x <= 0 as ops/lanes.h computes it; zero from -86 down."""
+    bounded = torch.where(x > -86, x, torch.full_like(x, -86.0))
+    n = _fma(bounded, x.new_tensor(1.44269504088896341), x.new_tensor(12582912.0)) - 12582912.0
+    r = _fma(n, x.new_tensor(-0.693145751953125), bounded)
+    r = _fma(n, x.new_tensor(-1.42860677e-6), r)
+    p = torch.full_like(x, 1 / 720)
+    for coefficient in (1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
+        p = _fma(p, r, x.new_tensor(coefficient))
+    return torch.where(x > -86, torch.ldexp(p, n.int()), torch.zeros_like(x))
+
+
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c with one rounding to float32; the product is exact in float64."""
+    return (a.double() * b.double() + c.double()).float()
+
+
+def _lane_dot(a: Tensor, b: Tensor) -> Tensor:
+    """Dot products over the last dimension: 16 lanes, each in order, then folded in halves."""
+    padding = (0, -a.shape[-1] % _LANES)
+    a, b = torch.broadcast_tensors(F.pad(a, padding), F.pad(b, padding))
+    a, b = (t.reshape(*t.shape[:-1], -1, _LANES) for t in (a, b))
+    acc = torch.zeros_like(a[..., 0, :])
+    for i in range(a.shape[-2]):
+        acc = _fma(a[..., i, :], b[..., i, :], acc)
+    for half in (8, 4, 2, 1):
+        acc = acc[..., :half] + acc[..., half : 2 * half]
+    return acc[..., 0]
+
+
+def _joined(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    widths: list[int],
+    down: Tensor | None,
+    up: Tensor | None,
+    first: int,
+    parts: int | None = None,
+) -> Tensor:
+    """W . round(rms_norm(x)) + up^T (down x') in the rows from `first` on, for projections joined by their outputs.
+
+    Block i of widths[i] outputs belongs to projection i modulo `parts` (None: each is its own), which has its own r
+    rows of down [parts r, K]; up [tiles, r, 16].
+    """
+    x = x if norm is None else rms_norm(x, norm, eps)
+    y = product(x, weight, sum(widths))
+    if down is None or up is None or first >= y.shape[0]:
+        return y
+    rank, parts = up.shape[1], parts or len(widths)
+    part = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths)) % parts  # [N]
+    columns = up.float().permute(1, 0, 2).reshape(rank, -1)
+    inner = _lane_dot(x[first:, None, :], down[None].float()).view(-1, parts, rank)
+    rows = y[first:]
+    for j in range(rank):
+        rows = _fma(columns[j, : y.shape[1]], inner[:, part, j], rows)
+    return torch.cat([y[:first], rows])
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Half-split rotary embedding: x [R, H, D], cos and sin [R, D]."""
+    half = x.shape[2] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=2)
+    return _fma(turned, sin[:, None, :], x * cos[:, None, :])

@@ -1,0 +1,181 @@
+"""Shapes of the operators' results for torch.export, with checks that name what does not fit. See aot.py."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from streamfuse.export.operators.layout import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE, cache_shapes
+
+
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    scale: float,
+) -> Tensor:
+    check = _Checks("tree_attention")
+    check(
+        query.dim() == 3 and key.dim() == 3 and key_cache.dim() == 3,
+        "query, key and caches have 3 dimensions",
+    )
+    rows, heads, dim = query.shape
+    check(key.shape == value.shape and key.shape[0] == rows and key.shape[2] == dim, "key and value do not fit query")
+    keys, values = cache_shapes(key_cache.shape[1], key.shape[1], dim)
+    check(
+        _is(key_cache, torch.uint8, *keys) and _is(value_cache, torch.uint8, *values),
+        f"caches do not fit key: they must be packed as uint8 {list(keys)} and {list(values)}",
+    )
+    check(heads % key.shape[1] == 0, "query heads must be a multiple of kv heads")
+    check(_is(visible, torch.bool, rows, rows), "visible must be bool [rows, rows]")
+    check(_is(cache_length, torch.int64, 1), "cache_length must be int64 [1]")
+    return query.new_empty(rows, heads * dim)
+
+
+def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
+    check = _Checks("embedding_q8")
+    check(weight.dim() == 3 and weight.shape[2] == Q8_0_BYTES, f"weight must be uint8 [tiles, groups, {Q8_0_BYTES}]")
+    check(ids.dim() == 1 and ids.dtype == torch.int64, "ids must be int64 [rows]")
+    return torch.empty(ids.shape[0], weight.shape[1] * GROUP, device=weight.device)
+
+
+def linear(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    out_features: int,
+    residual: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    first_adapted_row: int,
+    bias: Tensor | None = None,
+) -> Tensor:
+    check = _Checks("linear" if bias is None else "biased_linear")
+    check.product(x, norm, weight, out_features, down, up, first_adapted_row, bias=bias)
+    shape = (x.shape[0], out_features)
+    check(residual is None or _is(residual, torch.float32, *shape), f"residual must be float32 {list(shape)}")
+    return x.new_empty(shape)
+
+
+def qkv(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    kv_heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    first_adapted_row: int,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check = _Checks("qkv" if bias is None else "biased_qkv")
+    check(cos.dim() == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0], "cos and sin must be [rows, D]")
+    rows, dim = cos.shape
+    check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
+    check(heads >= 1 and kv_heads >= 1, "there must be heads")
+    check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row, parts=3, bias=bias)
+    for head_norm in (q_norm, k_norm):
+        check(head_norm is None or tuple(head_norm.shape) == (dim,), f"norms per head must be [{dim}]")
+    return x.new_empty(rows, heads, dim), x.new_empty(rows, kv_heads, dim), x.new_empty(rows, kv_heads, dim)
+
+
+biased_linear, biased_qkv = linear, qkv
+
+
+def gated_mlp(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    gate_up: Tensor,
+    down_proj: Tensor,
+    intermediate: int,
+    gate_up_down: Tensor | None,
+    gate_up_up: Tensor | None,
+    down_down: Tensor | None,
+    down_up: Tensor | None,
+    first_adapted_row: int,
+) -> Tensor:
+    check = _Checks("gated_mlp")
+    check(intermediate % GROUP == 0, f"intermediate must be a multiple of {GROUP}, not {intermediate}")
+    check.product(x, norm, gate_up, 2 * intermediate, gate_up_down, gate_up_up, first_adapted_row, parts=2)
+    gated = x.new_empty(x.shape[0], intermediate)
+    check.product(gated, None, down_proj, x.shape[1], down_down, down_up, first_adapted_row)
+    return x.new_empty(x.shape)
+
+
+def head(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    check = _Checks("head")
+    check.product(x, norm, weight, vocab_size)
+    check(_is(want_logits, torch.bool, 1), "want_logits must be bool [1]")
+    return x.new_empty(x.shape[0], vocab_size), x.new_empty(x.shape[0], dtype=torch.int64)
+
+
+def stream_top_k(x: Tensor, norm: Tensor, eps: float, weight: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    check = _Checks("stream_top_k")
+    check(ids.dim() == 1 and ids.dtype == torch.int64, "ids must be int64 [columns]")
+    check.product(x, norm, weight, ids.shape[0])
+    check(1 <= k <= ids.shape[0], f"k must lie between 1 and {ids.shape[0]}, not {k}")
+    return ids.new_empty(x.shape[0], k), x.new_empty(x.shape[0], k)
+
+
+def _is(x: Tensor, dtype: torch.dtype, *shape: int) -> bool:
+    return x.dtype == dtype and tuple(x.shape) == shape
+
+
+class _Checks:
+    """Raises ValueError with the operator's name where a condition does not hold."""
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+
+    def __call__(self, condition: bool, what: str) -> None:
+        if not condition:
+            raise ValueError(f"{self.operator}: {what}")
+
+    def product(
+        self,
+        x: Tensor,
+        norm: Tensor | None,
+        weight: Tensor,
+        out_features: int,
+        down: Tensor | None = None,
+        up: Tensor | None = None,
+        first_adapted_row: int = 0,
+        parts: int = 1,
+        bias: Tensor | None = None,
+    ) -> None:
+        """What every product asks of its input, norm, packed weight, low-rank adapters and bias."""
+        self(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, inputs]")
+        inputs = x.shape[1]
+        self(inputs % GROUP == 0, f"inputs must be a multiple of {GROUP}, not {inputs}")
+        self(norm is None or tuple(norm.shape) == (inputs,), f"norm must be [{inputs}]")
+        tiles = -(-out_features // TILE)
+        self(
+            weight.dtype == torch.uint8
+            and weight.dim() == 3
+            and tuple(weight.shape[:2]) == (tiles, inputs // GROUP)
+            and weight.shape[2] in (Q4_1_BYTES, Q8_0_BYTES),
+            f"weight must be packed as uint8 [{tiles}, {inputs // GROUP}, {Q4_1_BYTES} or {Q8_0_BYTES}], "
+            f"not {list(weight.shape)}",
+        )
+        self((down is None) == (up is None), "down and up come together")
+        if down is not None and up is not None:
+            rank = up.shape[1] if up.dim() == 3 else 0
+            self(
+                _is(down, torch.float16, parts * rank, inputs) and _is(up, torch.float16, tiles, rank, TILE),
+                f"down must be float16 [{parts} r, {inputs}] and up float16 [{tiles}, r, {TILE}]",
+            )
+        self(first_adapted_row >= 0, "first_adapted_row must not be negative")
+        self(bias is None or _is(bias, torch.float32, out_features), f"bias must be float32 [{out_features}]")

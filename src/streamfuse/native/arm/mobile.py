@@ -1,0 +1,108 @@
+"""Cross-compile libstreamfuse and its JNI half for 64-bit ARM Linux, by the same CMake as for Android, and find a Java
+virtual machine that runs them under the emulator.
+
+    python -m streamfuse.native.arm.mobile [--build-dir build/arm]
+
+Needs what native/arm/build.py needs, cargo with the standard library for ARM (rustup adds it; where Rust is
+Debian's, its package is unpacked), and a JDK for the header jni.h.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from streamfuse.native.arm.build import TOOLS, build_arm, missing_tools
+from streamfuse.native.arm.debian import unpack
+from streamfuse.native.build import REPOSITORY, BuildError, cmake_program, default_build_dir
+from streamfuse.native.mobile import cargo_build
+
+RUST_TARGET = "aarch64-unknown-linux-gnu"
+JNI_SOURCE = REPOSITORY / "android_demo" / "streamfuse" / "src" / "main" / "cpp"
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "libc6", "libgcc-s1", "libstdc++6", "zlib1g")
+JAVA = Path("usr", "lib", "jvm", "java-17-openjdk-arm64", "bin", "java")
+
+
+def missing_for_java() -> list[str]:
+    """The programs for all of this that are not installed."""
+    return [*missing_tools(), *(tool for tool in ("cargo", "javac", "mvn", "apt-get") if shutil.which(tool) is None)]
+
+
+def rust_library(build_dir: Path) -> Mapping[str, str]:
+    """Environment in which cargo finds Rust's standard library for ARM, which is downloaded where it is not there."""
+    said = subprocess.run(
+        ["rustc", "--print", "target-libdir", "--target", RUST_TARGET], capture_output=True, text=True, check=True
+    )
+    if any(Path(said.stdout.strip()).glob("libstd-*")):
+        return {}
+    if shutil.which("rustup"):
+        if subprocess.run(["rustup", "target", "add", RUST_TARGET]).returncode != 0:
+            raise BuildError(f"Rust's library for ARM cannot be downloaded: rustup target add {RUST_TARGET}")
+        return {}
+    root = unpack(["libstd-rust-web-dev"], build_dir / "rust")  # of cargo-web, Debian's newer Rust
+    return {f"CARGO_TARGET_{RUST_TARGET.upper().replace('-', '_')}_RUSTFLAGS": f"--sysroot={root / 'usr'}"}
+
+
+def build_bundle_arm(
+    build_dir: Path | None = None, *, profile: str = "release", jobs: int | None = None, quiet: bool = False
+) -> Path:
+    """Compile text alone, which needs no package of Python's, and return the static library.
+
+    `profile` is that of streamfuse.native.mobile.cargo_build.
+    """
+    build_dir = (build_dir or default_build_dir().with_name("arm")).resolve()
+    library = rust_library(build_dir)
+    return cargo_build(build_dir / "cargo", RUST_TARGET, profile=profile, environment=library, jobs=jobs, quiet=quiet)
+
+
+def build_mobile_arm(
+    build_dir: Path | None = None, *, profile: str = "release", jobs: int | None = None, quiet: bool = False
+) -> Path:
+    """Compile into `build_dir` (build/arm by default) and return libstreamfuse_jni.so, beside libstreamfuse.so.
+
+    `profile` is that of build_bundle_arm.
+    """
+    build_dir = (build_dir or default_build_dir().with_name("arm")).resolve()
+    bundle = build_bundle_arm(build_dir, profile=profile, jobs=jobs, quiet=quiet)
+    options = {"STREAMFUSE_BUNDLE_LIBRARY": str(bundle)}
+    build_arm(build_dir, targets=["streamfuse"], options=options, jobs=jobs, quiet=quiet)
+    javac = shutil.which("javac")
+    if javac is None:
+        raise BuildError("jni.h is missing: install a JDK (Debian: openjdk-17-jdk-headless)")
+    configure = [cmake_program(), "-S", str(JNI_SOURCE), "-B", str(build_dir / "jni")]
+    configure += [f"-DCMAKE_TOOLCHAIN_FILE={TOOLS / 'toolchain.cmake'}"]
+    configure += [f"-DSTREAMFUSE_LIBRARY={build_dir / 'libstreamfuse.so'}"]
+    configure += [f"-DJNI_HEADERS={Path(javac).resolve().parents[1] / 'include'}"]
+    configure += [f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={build_dir}"]
+    for command in (configure, [cmake_program(), "--build", str(build_dir / "jni")]):
+        done = subprocess.run(command, text=True, capture_output=quiet)
+        if done.returncode != 0:
+            raise BuildError(f"{' '.join(command[:2])} failed" + (f":\n{done.stdout}{done.stderr}" if quiet else ""))
+    return build_dir / "libstreamfuse_jni.so"
+
+
+def java_command(build_dir: Path, *arguments: object) -> list[str]:
+    """The command that runs Debian's Java for ARM under the emulator, which is downloaded at first (46 MB)."""
+    root = unpack(JAVA_PACKAGES, build_dir / "java")
+    return ["qemu-aarch64-static", "-L", str(root), str(root / JAVA), *map(str, arguments)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.arm.mobile", description=__doc__.splitlines()[0])
+    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/arm beside the sources")
+    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
+    options = parser.parse_args()
+    try:
+        print(f"built {build_mobile_arm(options.build_dir, jobs=options.jobs)}")
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

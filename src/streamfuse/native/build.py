@@ -1,0 +1,161 @@
+"""Build libstreamfuse_engine against the executorch wheel.
+
+    python -m streamfuse.native.build [--build-dir build/native] [--sanitize address,undefined] [--jobs N]
+
+Needs a C++17 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second
+run builds only what changed. It also builds the C++ tests, `test_ops` and `test_engine`, and the program `generate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SOURCE = REPOSITORY / "kernels"  # a wheel has none
+CMAKE_CONFIG = Path("share", "cmake", "executorch-config.cmake")
+MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
+
+
+class BuildError(RuntimeError):
+    """The native library cannot be built, said in one sentence."""
+
+
+def default_build_dir() -> Path:
+    """build/native of the checkout."""
+    return REPOSITORY / "build" / "native"
+
+
+def executorch_root() -> Path:
+    """The folder of the installed executorch package, found without importing it."""
+    spec = importlib.util.find_spec("executorch")
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        if (Path(place) / CMAKE_CONFIG).is_file():
+            return Path(place)
+    raise BuildError("the executorch wheel with its C++ SDK (1.5.1 or newer) is not installed: pip install executorch")
+
+
+@contextmanager
+def one_builder(folder: Path) -> Iterator[None]:
+    """Make `folder` and wait while another process builds there. A file system without locks has no waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def fetch_executorch(requirement: str, folder: Path, platform: str | None = None) -> Path:
+    """Download and unpack one executorch wheel, without what it depends on, and return its package folder.
+
+    `platform` is another machine's wheel tag, for example manylinux_2_28_aarch64. What lies in `folder` is kept.
+    """
+    root = folder / "executorch"
+    with one_builder(folder):
+        if (root / CMAKE_CONFIG).is_file():
+            return root
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--dest", str(folder), requirement]
+        command += ["--platform", platform] if platform else []
+        if subprocess.run(command).returncode != 0:
+            for_platform = f" for {platform}" if platform else ""
+            raise BuildError(f"pip cannot download the wheel of {requirement}{for_platform}")
+        (wheel,) = folder.glob("executorch-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        wheel.unlink()
+    return root
+
+
+def _tool(name: str) -> str:
+    """A program of this Python environment, else of PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if not found:
+        raise BuildError(f"{name} is not installed: pip install {name}")
+    return found
+
+
+def cmake_program() -> str:
+    """cmake of this Python environment, else of PATH; refused where it is too old."""
+    cmake = _tool("cmake")
+    said = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < MINIMUM_CMAKE:
+        raise BuildError(f"{cmake} is older than {MINIMUM_CMAKE[0]}.{MINIMUM_CMAKE[1]}: pip install 'cmake>=3.28'")
+    return cmake
+
+
+def build(
+    build_dir: Path | None = None,
+    *,
+    sanitize: str = "",
+    executorch: Path | None = None,
+    toolchain: Path | None = None,
+    targets: Iterable[str] = (),
+    options: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Configure where needed, compile `targets` (everything where none is named), and return the path of the library.
+
+    `executorch` is the package folder to build against, the installed one by default. `toolchain` is a CMake toolchain
+    file, for another machine. `sanitize` is what `-fsanitize` takes. `options` are further variables of CMake.
+    """
+    from streamfuse.native.library import library_name
+
+    if not SOURCE.is_dir():
+        raise BuildError("an installed package has no C++ sources: build in a clone of the repository")
+    build_dir = build_dir or default_build_dir()
+    cmake, ninja = cmake_program(), _tool("ninja")
+    if not toolchain and not any(
+        shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")
+    ):
+        raise BuildError("there is no C++ compiler: install g++ or clang, or set CXX")
+    configure = [cmake, "-S", str(SOURCE), "-B", str(build_dir), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    configure += [f"-Dexecutorch_DIR={((executorch or executorch_root()) / CMAKE_CONFIG).parent}"]
+    configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DSTREAMFUSE_SANITIZE={sanitize}"]
+    configure += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain else []
+    configure += [f"-D{name}={value}" for name, value in (options or {}).items()]
+    compile_ = [cmake, "--build", str(build_dir), *(["--parallel", str(jobs)] if jobs else [])]
+    for target in targets:
+        compile_ += ["--target", target]
+    with one_builder(build_dir):
+        for command in (configure, compile_):
+            done = subprocess.run(command, text=True, capture_output=quiet)
+            if done.returncode != 0:
+                said = f":\n{done.stdout}{done.stderr}" if quiet else ""
+                raise BuildError(f"{' '.join(command[:2])} failed{said}")
+    return build_dir / library_name()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.build", description=__doc__.splitlines()[0])
+    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/native beside the sources")
+    parser.add_argument("--sanitize", default="", help="sanitizers, for example address,undefined or thread")
+    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
+    options = parser.parse_args()
+    try:
+        print(f"built {build(options.build_dir, sanitize=options.sanitize, jobs=options.jobs)}")
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
