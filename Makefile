@@ -6,7 +6,7 @@
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
-#   make native-mobile  build/mobile/libstreamfuse: core, engine and text in one library for an app (needs cargo)
+#   make native-mobile  build/mobile/libstreamfuse: core, engine and text/ in one library for an app (needs cargo)
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
@@ -77,7 +77,7 @@ native: $(ENGINE_STAMP)
 native-mobile: $(MOBILE_STAMP)
 
 no-mobile:
-	@echo "note: no cargo here, so text is neither built nor tested; https://rustup.rs has it" >&2
+	@echo "note: no cargo here, so text/ is neither built nor tested; https://rustup.rs has it" >&2
 
 test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(if $(shell command -v cargo),$(MOBILE_STAMP),no-mobile)
 	$(PYTEST) $(if $(filter test-full,$@),--full)
@@ -96,21 +96,21 @@ android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/ma
 apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
-# Without cargo there is no text, so no bundle is opened: only the modules and tests that need none.
+# Without cargo there is no text/, so no bundle is opened: only the modules and tests that need none.
 ios: $(if $(CARGO),build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
 	$(if $(CARGO),$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl,\
 		@echo "note: no cargo, so the Swift tests that open bundles are left out" >&2)
-	$(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
-		ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/ios/swift
-	ios_demo/tools/swift test --package-path ios_demo/StreamFuse --scratch-path build/ios/swift-thread --sanitize=thread \
-		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)'
+	STREAMFUSE_FAKE_CORE_ML=1 $(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
+		ios_demo/tools/swift test --scratch-path build/ios/swift
+	ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \
+		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
 	$(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
 		ios_demo/tools/swift test --package-path ios_demo/App --scratch-path build/ios/app
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
-build/ios/coreml/.made: tests/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) \
+build/ios/coreml/.made: tools/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) \
 		$(wildcard $(addprefix $(PACKAGE)/,emulator/*.py runtime/backends/coreml*.py runtime/*.py)) $(ENGINE_STAMP) | $(VENV)/.dev
-	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests $(BIN)/python tests/record_coreml.py $(@D)
+	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests $(BIN)/python tools/record_coreml.py $(@D)
 	@touch $@
 
 # A bundle with a signature, for the Swift reader.
@@ -142,7 +142,7 @@ format: $(VENV)/.dev
 
 # Golden traces that Python, Kotlin and Swift replay. A change of them is a change of the contract: review it.
 traces: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python tests/make_traces.py tests/traces
+	PYTHONPATH=tests $(BIN)/python tools/make_traces.py tests/traces
 
 schema: $(VENV)/.demo
 	$(BIN)/python -m streamfuse.bundle docs/manifest.schema.json

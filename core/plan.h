@@ -13,7 +13,7 @@
 //   3. Where they do not pay, back off: none for a while, twice as long each time, then a trial of a few steps.
 //   4. A budget, and half of what a draft is expected to bring, must pay for its pass. Gains earn it, and a trickle
 //      from plain passes. So it bounds what being wrong may cost.
-// docs/runtime.md explains; tests/plan_simulation.py shows what it gains on simulated devices and texts.
+// docs/runtime.md explains; tools/plan_simulation.py shows what it gains on simulated devices and texts.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""What can be wrong with a bundle, for the tests of every reader: Python's and text's."""
+"""What can be wrong with a bundle, for the tests of every reader: Python's and that of text/."""
 
 from __future__ import annotations
 

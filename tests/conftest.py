@@ -27,10 +27,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
-HELPERS = str(Path(__file__).parent)  # fakes.py, oracle.py, make_traces.py
-sys.path.append(HELPERS)
+TESTS = Path(__file__).parent
+HELPERS = [str(TESTS), str(TESTS.parent / "tools")]  # fakes.py, oracle.py; plan_simulation.py, make_traces.py
+sys.path += HELPERS
 # For the processes that tests start too, also where PYTHONSAFEPATH is set (Makefile).
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*HELPERS, os.environ.get("PYTHONPATH")]))
 
 from beside import Turns, made_once  # noqa: E402
 
@@ -106,7 +107,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Toy tensors are computed by one thread: two spend their time handing over. Real models get what there is."""
     if torch := sys.modules.get("torch"):
         own = item.config.stash.setdefault(TORCH_THREADS, torch.get_num_threads())
-        toy = Path(__file__).parent / "unit" in item.path.parents
+        toy = TESTS / "unit" in item.path.parents
         beside = TURNS in item.config.stash and not item.get_closest_marker("alone")
         torch.set_num_threads(1 if toy or beside else own)
 

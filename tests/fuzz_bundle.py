@@ -92,7 +92,7 @@ def sentence_of(folder: Path) -> str | None:
         text = TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
     except (BundleError, TextError) as error:
         own = _named(str(error), folder, "chat template")
-        return f"text opens it, and Python says: {own}" if refused is None and LIBRARY.is_file() else own
+        return f"text/ opens it, and Python says: {own}" if refused is None and LIBRARY.is_file() else own
     try:
         tables = map_tensors(bundle.draft) if bundle.draft else None
     except (ValueError, OSError) as error:
@@ -109,7 +109,7 @@ def sentence_of(folder: Path) -> str | None:
 
 
 def _refused_in_library(folder: Path) -> str | None:
-    """What text, where it is built, says of a bundle that it does not open."""
+    """What text/, where it is built, says of a bundle that it does not open."""
     if not LIBRARY.is_file():
         return None
     try:
@@ -119,7 +119,7 @@ def _refused_in_library(folder: Path) -> str | None:
     else:
         return None
     if code == BROKEN or len(sentence) > 1000 or "\n" in sentence:
-        raise AssertionError(f"text says: {sentence}")
+        raise AssertionError(f"text/ says: {sentence}")
     return sentence
 
 

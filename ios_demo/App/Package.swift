@@ -2,7 +2,7 @@
 import PackageDescription
 
 // What the app is made of: its behaviour in plain Swift, which is tested on Linux, its screens, and the library behind
-// both. The last is there where STREAMFUSE_LIBRARIES is set, as in ../StreamFuse/Package.swift.
+// both. The last is there where STREAMFUSE_LIBRARIES is set, as in ../../Package.swift.
 let hasLibraries = !(Context.environment["STREAMFUSE_LIBRARIES"] ?? "").isEmpty
 let streamFuse = "StreamFuse"
 // Swift 6.0 on Linux: libswiftObservation.so names a function that no library has, and calls it nowhere but at a fatal error.
@@ -12,7 +12,7 @@ let package = Package(
   name: "StreamFuseApp",
   platforms: [.iOS(.v18), .macOS(.v15)],
   products: [.library(name: "AppScreens", targets: ["AppScreens"])],
-  dependencies: [.package(path: "../StreamFuse")],
+  dependencies: [.package(name: streamFuse, path: "../..")],
   targets: [
     .target(name: "AppModel", dependencies: [.product(name: "StreamFuseCore", package: streamFuse)]),
     .target(name: "AppScreens", dependencies: ["AppModel"]),

@@ -234,7 +234,7 @@ class Conversation:
         self.messages.pop()
 
     def note(self) -> bytes:
-        """The conversation as JSON, in the form of text's sf_text_save."""
+        """The conversation as JSON, in the form of sf_text_save (text/)."""
         state = {"messages": self.messages, "read_text": self._read_text, "read_ids": self._read_ids}
         return json.dumps(state, ensure_ascii=False).encode()
 

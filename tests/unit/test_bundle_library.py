@@ -1,4 +1,4 @@
-"""text opens a bundle as Python's reader does: the same facts, and the same refusal of every damaged one.
+"""The text library opens a bundle as Python's reader does: the same facts, and the same refusal of every damaged one.
 
 Run: make native-mobile; python -m pytest tests/unit/test_bundle_library.py
 """

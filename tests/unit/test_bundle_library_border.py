@@ -1,4 +1,4 @@
-"""The C border of text: what it exports, null pointers, structures of other sizes, text that is none.
+"""The C border of text/: what it exports, null pointers, structures of other sizes, text that is none.
 
 Run: make native-mobile; python -m pytest tests/unit/test_bundle_library_border.py
 """

@@ -1,4 +1,4 @@
-"""With a public key, both readers, Python's and text, refuse in one sentence what this key did not sign.
+"""With a public key, both readers, Python's and text/, refuse in one sentence what this key did not sign.
 
 Run: python -m pytest tests/unit/test_bundle_signature.py (with make native-mobile: both readers, else Python's alone)
 """

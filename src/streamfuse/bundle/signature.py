@@ -37,7 +37,7 @@ def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
 def is_signed(manifest: bytes, signature: bytes, public_key: bytes) -> bool:
     """Whether `signature` is one of this manifest by the key of `parse_public_key`.
 
-    Accepts and refuses the same bytes as text: what a weak point could sign for everybody is no signature.
+    Accepts and refuses the same bytes as text/: what a weak point could sign for everybody is no signature.
 
     Raises:
         MissingExtra: cryptography is not installed.

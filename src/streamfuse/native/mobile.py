@@ -1,4 +1,4 @@
-"""Build libstreamfuse, the one library of a phone: core, engine, and text (Rust) behind three C headers.
+"""Build libstreamfuse, the one library of a phone: core, engine, and text/ (Rust) behind three C headers.
 
     python -m streamfuse.native.mobile [--out build/mobile] [--profile release] [--jobs N]
 
@@ -32,13 +32,13 @@ def cargo_build(
     jobs: int | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Compile text into a static library, for this machine or for another one, and return its path.
+    """Compile text/ into a static library, for this machine or for another one, and return its path.
 
     `profile` is one of text/Cargo.toml: `release` is what ships; `quick`, for work on the crate, optimizes
     nothing. `environment` is cargo's beside this process's own.
     """
     if shutil.which("cargo") is None:
-        raise BuildError(f"cargo, which text is built with, is not installed: {INSTALL}")
+        raise BuildError(f"cargo, which text/ is built with, is not installed: {INSTALL}")
     command = ["cargo", "build", "--locked", "--lib", "--manifest-path", str(CRATE / "Cargo.toml")]
     command += ["--profile", profile, "--target-dir", str(target_dir)]
     command += ["--target", rust_target] if rust_target else []

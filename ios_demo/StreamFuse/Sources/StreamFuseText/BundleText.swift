@@ -3,7 +3,7 @@ import CStreamFuseBundle
 import Foundation
 import StreamFuseCore
 
-/// Tokenizer, chat template and conversation of one session, by text's library.
+/// Tokenizer, chat template and conversation of one session, by the text library.
 final class BundleText: SessionText {
   /// The library's handle.
   private let handle: OpaquePointer

@@ -1,5 +1,5 @@
 // Core ML bundles that the exporter wrote, through CoreMLRunner.swift over declarations of Core ML's types: the functions
-// hold every input to the bytes that Python's backend gave the emulator (tests/record_coreml.py), and answer as the
+// hold every input to the bytes that Python's backend gave the emulator (tools/record_coreml.py), and answer as the
 // emulator did. So commits, masks, layouts and strides are Python's, and so is the text.
 import FakeCoreML
 import Foundation
@@ -7,7 +7,7 @@ import StreamFuseCore
 import StreamFuseText
 import XCTest
 
-@testable import CoreMLOnLinux
+@testable import StreamFuseCoreML
 
 final class CoreMLReplayTests: XCTestCase {
   private let root = FileManager.default.temporaryDirectory.appending(path: UUID().uuidString)

@@ -4,7 +4,7 @@ import StreamFuseCore
 import StreamFuseText
 import XCTest
 
-/// What tests/record_coreml.py wrote of one bundle: `make ios` makes it.
+/// What tools/record_coreml.py wrote of one bundle: `make ios` makes it.
 final class Recording: @unchecked Sendable {  // one session at a time
   /// One text with its settings.
   struct Text: Decodable {

@@ -4,7 +4,7 @@ import Foundation
 import StreamFuseCore
 import XCTest
 
-@testable import CoreMLOnLinux
+@testable import StreamFuseCoreML
 
 final class CoreMLRunnerTests: XCTestCase {
   private let root = FileManager.default.temporaryDirectory.appending(path: UUID().uuidString)

@@ -141,7 +141,7 @@ final class PackageTests: XCTestCase {
   }
 
   func testCoreMLIsWhereAppleIs() async throws {
-    #if !canImport(CoreML)
+    #if !canImport(CoreML) && !FAKE_CORE_ML
       let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "none")
       do {
         _ = try await openPackage(URL(filePath: "model.mlpackage"), spec: spec)

@@ -50,7 +50,7 @@ def rust_library(build_dir: Path) -> Mapping[str, str]:
 def build_bundle_arm(
     build_dir: Path | None = None, *, profile: str = "release", jobs: int | None = None, quiet: bool = False
 ) -> Path:
-    """Compile text alone, which needs no package of Python's, and return the static library.
+    """Compile text/ alone, which needs no package of Python's, and return the static library.
 
     `profile` is that of streamfuse.native.mobile.cargo_build.
     """

@@ -1,1 +1,1 @@
-../../../../../kernels/ops/lane_kernels.cpp
+#include "../../../../../kernels/ops/lane_kernels.cpp"

@@ -1,1 +1,1 @@
-../../../../../kernels/ops/product_kernels.cpp
+#include "../../../../../kernels/ops/product_kernels.cpp"

@@ -1,4 +1,4 @@
-"""A plan on simulated devices and texts: `python tests/plan_simulation.py` prints the table.
+"""A plan on simulated devices and texts: `python tools/plan_simulation.py` prints the table.
 
 The text is a fixed sequence; streams predict it with known odds, so that a cost table and a regime are all that a plan
 meets. Time is virtual: each pass advances a clock by its cost in the table (with noise where the device has it), and a

@@ -1,4 +1,4 @@
-"""What a step of the loop costs outside the graph: `python tests/loop_profile.py` (no engine runs).
+"""What a step of the loop costs outside the graph: `python tools/loop_profile.py` (no engine runs).
 
 A pass of an engine reads all weights and leaves cold caches to the loop, so a pass here reads a large array. What
 Python adds to the core's loop, per pass, is the difference of `whole` and the phases.

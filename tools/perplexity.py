@@ -1,6 +1,6 @@
 """Perplexity of texts through a bundle's own graphs: what the rounding of weights, activations and cache costs.
 
-    python tests/perplexity.py build/demo --data dialogsum/train.jsonl --key dialogue --tokens 8000
+    python tools/perplexity.py build/demo --data dialogsum/train.jsonl --key dialogue --tokens 8000
 
 Texts are read in passes of the widest method that prunes nothing, each row's logits against the token that follows.
 """

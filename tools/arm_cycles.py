@@ -1,6 +1,6 @@
 """What passes of the default model may take on ARM processors: an estimate, because nothing here ran on one.
 
-    python tests/arm_cycles.py                # the table of docs/platforms.md
+    python tools/arm_cycles.py                # the table of docs/platforms.md
 
 Model. A product of one group of a tile (32 inputs, 16 outputs) needs `fixed` instructions for its weights and `per_row`
 for each row, of which some use a vector pipe. A core takes as many cycles as the busier of its dispatch and its vector

@@ -1,4 +1,4 @@
-"""Where the memory of the runtime's process goes: `python tests/memory_profile.py BUNDLE [NEW_TOKENS]` (Linux).
+"""Where the memory of the runtime's process goes: `python tools/memory_profile.py BUNDLE [NEW_TOKENS]` (Linux).
 
 The process is a session without command line and tokenizer, as an app has it: engine, caches, drafting data, plan.
 """

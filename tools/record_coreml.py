@@ -1,6 +1,6 @@
 """Small Core ML bundles with all that the emulator was asked and answered, for tests of engines in other languages.
 
-Run: PYTHONPATH=src:tests python tests/record_coreml.py FOLDER
+Run: PYTHONPATH=src:tests python tools/record_coreml.py FOLDER
 
 For each kind of tests/coreml_bundles.py named below: FOLDER/KIND/bundle, calls.json and data.bin. calls.json holds the
 package's `metadata`; `texts` (prompt, settings, tokens), one after the other on one session; and `calls`, in order: the

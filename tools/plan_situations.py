@@ -1,4 +1,4 @@
-"""A plan where texts and devices change: `python tests/plan_situations.py` prints the table.
+"""A plan where texts and devices change: `python tools/plan_situations.py` prints the table.
 
 Every situation is simulated on every device of plan_simulation.py. The plan is compared with plain decoding,
 and with sessions that know it: a new one for each section, which is given the section's true costs.

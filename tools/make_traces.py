@@ -1,4 +1,4 @@
-"""Write the golden traces of docs/traces.md: `python tests/make_traces.py tests/traces` (`make traces` does it).
+"""Write the golden traces of docs/traces.md: `make traces`, or `PYTHONPATH=tests python tools/make_traces.py FOLDER`.
 
 They are reviewed like code: a change of a trace is a change of the contract with Kotlin and Swift.
 """
@@ -376,5 +376,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python tests/make_traces.py FOLDER")
+        sys.exit("usage: PYTHONPATH=tests python tools/make_traces.py FOLDER")
     main(Path(sys.argv[1]))

@@ -3,20 +3,20 @@
 Clocks of a shared machine move by more than most changes of a drafting table are worth, and a plan that measures other
 costs makes other choices. Here the costs are given, so that the passes of two bundles can be compared to the last one.
 
-    python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30
+    python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30
 
 What an n-gram table of each size is worth, in the place of the bundle's:
 
-    python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30 \\
+    python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30 \\
         --ngram-table mine.safetensors --ngram-table-mb 0 1 4 8 24 --costs "Zen 4, AVX-512, by rows"
 
 What a bundle is worth whose streams cost more, in plain passes:
 
-    python tests/counted_speed.py build/l16 --data spec_bench/question.jsonl --cost streams=0.76 --cost verify_1=1.48
+    python tools/counted_speed.py build/l16 --data spec_bench/question.jsonl --cost streams=0.76 --cost verify_1=1.48
 
 What it is worth on an accelerator, at costs that are computed from the bundle and a published figure:
 
-    python tests/counted_speed.py build/demo --data spec_bench/question.jsonl --costs "flat by bytes" --costs "Hexagon"
+    python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --costs "flat by bytes" --costs "Hexagon"
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-../../../../../../kernels/engine/streamfuse_engine.h

@@ -1,1 +1,0 @@
-../../../../../core/streamfuse_low.h

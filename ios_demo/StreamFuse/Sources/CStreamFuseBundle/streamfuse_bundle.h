@@ -1,1 +1,0 @@
-../../../../core/bundle/streamfuse_bundle.h

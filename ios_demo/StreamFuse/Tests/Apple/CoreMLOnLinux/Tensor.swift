@@ -1,1 +1,0 @@
-../../../Sources/StreamFuseCoreML/Tensor.swift
