@@ -17,8 +17,8 @@ func swift(_ name: String, _ dependencies: [Target.Dependency] = [], settings: [
   .target(
     name: name, dependencies: dependencies, path: "\(sources)/\(name)", swiftSettings: settings, linkerSettings: link)
 }
-func test(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
-  .testTarget(name: name, dependencies: dependencies, path: "\(tests)/\(name)")
+func test(_ name: String, _ dependencies: [Target.Dependency], settings: [SwiftSetting] = []) -> Target {
+  .testTarget(name: name, dependencies: dependencies, path: "\(tests)/\(name)", swiftSettings: settings)
 }
 
 // Linux has no Core ML. For tests, the file that names its types is compiled and run over declarations of them.
@@ -27,6 +27,7 @@ func test(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
 #else
   let fakeCoreML = false
 #endif
+let coreMLSettings: [SwiftSetting] = fakeCoreML ? [.define("FAKE_CORE_ML")] : []
 
 let package = Package(
   name: "StreamFuse",
@@ -44,10 +45,10 @@ let package = Package(
     swift("StreamFuseCore", ["CStreamFuse"]),
     swift(
       "StreamFuseCoreML", ["StreamFuseCore", "CTensor"] + (fakeCoreML ? ["FakeCoreML"] : []),
-      settings: fakeCoreML ? [.define("FAKE_CORE_ML")] : []),
+      settings: coreMLSettings),
     test("StreamFuseCoreTests", ["StreamFuseCore", "CStreamFuse"]),
     .target(name: "FakePackage", dependencies: ["StreamFuseCoreML"], path: "\(tests)/FakePackage"),
-    test("StreamFuseCoreMLTests", ["StreamFuseCoreML", "FakePackage", "CStreamFuse"]),
+    test("StreamFuseCoreMLTests", ["StreamFuseCoreML", "FakePackage", "CStreamFuse"], settings: coreMLSettings),
   ],
   swiftLanguageModes: [.v6],
   cxxLanguageStandard: .cxx20

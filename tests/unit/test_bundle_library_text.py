@@ -1,4 +1,4 @@
-"""The text library turns text into tokens and back as Python does: the same ids, texts, chats, streams and conversations.
+"""The text library turns text into tokens and back as Python does: the same ids, texts, chats and streams.
 
 Run: make native-mobile; python -m pytest tests/unit/test_bundle_library_text.py
 """
