@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -109,7 +108,6 @@ class Model:
         provider: str | None = None,
         cost_cache: bool = True,
         public_key: str | None = None,
-        plan_cache: bool | None = None,
     ) -> None:
         """Open a bundle folder.
 
@@ -121,7 +119,6 @@ class Model:
             cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
             public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
                 Bundle it has no say: `open_bundle` takes it.
-            plan_cache: the old name of `cost_cache`; it goes with 0.3.
 
         Raises:
             BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
@@ -134,10 +131,6 @@ class Model:
         from streamfuse.engines import check_provider, need_engine
         from streamfuse.native.library import MOST_THREADS
 
-        if plan_cache is not None:
-            message = "plan_cache is now cost_cache; the old name goes with streamfuse 0.3"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            cost_cache = plan_cache
         if threads is not None and not 1 <= threads <= MOST_THREADS:
             raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
         self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)

@@ -511,16 +511,6 @@ def test_what_passes_cost_is_remembered_unless_it_must_not_be(
         assert len(list((tmp_path / "home").rglob("*.costs"))) == files
 
 
-def test_the_old_name_of_the_cost_cache_still_works_and_says_so(
-    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
-) -> None:
-    with pytest.warns(DeprecationWarning, match="plan_cache is now cost_cache"):
-        old = streamfuse.open(folder, plan_cache=False)
-    with old as model:
-        model.generate("hello")
-    assert not list((tmp_path / "home").rglob("*.costs"))
-
-
 def test_a_result_shows_its_text() -> None:
     assert repr(Result("hi", [1, 2], {"rounds": 3})) == "Result(text='hi', tokens=[1, 2])"
 

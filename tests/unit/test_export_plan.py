@@ -324,19 +324,10 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("old", "new"), [("8da4w", "q4_1"), ("8da8w", "q8_0")])
-def test_the_old_word_for_a_grid_is_taken_with_a_note(
-    old: str, new: str, checkpoint: Checkpoint, tmp_path: Path
-) -> None:
-    config = write_config(tmp_path, f"quantize: {old}")
-    for said in (["--quantize", old], ["--config", config]):
-        code, stdout, stderr = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--json", *said)
-        assert (code, json.loads(stdout)["quantize"]) == (0, new)
-        assert stderr == (
-            f"--quantize {old} is now --quantize {new} with --backend kernels; version 0.3 will not take the old word\n"
-        )
-    with pytest.warns(FutureWarning, match=f"is now --quantize {new}"):
-        assert plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize(old)).quantize.value == new
+@pytest.mark.parametrize("word", ["8da4w", "8da8w"])
+def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=f"^quantize must be one of q4_1, q8_0 with backend kernels, not {word}$"):
+        plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize(word))
 
 
 @pytest.mark.parametrize(

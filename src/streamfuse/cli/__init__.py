@@ -10,7 +10,6 @@ import typer
 
 from streamfuse import __version__
 
-from .console import say
 from .errors import OneLineErrors
 
 COMMANDS = (
@@ -18,16 +17,10 @@ COMMANDS = (
     "chat", "bench", "doctor", "devices",
 )  # fmt: skip
 
-_OLD_FLAGS = {"no-plan-cache": "no-cost-cache"}  # of 0.1; they go with 0.3
 
-
-def _current_name(name: str) -> str:
-    """`--max_new_tokens` and `--max-new-tokens` are the same flag; an old name still works, and says the new one."""
-    name = name.replace("_", "-")
-    if name not in _OLD_FLAGS:
-        return name
-    say(f"note: --{name} is now --{_OLD_FLAGS[name]}; the old name goes with streamfuse 0.3", "yellow")
-    return _OLD_FLAGS[name]
+def _flag(name: str) -> str:
+    """`--max_new_tokens` and `--max-new-tokens` are the same flag."""
+    return name.replace("_", "-")
 
 
 app = typer.Typer(
@@ -44,7 +37,7 @@ app = typer.Typer(
     ),
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"token_normalize_func": _current_name, "help_option_names": ["-h", "--help"]},  # inherited
+    context_settings={"token_normalize_func": _flag, "help_option_names": ["-h", "--help"]},  # inherited
 )
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -170,7 +168,8 @@ def export(
         str,
         typer.Option(
             **complete.among("auto", "on", "off"),
-            help="Merge the adapter's tuning of the base into its weights; auto: off with weights of four bits.",
+            help="Merge the adapter's tuning of the base into its weights; auto: off with weights of four bits, unless "
+            "the streams have adapters of their own.",
             rich_help_panel=_WEIGHTS,
         ),
     ] = "auto",
@@ -344,7 +343,7 @@ def export(
         chosen = choose_adapter(adapter, folder, model)
         if chosen.note is not None:
             say(chosen.note, "yellow")
-        plan = _with_notes(load_plan)(
+        plan = load_plan(
             model=folder,
             adapter=chosen.path,
             output_dir=output_dir,
@@ -403,21 +402,6 @@ def export(
 
 
 Chosen = TypeVar("Chosen")
-Options = ParamSpec("Options")
-
-
-def _with_notes(make: Callable[Options, Chosen]) -> Callable[Options, Chosen]:
-    """`make`, which may warn of words that are going, with its warnings as lines on standard error."""
-
-    def noted(*args: Options.args, **options: Options.kwargs) -> Chosen:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always", FutureWarning)
-            made = make(*args, **options)
-        for warning in found:
-            say(str(warning.message))
-        return made
-
-    return noted
 
 
 def _choice(flag: str, value: str, choices: dict[str, Chosen]) -> Chosen:

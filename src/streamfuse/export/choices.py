@@ -59,9 +59,6 @@ NO_VULKAN = (
     "-DSTREAMFUSE_VULKAN=ON (docs/android.md)"
 )
 
-# Words of version 0.1 for the kernels' grids, which were called as XNNPACK's integers are. They go with version 0.3.
-RENAMED = {"kernels": {Quantize.INT4: Quantize.Q4_1, Quantize.INT8: Quantize.Q8_0}}
-
 
 def check_choice(flag: str, value: str, choices: tuple[str, ...], where: str = "") -> None:
     """PlanError where `value` is none of the choices; `where` says for whom they hold."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -19,7 +18,6 @@ from .choices import (
     COMPUTE_UNITS,
     DEPLOYMENT_TARGETS,
     LAYOUTS,
-    RENAMED,
     SOCS,
     Quantize,
     check_choice,
@@ -250,15 +248,6 @@ class ExportPlan:
             # QNN has no product with integers in blocks, which ONNX Runtime's own operator is.
             usual = Quantize.NONE if self.target == "onnx" and self.provider == "qnn" else choices.quantize[0]
             object.__setattr__(self, "quantize", usual)
-        renamed = RENAMED.get(self.backend, {}).get(self.quantize)
-        if renamed is not None:
-            warnings.warn(
-                f"--quantize {self.quantize.value} is now --quantize {renamed.value} with --backend {self.backend}; "
-                "version 0.3 will not take the old word",
-                FutureWarning,
-                stacklevel=4,
-            )
-            object.__setattr__(self, "quantize", renamed)
         check_choice("--quantize", self.quantize.value, tuple(q.value for q in choices.quantize), of_backend)
         if self.dtype == AUTO:
             object.__setattr__(self, "dtype", choices.dtype[0])
