@@ -222,7 +222,7 @@ def test_a_missing_library_names_the_command_that_builds_it(monkeypatch: pytest.
 
     monkeypatch.delenv("STREAMFUSE_ENGINE", raising=False)
     monkeypatch.setattr(library, "HERE", tmp_path / "native")
-    with pytest.raises(library.LibraryError, match=r"python -m streamfuse\.kernels\.build"):
+    with pytest.raises(library.LibraryError, match=r"python -m streamfuse\.native\.build"):
         library.find_library()
     monkeypatch.setenv("STREAMFUSE_ENGINE", str(tmp_path / "nowhere.so"))
     with pytest.raises(library.LibraryError, match="STREAMFUSE_ENGINE names"):
