@@ -186,8 +186,7 @@ class Plan {
     if (const std::optional<Table> place = tensor.table(field::kTensorPlace)) {
       const uint32_t buffer = place->number<uint32_t>(field::kPlaceBuffer);
       need(buffer >= 1 && buffer < buffers_.size(), number("there is no planned buffer", buffer));
-      const uint64_t begin =
-          uint64_t{place->number<uint32_t>(field::kPlaceHigh)} << 32 | place->number<uint32_t>(field::kPlaceLow);
+      const uint64_t begin = begin_of(*place);
       const uint64_t room = static_cast<uint64_t>(buffers_[buffer]);
       need(begin <= room && static_cast<uint64_t>(bytes) <= room - begin, "it leaves its planned buffer");
       need(begin % static_cast<uint64_t>(item) == 0, "it does not lie at a multiple of its items' size");
@@ -212,29 +211,65 @@ class Plan {
     for (uint32_t i = 0; i < arguments.size(); ++i) need_value(arguments[i], number("argument", i));
   }
 
-  // An out variant ends with the tensors that it writes and what it returns, which is those tensors. Constants lie in
-  // memory that cannot be written.
+  // An out variant ends with the tensors that it writes and what it returns, which is those tensors.
   void verify_results(const Vector<int32_t>& arguments, std::string_view overload) const {
     if (!overload.ends_with("out") && overload != "values") return;
     const uint32_t count = arguments.size();
     need(count >= 2, "it has too few arguments");
-    const int32_t returned = arguments[count - 1];
-    if (type_of(returned) == kTensor) return verify_result(arguments[count - 2], returned);
+    const int32_t returned = arguments[count - 1], before = arguments[count - 2];
+    if (type_of(returned) == kTensor) return verify_result(arguments, count - 2, before, returned);
     need(type_of(returned) == kTensorList, "it returns no tensor");
     const Vector<int32_t> items = value(returned).list<int32_t>(field::kItems);
-    const int32_t before = arguments[count - 2];
     if (type_of(before) == kTensorList) {
       const Vector<int32_t> written = value(before).list<int32_t>(field::kItems);
       need(written.size() == items.size(), "it returns other tensors than it writes");
-      for (uint32_t i = 0; i < items.size(); ++i) verify_result(written[i], items[i]);
+      for (uint32_t i = 0; i < items.size(); ++i) verify_result(arguments, count - 2, written[i], items[i]);
       return;
     }
     need(items.size() < count, "it has too few arguments");
-    for (uint32_t i = 0; i < items.size(); ++i) verify_result(arguments[count - 1 - items.size() + i], items[i]);
+    const uint32_t inputs = count - 1 - items.size();
+    for (uint32_t i = 0; i < items.size(); ++i) verify_result(arguments, inputs, arguments[inputs + i], items[i]);
   }
-  void verify_result(int32_t written, int32_t returned) const {
+
+  // Constants lie in memory that cannot be written. The first `inputs` arguments are read while results are written, so
+  // an operator that checks an index before it uses it must find the same one.
+  void verify_result(const Vector<int32_t>& arguments, uint32_t inputs, int32_t written, int32_t returned) const {
     need(written == returned, "it returns another tensor than it writes");
     need(!is_constant(written), "it writes to a constant");
+    const std::optional<Place> result = place_of(written);
+    if (!result) return;
+    for (uint32_t i = 0; i < inputs; ++i) {
+      const int type = type_of(arguments[i]);
+      if (type == kTensor) need(!overlap(*result, place_of(arguments[i])), "its result overlaps " + number("argument", i));
+      if (type != kTensorList && type != kOptionalTensorList) continue;
+      const Vector<int32_t> items = value(arguments[i]).list<int32_t>(field::kItems);
+      for (uint32_t j = 0; j < items.size(); ++j)
+        if (items[j] >= 0)
+          need(!overlap(*result, place_of(items[j])), "its result overlaps " + number("argument", i));
+    }
+  }
+
+  // Where a tensor lies in its planned buffer, in bytes.
+  struct Place {
+    uint32_t buffer;
+    uint64_t begin, end;
+  };
+  std::optional<Place> place_of(int32_t index) const {
+    if (type_of(index) != kTensor) return std::nullopt;
+    const Table tensor = value(index);
+    const std::optional<Table> place = tensor.table(field::kTensorPlace);
+    if (!place) return std::nullopt;
+    uint64_t bytes = static_cast<uint64_t>(bytes_of_type(tensor.number<int8_t>(field::kTensorType)));
+    const Vector<int32_t> sizes = tensor.list<int32_t>(field::kTensorSizes);
+    for (uint32_t d = 0; d < sizes.size(); ++d) bytes *= static_cast<uint64_t>(sizes[d]);
+    const uint64_t begin = begin_of(*place);
+    return Place{place->number<uint32_t>(field::kPlaceBuffer), begin, begin + bytes};
+  }
+  static uint64_t begin_of(const Table& place) {
+    return uint64_t{place.number<uint32_t>(field::kPlaceHigh)} << 32 | place.number<uint32_t>(field::kPlaceLow);
+  }
+  static bool overlap(const Place& a, const std::optional<Place>& b) {
+    return b && a.buffer == b->buffer && a.begin < b->end && b->begin < a.end;
   }
 
   void verify_instruction(const Table& instruction, uint32_t index, uint32_t count) const {

@@ -71,6 +71,12 @@ def _write_to_a_constant(plan: Any) -> None:
     call.args[-2:] = [constant, constant]
 
 
+def _write_over_an_argument(plan: Any) -> None:
+    call = calls(plan, "streamfuse::linear")[0]
+    read, written = (plan.values[place].val for place in (call.args[0], call.args[-1]))
+    written.allocation_info = dataclasses.replace(read.allocation_info)
+
+
 def _return_another(plan: Any) -> None:
     call = calls(plan, "streamfuse::linear")[0]
     call.args[-1] = call.args[0]
@@ -116,6 +122,7 @@ DAMAGE: dict[Callable[[Any], None], str] = {
     _name_nothing: "argument 0 names value",
     _name_less_than_nothing: "argument 3 names value -1",
     _write_to_a_constant: "it writes to a constant",
+    _write_over_an_argument: "its result overlaps argument 0",
     _return_another: "it returns another tensor than it writes",
     _give_a_constant: "output 0 is a constant",
     _negative_size: "dimension 0 is negative",
