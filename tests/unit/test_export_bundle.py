@@ -454,6 +454,37 @@ def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(
             np.testing.assert_array_equal(logits, found[0][1])
 
 
+def test_a_softmax_pruner_with_a_threshold_drops_nodes_and_changes_no_token(tmp_path: Path) -> None:
+    """The paper's pruner in a bundle of its one pass; the export compares the graphs with PyTorch."""
+    torch.manual_seed(6)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model({"pruner_score": "softmax"}))
+    changes = {"widths": (12,), "default_width": 12, "prune_keep": 11, "stream_nodes": "all", "prune_threshold": 0.02}
+    plan = plan_for(checkpoint, tmp_path / "bundle", **changes)
+    report = export_bundle(plan)
+    assert all(row.get("kept_agreement", 1.0) == 1.0 for row in report.parity["lowering"].values())
+    bundle, kept = open_bundle(plan.output_dir), list[int]()
+    with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+        star = np.eye(12, dtype=np.bool_)
+        star[:, 0] = True
+        for prompt in (TEXT[:9], TEXT[3:14]):
+            prefill(backend, prompt)
+            ids = np.array([TEXT[15], *range(20, 31)])
+            out = backend.run("verify_12", ids, len(prompt) + star.sum(1) - 1, star, True)
+            kept.append(len(out.kept))
+            assert len(out.stream_ids) == len(out.kept)
+    assert 1 <= min(kept) < 12
+    assert bundle.draft is not None
+    with Session(ExecuTorchBackend(bundle.graph, bundle.spec()), map_tensors(bundle.draft)) as session:
+        for prompt in (TEXT[:9], TEXT[20:23]):
+            texts = []
+            for speculative in (False, True):
+                config = GenerationConfig(40, speculative=speculative, width=12, ignore_eos=True)
+                answer = session.generate(prompt, config)
+                answer.finish()
+                texts.append(answer.token_ids)
+            assert texts[0] == texts[1]
+
+
 def test_a_plain_pass_that_carries_streams_has_the_bits_of_both(deferred: Bundle) -> None:
     assert [(m.rows, m.keep, m.stream_nodes) for m in deferred.manifest.verify_methods.values()] == [
         (1, 1, 1),

@@ -6,7 +6,7 @@ Run: python -m pytest tests/unit/test_export_graphs.py
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,8 +17,9 @@ from streamfuse.export import facts
 from streamfuse.export.executorch import native
 from streamfuse.export.graphs import build_methods
 from streamfuse.export.plan import Schedule
-from streamfuse.export.pruning import Survivors
+from streamfuse.export.pruning import SigmoidEdges, Survivors
 from streamfuse.export.weights import Weights
+from streamfuse.model.low_rank import SigmoidPruner
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import PassOutput
@@ -63,26 +64,98 @@ def expected_survivors(keep: int, edges: np.ndarray) -> tuple[list[int], list[in
 def test_survivors_are_the_best_paths_and_their_order_is_by_who_is_last(keep: int, model: StreamFused) -> None:
     torch.manual_seed(keep)
     rows, real = 12, len(TREE)
+    pruner = cast("SigmoidPruner", model.pruner)
     norm = RMSNorm(64, 1e-5)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 1.5)
-        model.pruner.slope.fill_(0.4)
-        model.pruner.offset.fill_(0.3)
+        pruner.slope.fill_(0.4)
+        pruner.offset.fill_(0.3)
     x, candidates = torch.randn(rows, 64), torch.randn(rows, 64) * 0.5
     ancestors = torch.zeros(rows, rows, dtype=torch.bool)
     ancestors[:real, :real] = torch.from_numpy(TREE.ancestors())
-    kept, seen, order = Survivors(model.pruner, norm, rows, keep, ordered=True)(x, candidates, ancestors)
+    edges_scored = SigmoidEdges(pruner, norm, rows)
+    choose = Survivors(edges_scored, rows, keep, ordered=True, threshold=0.0)
+    kept, named, seen, order = choose(x, candidates, ancestors)
     assert kept is not None
     assert order is not None
-    z = candidates @ model.pruner.early_exit(norm(x)).T
-    edges = torch.sigmoid(model.pruner.edge_logit(z) - 0.35 * torch.arange(rows)[:, None]).detach().numpy()
+    z = candidates @ pruner.early_exit(norm(x)).T
+    edges = torch.sigmoid(pruner.edge_logit(z) - 0.35 * torch.arange(rows)[:, None]).detach().numpy()
     rows_expected, order_expected = expected_survivors(keep, edges)
     assert kept.tolist() == rows_expected
     assert order.tolist() == order_expected
     assert torch.equal(seen, ancestors[kept][:, kept])
-    unordered = Survivors(model.pruner, norm, rows, keep, ordered=False)(x, candidates, ancestors)
-    assert torch.equal(unordered[0], kept)
-    assert unordered[2] is None
+    choose.ordered = False
+    unordered, _, _, no_order = choose(x, candidates, ancestors)
+    assert unordered is not None
+    assert torch.equal(unordered, kept)
+    assert named is no_order is None
+
+
+def softmax_model() -> StreamFused:
+    torch.manual_seed(4)
+    return tiny_model({"pruner_score": "softmax"})
+
+
+def tree_states(model: StreamFused) -> torch.Tensor:
+    """States [nodes, h] of TREE below the top layers, each node's from its own path alone."""
+    states = []
+    for row in range(len(TREE)):
+        path = [i for i in range(len(TREE)) if TREE.ancestors()[row, i]]
+        ids = torch.tensor([TEXT[:10] + TREE.tokens[path].tolist()])
+        states.append(model.run_main(model.base.embed_tokens(ids), 0, model.num_lower_layers)[0, -1])
+    return torch.stack(states)
+
+
+@torch.no_grad()
+def slow_probabilities(model: StreamFused) -> list[float]:
+    """Of each node's edge from its parent, by the early exit's softmax over the vocabulary; the root's is 1."""
+    states, found = tree_states(model), [1.0]
+    for row, parent in enumerate(TREE.parents.tolist()[1:], start=1):
+        logits = model.pruner.early_exit(model.base.norm(states[parent])) @ model.base.lm_head.weight.T
+        found.append(float(torch.softmax(logits.double(), 0)[int(TREE.tokens[row])]))
+    return found
+
+
+def test_a_softmax_pruner_keeps_the_paths_that_the_early_exit_finds_probable() -> None:
+    model = softmax_model()
+    edges = np.tile(np.array(slow_probabilities(model))[:, None], len(TREE))
+    kept = passed(backend(model, False, prune_keep={12: 6}, stream_nodes=6)).kept.tolist()
+    assert kept == expected_survivors(6, edges)[0]
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("keep", [6, 11])
+@pytest.mark.parametrize("carrying", [2, "all"])
+def test_a_threshold_drops_an_improbable_edge_with_all_that_follows_it(
+    keep: int, carrying: int | str, kernels: bool
+) -> None:
+    model = softmax_model()
+    probable = slow_probabilities(model)
+    for threshold in (sorted(probable)[2] * 1.1, sorted(probable)[6] * 1.1, 0.999):
+        whole = set()
+        for row, parent in enumerate(TREE.parents.tolist()):
+            if parent < 0 or (parent in whole and probable[row] >= threshold):
+                whole.add(row)
+        out = passed(backend(model, kernels, prune_keep=keep, stream_nodes=carrying, prune_threshold=threshold))
+        kept = out.kept.tolist()
+        assert kept[0] == 0
+        assert set(kept) <= whole
+        assert len(kept) == min(keep, len(whole))
+        assert all(int(TREE.parents[row]) in kept for row in kept[1:])
+        unpruned = passed(backend(model, kernels, prune_keep=12, stream_nodes="all"))
+        assert out.logits is not None
+        assert unpruned.logits is not None
+        places = [unpruned.kept.tolist().index(row) for row in kept]
+        np.testing.assert_allclose(out.logits, unpruned.logits[places], atol=1e-4)
+        carriers = min(len(kept), len(out.stream_ids))
+        assert carriers == min(len(kept), 2 if carrying == 2 else keep)
+        assert np.array_equal(out.stream_ids[:carriers], unpruned.stream_ids[places[:carriers]])
+
+
+def test_a_threshold_of_nothing_keeps_every_node() -> None:
+    model = softmax_model()
+    assert sorted(passed(backend(model, prune_keep=11, prune_threshold=1e-30)).kept) == list(range(len(TREE)))
+    assert passed(backend(model, prune_keep=12, stream_nodes=12)).kept.tolist() == list(range(len(TREE)))
 
 
 def test_padding_survives_last(model: StreamFused) -> None:

@@ -65,6 +65,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"default_width": 8}, "--default-width must be one of --widths 4,12, not 8"),
         ({"prune_keep": {8: 4}}, "--prune-keep names the width 8, which is not one of --widths 4,12"),
         ({"prune_keep": {12: 13}}, "--prune-keep must be from 1 to 12, not 13"),
+        (
+            {"prune_threshold": 0.1, "prune_keep": 12},
+            "--prune-threshold needs a width that is pruned; give --prune-keep fewer nodes than --widths",
+        ),
+        ({"prune_threshold": 1.0}, "--prune-threshold must be from 0 to below 1, not 1"),
+        (
+            {"prune_threshold": 0.1, "backend": "xnnpack"},
+            "--prune-threshold goes with --backend kernels, not with --backend xnnpack",
+        ),
         ({"stream_nodes": 0}, "--stream-nodes must be from 1 to 64, not 0"),
         ({"stream_nodes": "some"}, "--stream-nodes must be a number, numbers by width, or all, not some"),
         ({"group_size": 64}, "--group-size must be 32 with --backend kernels, not 64"),
@@ -153,6 +162,16 @@ def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     without, with_pruner = (preview(replace(plan, model=one[0], adapter=one[1])) for one in (bare, pruned))
     of_pruner = 2 * 64 * 2 + 2  # a low-rank map of the hidden size, slope and offset
     assert with_pruner.parts["streams"].parameters - without.parts["streams"].parameters == of_pruner
+
+
+def test_a_softmax_pruner_has_no_slope_and_goes_with_the_kernels(tmp_path: Path) -> None:
+    own = write_checkpoint(tmp_path / "own", tiny_model({"pruner_score": "softmax"}))
+    usual = write_checkpoint(tmp_path / "usual", tiny_model())
+    parameters = [preview(plan_for(one, tmp_path / "bundle")).parts["streams"].parameters for one in (own, usual)]
+    assert parameters[1] - parameters[0] == 2
+    with pytest.raises(PlanError, match="softmax over the vocabulary, which goes with backend kernels"):
+        preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
+    preview(plan_for(own, tmp_path / "bundle", backend="xnnpack", prune_keep=12, stream_nodes="all"))
 
 
 def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:

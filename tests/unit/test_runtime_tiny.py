@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,6 +51,24 @@ def test_speculation_never_changes_a_token_of_the_tiny_model(
     assert fused.tokens == plain.tokens
     assert fused.counts.draft_tokens_accepted > 0
     assert fused.counts.generated_tokens > fused.counts.target_forward_passes
+
+
+@pytest.mark.parametrize("threshold", [1e-6, 0.02, 0.3])
+def test_a_pruner_by_softmax_and_threshold_changes_no_token(threshold: float) -> None:
+    torch.manual_seed(zlib.crc32(b"tiny"))
+    config = ModelConfig.from_hf({**tiny.CONFIG, "vocab_size": 24})
+    streams = StreamConfig(num_streams=3, num_msa_layers=2, pruner_score="softmax")
+    model = StreamFused(Transformer(config), streams)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.25)
+    built = build_methods(Weights(model.eval(), replace(SHAPES, prune_threshold=threshold)))
+    plain = Loop(backend(built), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3], GenerationConfig(60, speculative=False))
+    fused = Loop(backend(built), list(plain.tokens), GenerationConfig(60, width=16))
+    list(plain.run())
+    list(fused.run())
+    assert fused.tokens == plain.tokens
+    assert fused.counts.generated_tokens >= fused.counts.target_forward_passes
 
 
 def test_a_second_turn_of_the_tiny_model_equals_a_fresh_one(methods: dict[str, torch.nn.Module]) -> None:

@@ -360,7 +360,19 @@ def test_every_recipe_that_ships_is_well_formed(name: str, tmp_path: Path) -> No
     assert last.adapter == tmp_path / "a.safetensors"
     task, kind = name.split("-")
     assert last.task == task
-    assert kind in (last.mode, last.streams.heads)
+    assert {"published": "shared"}.get(kind, kind) in (last.mode, last.streams.heads)
+
+
+@pytest.mark.parametrize("name", ["e2e-published", "sql-published"])
+def test_the_published_settings_add_nothing_to_the_paper(name: str, tmp_path: Path) -> None:
+    (found,) = stages(load(name), tmp_path, tmp_path, tmp_path, tmp_path / "a.safetensors")
+    assert isinstance(found, TrainConfig)
+    streams = found.streams
+    assert (found.mode, found.alpha_main, found.alpha_streams, found.stream_decay) == ("shared", 1.0, 0.1, 1.0)
+    assert (found.soft_targets, found.epochs, found.learning_rate) == (0.0, 5.0, 5e-4)
+    assert (streams.num_streams, streams.pruner_rank, streams.pruner_score) == (3, 8, "softmax")
+    extra = ("eta_rank", "next_token_rank", "parent_rank", "adapter_rank", "stream_vocab_size", "value_rotation")
+    assert not any(getattr(streams, name) for name in extra)
 
 
 def test_a_missing_extra_says_what_to_install(

@@ -5,6 +5,7 @@ Run: python -m pytest tests/unit/test_train_objective.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,45 @@ def test_a_few_steps_lower_the_loss_and_leave_the_base_as_it_was(tmp_path: Path)
         name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())
     ]
     assert untouched == []
+
+
+def test_a_softmax_pruner_learns_the_next_token(tmp_path: Path) -> None:
+    model = tiny.fused(tiny.base(), parent_rank=0, pruner_score="softmax")
+    batch = batch_of(model, tmp_path)
+    without = StreamFused(model.base, replace(model.streams_config, pruner_rank=0))
+    without.load_state_dict(model.state_dict(), strict=False)
+    states = model.stream_states(batch["frozen"][None], batch["at"][None], Segments(batch["segments"])).below[0]
+    losses = []
+    for t in batch["at"].tolist():
+        logits = model.pruner.early_exit(model.base.norm(states[t])) @ model.base.lm_head.weight.T
+        losses.append(-torch.log_softmax(logits, -1)[batch["ids"][t + 1]])
+    with_pruner, streams = (NGramObjective(one, alpha_streams=0.1)(**batch) for one in (model, without))
+    torch.testing.assert_close(with_pruner["loss"] - streams["loss"], 0.1 * torch.stack(losses).mean())
+    with_pruner["loss"].backward()
+    assert model.pruner.low_rank.up.grad is not None
+    assert model.pruner.low_rank.up.grad.any()
+
+
+def test_streams_that_are_told_half_of_the_time_learn_both(tmp_path: Path) -> None:
+    """Each of the tokens is told or not; all of them told and none of them are the two ends."""
+    model = tiny.fused(tiny.base(), pruner_rank=0, next_token_rank=2)
+    batch = batch_of(model, tmp_path)
+    always, half, never = (NGramObjective(model, next_token_dropout=part) for part in (0.0, 0.5, 1.0))
+    packed = batch["frozen"][None], batch["at"][None], Segments(batch["segments"])
+    untold = model.stream_states(*packed).streams
+    known = batch["ids"][batch["at"] + 1]
+    told = model.stream_states(*packed, known[None]).streams
+    assert torch.equal(model.stream_states(*packed, never.told(batch["ids"], batch["at"])[None]).streams, untold)
+    assert torch.equal(always.told(batch["ids"], batch["at"]), known)
+    torch.manual_seed(2)
+    drawn = half.told(batch["ids"], batch["at"])
+    some = model.stream_states(*packed, drawn[None]).streams
+    assert 0 < int((drawn >= 0).sum()) < len(drawn)
+    torch.testing.assert_close(some, torch.where((drawn >= 0)[:, None, None], told, untold))
+    losses = [objective(**batch)["loss"].item() for objective in (always, never)]
+    assert losses[0] != losses[1]
+    torch.manual_seed(2)
+    assert half(**batch)["loss"].item() not in losses
 
 
 def test_the_pruner_learns_without_moving_the_streams(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from streamfuse.export.pruning import Survivors
+from streamfuse.export.pruning import SoftmaxEdges, Survivors, edges_of
 from streamfuse.model.low_rank import ParentTerm
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer, attend
@@ -47,8 +47,10 @@ class PrunedTree:
         base = self.model.base
         ids, ancestors = torch.from_numpy(tree.tokens), torch.from_numpy(tree.ancestors())
         states = self._lower(ids, torch.from_numpy(tree.positions(root)), ancestors, root)
-        choose = Survivors(self.model.pruner, base.norm, len(tree), self.keep, ordered=False)
-        kept = choose(states.float(), base.lm_head.weight[ids].float(), ancestors)[0]
+        edges = edges_of(self.model.pruner, base.norm, len(tree), base.lm_head)
+        choose = Survivors(edges, len(tree), self.keep, ordered=False, threshold=0.0)
+        drafted = ids if isinstance(edges, SoftmaxEdges) else base.lm_head.weight[ids].float()
+        kept = choose(states.float(), drafted, ancestors)[0]
         assert kept is not None
         rows = sorted(kept.tolist())
         place = {row: i for i, row in enumerate(rows)}

@@ -222,6 +222,14 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = "8",
+    prune_threshold: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            help="Where nodes are pruned, drop those behind an edge of less probability too; 0 drops none.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = 0.0,
     stream_nodes: Annotated[
         str,
         typer.Option(
@@ -366,6 +374,7 @@ def export(
             widths=nodes,
             default_width=default_width,
             prune_keep=_per_width("--prune-keep", prune_keep),
+            prune_threshold=prune_threshold,
             stream_nodes=stream_nodes if stream_nodes in (AUTO, ALL) else _per_width("--stream-nodes", stream_nodes),
             schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
             top_k=top_k,

@@ -35,6 +35,7 @@ STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares 
     "base_layers": 0,
     "heads": "",
     "head_size": 0,
+    "pruner_score": "sigmoid",
 }
 _WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "model", "adapter", "resume", "offline"}
 
@@ -89,6 +90,9 @@ def train(
     stream_decay: Annotated[
         float, typer.Option(help="Weight of each stream's loss over that of the one before, at most 1.")
     ] = 1.0,
+    next_token_dropout: Annotated[
+        float, typer.Option(help="Part of the tokens whose streams are not told the next one, 0 to 1.")
+    ] = 0.0,
     soft_targets: Annotated[
         float, typer.Option(help="Part of a stream's target that is the base's own distribution, 0 to 1.")
     ] = 0.0,
@@ -135,6 +139,9 @@ def train(
     ] = None,
     parent_rank: Annotated[int | None, _stream_option("parent_rank", "Rank of the parent term; 0: off.")] = None,
     pruner_rank: Annotated[int | None, _stream_option("pruner_rank", "Rank of the pruner; 0: no pruner.")] = None,
+    pruner_score: Annotated[
+        str | None, _stream_option("pruner_score", "sigmoid, or softmax over the vocabulary: the paper's.")
+    ] = None,
     eta_rank: Annotated[
         int | None, _stream_option("eta_rank", "Rank of the streams' initial map; 0: the identity.")
     ] = None,
@@ -212,7 +219,7 @@ def train(
     streams = {
         "num_streams": num_streams, "num_msa_layers": num_msa_layers, "adapter_rank": adapter_rank,
         "parent_rank": parent_rank, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
-        "next_token_rank": next_token_rank,
+        "next_token_rank": next_token_rank, "pruner_score": pruner_score,
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
         "base_rank": base_rank, "base_layers": base_layers, "heads": heads, "head_size": head_size,
     }  # fmt: skip
@@ -220,6 +227,7 @@ def train(
     settings = {
         "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
         "alpha_main": alpha_main, "alpha_streams": alpha_streams, "stream_decay": stream_decay,
+        "next_token_dropout": next_token_dropout,
         "soft_targets": soft_targets, "anchors": anchors,
         "epochs": epochs, "max_steps": max_steps, "batch_size": batch_size, "learning_rate": learning_rate,
         "embedding_learning_rate": embedding_learning_rate,

@@ -154,10 +154,11 @@ class Verify(nn.Module):
         x, new = self.lower(embedded, self.rotary(position_ids), cache_length, ancestors, caches[: self.split])
         kept, order = position_ids * 0 + self.arange, None
         if self.survivors is not None:
-            candidates = embedded if self.candidates is None else self.candidates(input_ids)
-            chosen, ancestors, order = self.survivors(x, candidates, ancestors)
+            drafted = embedded if self.candidates is None else self.candidates(input_ids)
+            chosen, named, ancestors, order = self.survivors(x, drafted, ancestors)
             if chosen is not None:
-                kept, x, position_ids = chosen, x.index_select(0, chosen), position_ids.index_select(0, chosen)
+                kept = chosen if named is None else named
+                x, position_ids = x.index_select(0, chosen), position_ids.index_select(0, chosen)
         hidden = x
         if self.carrying:
             x, position_ids, ancestors = self._with_streams(x, position_ids, ancestors, order)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import LowRank, Pruner, StreamAdapters
+from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
-from .pruning import Survivors
+from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
 from .schemes import Part
 
 _HIDDEN = -1e4  # finite, as engines without infinities need it
@@ -109,9 +109,11 @@ class Form:
         """Logits [R, S] -> ids [R, k], log-probabilities [R, k]."""
         return TopK(ids, top_k)
 
-    def survivors(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> Survivors:
+    def survivors(
+        self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
+    ) -> Survivors:
         """The pruner of a method of `rows` nodes."""
-        return Survivors(pruner, norm, rows, keep, ordered)
+        return Survivors(edges, rows, keep, ordered, threshold)
 
     def attention(self, capacity: int, scale: float) -> nn.Module:
         """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""

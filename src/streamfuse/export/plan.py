@@ -56,7 +56,16 @@ __all__ = [
 
 ALL = "all"  # stream_nodes: each survivor
 _USUAL_WIDTHS, _USUAL_WIDTH, _USUAL_STREAM_NODES = (4, 8, 16), 8, 4
-STREAM_OPTIONS = ("merge_adapter", "num_streams", "prune_keep", "stream_nodes", "schedule", "top_k", "ngram_table_mb")
+STREAM_OPTIONS = (
+    "merge_adapter",
+    "num_streams",
+    "prune_keep",
+    "prune_threshold",
+    "stream_nodes",
+    "schedule",
+    "top_k",
+    "ngram_table_mb",
+)
 
 
 class Schedule(str, Enum):
@@ -79,6 +88,8 @@ class GraphShapes:
         stream_nodes: kept nodes that carry streams, M per verify method; empty: all that are kept.
         deferred: whether the methods give hidden states for a second pass, `streams`.
         draft_skip: what the method `draft` leaves out of `decode`; empty: there is no such method.
+        prune_threshold: probability of an edge below which the pruner, where there is one, drops a child with all that
+            follow it.
     """
 
     capacity: int = 512
@@ -88,6 +99,7 @@ class GraphShapes:
     stream_nodes: tuple[int, ...] = ()
     deferred: bool = False
     draft_skip: tuple[str, ...] = ()
+    prune_threshold: float = 0.0
 
     @property
     def verify(self) -> list[tuple[int, int, int]]:
@@ -129,6 +141,8 @@ class ExportPlan:
             one tree. Empty: 4, 8 and 16, and 1 where the kernels run it (`carries_alone`).
         default_width: the one to use where nobody chooses; None: the widest of at most 8 nodes, else the narrowest.
         prune_keep: nodes K that survive the pruner where T is larger, one number or one per width.
+        prune_threshold: probability of an edge, by the pruner, below which the child is dropped with all that follow
+            it, from 0, which drops none, to below 1; of the widths that keep fewer nodes than they verify; kernels.
         stream_nodes: survivors M that carry streams, likewise, or all; auto: 4. Deferred streams have a pass of their
             own, so nothing else than auto goes with them.
         top_k: candidates per stream and node.
@@ -162,6 +176,7 @@ class ExportPlan:
     num_streams: int | None = None
     widths: tuple[int, ...] = ()
     prune_keep: int | Mapping[int, int] = 8
+    prune_threshold: float = 0.0
     stream_nodes: int | Mapping[int, int] | str = AUTO
     schedule: Schedule = Schedule.DEFERRED
     top_k: int = 32
@@ -188,6 +203,14 @@ class ExportPlan:
             raise PlanError(f"--group-size must be 32, 64, 128 or 256, not {self.group_size}")
         self._check_widths()
         self._check_per_width("--prune-keep", self.prune_keep, 1)
+        if not 0 <= self.prune_threshold < 1:
+            raise PlanError(f"--prune-threshold must be from 0 to below 1, not {self.prune_threshold:g}")
+        if self.prune_threshold and not self.kernels:
+            raise PlanError(f"--prune-threshold goes with --backend kernels, not with --backend {self.backend}")
+        if self.prune_threshold and not self.shapes.pruning:
+            raise PlanError(
+                "--prune-threshold needs a width that is pruned; give --prune-keep fewer nodes than --widths"
+            )
         self._check_stream_nodes()
         trees = tuple(width for width in self.widths if width > 1)
         if self.default_width is None:
@@ -349,7 +372,16 @@ class ExportPlan:
             said = _USUAL_STREAM_NODES if self.stream_nodes == AUTO else self.stream_nodes
             nodes = tuple(k if isinstance(said, str) else min(k, _at(said, w, k)) for w, k in keep)
         deferred = self.schedule is not Schedule.FUSED
-        return GraphShapes(self.max_context_len, self.prefill_len, keep, self.top_k, nodes, deferred, self.draft_skip)
+        return GraphShapes(
+            self.max_context_len,
+            self.prefill_len,
+            keep,
+            self.top_k,
+            nodes,
+            deferred,
+            self.draft_skip,
+            self.prune_threshold,
+        )
 
     @property
     def grids(self) -> Schemes | None:

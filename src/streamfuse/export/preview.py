@@ -11,7 +11,7 @@ import torch
 from streamfuse.bundle.reader import DRAFT_FILE
 from streamfuse.export.operators.layout import cache_bytes
 from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
-from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
+from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
@@ -180,9 +180,15 @@ def check_fit(plan: ExportPlan, model: StreamFused) -> None:
             f"--prune-keep must be at least {max(plan.widths)} for this adapter, which has no pruner, "
             f"not {plan.prune_keep}"
         )
-    if not streams.pruner_rank and any(0 < carrying < keep for _, keep, carrying in plan.shapes.verify):
+    ordered = any(0 < carrying < keep for _, keep, carrying in plan.shapes.verify)
+    if not streams.pruner_rank and ordered:
         raise PlanError(
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
+        )
+    if streams.pruner_score == SOFTMAX and not plan.kernels and (plan.shapes.pruning or ordered):
+        raise PlanError(
+            f"--adapter {plan.adapter}: its pruner scores by a softmax over the vocabulary, which goes with --backend "
+            f"kernels alone, not with --backend {plan.backend}; --prune-keep {max(plan.widths)} leaves the pruner out"
         )
     known = [f"{kind}.{i}" for kind in ("attention", "mlp") for i in range(config.num_layers)]
     for name in plan.draft_skip:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.streams import Pruner
+from streamfuse.model.low_rank import Pruner, SigmoidPruner, SoftmaxPruner
 from streamfuse.model.transformer import RMSNorm
 
 _PADDING = 1e4
@@ -16,30 +16,76 @@ _DEPTH_COST = 1e-3
 _ROW_COST = 0.35  # off an edge's logit per row before the child's: a tree's rows come best first, says who drafted it
 
 
+class EarlyExit(nn.Module):
+    """States x [T, h] below the top layers -> o_theta of their norm (model/low_rank.py, Pruner), times `scale`."""
+
+    weight: Tensor  # [h]
+    down: Tensor  # [r, h]
+    up: Tensor  # [h, r]
+
+    def __init__(self, pruner: Pruner, norm: RMSNorm, scale: Tensor | float = 1.0) -> None:
+        super().__init__()
+        self.eps, low = norm.eps, pruner.low_rank
+        self.register_buffer("weight", norm.weight * scale)
+        self.register_buffer("down", low.down.detach().clone())
+        self.register_buffer("up", low.up * low.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps) * self.weight
+        return normed + F.linear(F.linear(normed, self.down), self.up)
+
+
+class SigmoidEdges(nn.Module):
+    """Probability [child, parent] of each pair of nodes as an edge: the sigmoid of the child's early-exit logit, less
+    what its row costs. Of `candidates` [T, h], the head rows of the nodes' tokens."""
+
+    offset: Tensor  # [T, 1]: of the edge to each row
+
+    def __init__(self, pruner: SigmoidPruner, norm: RMSNorm, rows: int) -> None:
+        super().__init__()
+        self.exit = EarlyExit(pruner, norm, pruner.slope)
+        self.register_buffer("offset", pruner.offset.detach() - _ROW_COST * torch.arange(rows).unsqueeze(1))
+
+    def forward(self, x: Tensor, candidates: Tensor) -> Tensor:
+        return torch.sigmoid(torch.matmul(candidates, self.exit(x).transpose(0, 1)) + self.offset)
+
+
+class SoftmaxEdges(nn.Module):
+    """The same by the softmax of the early exit's logits over the vocabulary (the paper). Of `tokens` int64 [T]."""
+
+    def __init__(self, pruner: SoftmaxPruner, norm: RMSNorm, vocabulary: nn.Module) -> None:
+        super().__init__()
+        self.exit, self.vocabulary = EarlyExit(pruner, norm), vocabulary
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        probability = torch.softmax(self.vocabulary(self.exit(x)), dim=1)
+        return probability.index_select(1, tokens).transpose(0, 1)
+
+
+def edges_of(pruner: Pruner, norm: RMSNorm, rows: int, vocabulary: nn.Module) -> SigmoidEdges | SoftmaxEdges:
+    """What scores the edges of a tree of `rows` nodes; `vocabulary` is the head's product."""
+    if isinstance(pruner, SoftmaxPruner):
+        return SoftmaxEdges(pruner, norm, vocabulary)
+    return SigmoidEdges(cast("SigmoidPruner", pruner), norm, rows)
+
+
 class Survivors(nn.Module):
     """The pruner's choice: `keep` of `rows` nodes by path score; and, where fewer carry streams, their order.
 
-    A path score is the sum of log sigmoid over its edges, scored by the early exit (model/low_rank.py, Pruner) less
-    what the child's row costs. It is never positive, so the kept set is closed under ancestors, and best first is path
-    order.
+    A path score is the sum of the logarithms of its edges' probabilities. It is never positive, so the kept set is
+    closed under ancestors, and best first is path order. With a threshold a node is dropped where an edge of its path
+    is less probable: it has no place even among fewer than `keep`.
     """
 
     LEAST_PROBABILITY: ClassVar[float] = 1e-20  # of an edge
 
-    weight: Tensor  # [h]: the final norm's weight, times the pruner's slope
-    down: Tensor  # [r, h]
-    up: Tensor  # [h, r]
-    offset: Tensor  # [T, 1]: of the edge to each row
     root: Tensor  # [K]: puts the first row before all others
 
-    def __init__(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> None:
+    def __init__(
+        self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
+    ) -> None:
         super().__init__()
-        self.rows, self.keep, self.ordered, self.eps = rows, keep, ordered, norm.eps
-        low = pruner.low_rank
-        self.register_buffer("weight", norm.weight * pruner.slope)
-        self.register_buffer("down", low.down.detach().clone())
-        self.register_buffer("up", low.up * low.scale)
-        self.register_buffer("offset", pruner.offset.detach() - _ROW_COST * torch.arange(rows).unsqueeze(1))
+        self.edges, self.rows, self.keep, self.ordered, self.threshold = edges, rows, keep, ordered, threshold
         self.register_buffer("root", F.one_hot(torch.tensor(0), keep) * _PADDING)
 
     def falling(self, path: Tensor, depth: Tensor) -> Tensor:
@@ -50,30 +96,39 @@ class Survivors(nn.Module):
         """The `keep` best of scores [T], and their rows."""
         return torch.topk(scores, self.keep)
 
-    def forward(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """x [T, h] states below the top layers, candidates [T, h] head rows of the nodes' tokens, ancestors [T, T].
+    def forward(
+        self, x: Tensor, drafted: Tensor, ancestors: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor | None]:
+        """x [T, h] states below the top layers, drafted: what `edges` takes of the nodes, ancestors [T, T].
 
-        Returns kept int64 [K], rows in path order, padding last (None: all are kept); ancestors bool [K, K] of the
-        kept; and, where it was asked for, order int64 [K]: places among the kept, the root first, then by the
-        probability of being the last accepted node, which is that of its path less those of its children's.
+        Returns kept int64 [K], rows in path order, dropped ones and padding last (None: all are kept); the same with a
+        number that is no row where a node is dropped (None: none is); ancestors bool [K, K] of the kept; and, where it
+        was asked for, order int64 [K]: places among the kept, the root first, then by the probability of being the last
+        accepted node, which is that of its path less those of its children's.
         """
         seen, parent, depth = _relations(ancestors, x.dtype)
-        normed = x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps) * self.weight
-        exits = normed + F.linear(F.linear(normed, self.down), self.up)
-        probability = torch.sigmoid(torch.matmul(candidates, exits.transpose(0, 1)) + self.offset)  # [child, parent]
+        probability = self.edges(x, drafted)  # [child, parent]
         edge = (parent * probability.clamp(min=self.LEAST_PROBABILITY).log()).sum(1)
         path = self.falling((seen * edge).sum(1), depth) - torch.relu(1.0 - depth) * _PADDING
-        kept = None
+        if self.threshold:
+            improbable = (parent * (probability < self.threshold).to(x.dtype)).sum(1)
+            path = path - (seen * improbable).sum(1) * _PADDING
+        kept = named = dropped = None
         if self.keep < self.rows:
             path, kept = self.best(path)
             ancestors = ancestors.index_select(0, kept).index_select(1, kept)
+            if self.threshold:
+                dropped = path < -_PADDING / 2  # padding too
+                named = kept + dropped.to(kept.dtype) * self.rows
             if self.ordered:
                 _, parent, depth = _relations(ancestors, x.dtype)
         if not self.ordered:
-            return kept, ancestors, None
+            return kept, named, ancestors, None
         reached = path.exp()
         last = reached - (reached.unsqueeze(1) * parent).sum(0) - torch.relu(1.0 - depth) * _PADDING
-        return kept, ancestors, self.best(last + self.root)[1]
+        if dropped is not None:
+            last = last - dropped.to(x.dtype) * _PADDING
+        return kept, named, ancestors, self.best(last + self.root)[1]
 
 
 class HalfSurvivors(Survivors):
@@ -87,8 +142,10 @@ class HalfSurvivors(Survivors):
 
     rows_before: Tensor  # [T]: 0 .. T - 1
 
-    def __init__(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> None:
-        super().__init__(pruner, norm, rows, keep, ordered)
+    def __init__(
+        self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
+    ) -> None:
+        super().__init__(edges, rows, keep, ordered, threshold)
         self.register_buffer("rows_before", torch.arange(rows).float())
 
     def falling(self, path: Tensor, depth: Tensor) -> Tensor:

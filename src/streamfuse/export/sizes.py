@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamfuse.model.config import BLOCKWISE, ModelConfig, StreamConfig
+from streamfuse.model.config import BLOCKWISE, SIGMOID, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 
 from .plan import PARTS, ExportPlan, Part, PartScheme, Quantize
@@ -113,7 +113,8 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     if streams.heads:
         adapter = _heads(h, streams, stream_vocab_size, rate.streams)
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
-    untied = bool(streams.pruner_rank) and not config.tie_word_embeddings
+    by_rows = streams.pruner_rank and streams.pruner_score == SIGMOID
+    untied = bool(by_rows) and not config.tie_word_embeddings
     one_grid = _one_table(plan)
     candidates = vocab * h if untied and not (plan.grids and one_grid) else 0
     shared = one_grid and config.tie_word_embeddings
@@ -164,7 +165,7 @@ def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> Pa
     again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
     beside += [replace(_low_rank(config, plan, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS]
     ranks = streams.eta_rank + streams.next_token_rank + streams.pruner_rank
-    rest = 2 * h * ranks + (2 if streams.pruner_rank else 0)
+    rest = 2 * h * ranks + (2 if streams.pruner_rank and streams.pruner_score == SIGMOID else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
     return PartSize(

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.config import ModelConfig
+from streamfuse.model.low_rank import SoftmaxPruner
 from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import rotary_table
 
 from .heads import head_each, head_rows
 from .layers import Form, TurnedLowRank
 from .plan import GraphShapes
-from .pruning import Survivors
+from .pruning import Survivors, edges_of
 
 
 class Rotary(nn.Module):
@@ -126,6 +127,7 @@ class Weights(nn.Module):
     """
 
     stream_head: nn.Module
+    candidates: nn.Module | None  # tokens int64 [T] -> what the pruner takes of them; None: their embeddings
     insert: nn.Module  # states [R, h] below the top layers -> stream rows [R, G, h]
 
     def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
@@ -147,8 +149,12 @@ class Weights(nn.Module):
         self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
-        tied = base.config.tie_word_embeddings or self.pruner is None
-        self.candidates = None if tied else form.embedding(base.lm_head.weight)
+        self.early_exit_head: nn.Module = nn.Identity()
+        self.candidates = None
+        if isinstance(self.pruner, SoftmaxPruner):
+            self.early_exit_head, self.candidates = form.vocabulary("head", base.lm_head.weight), nn.Identity()
+        elif not (base.config.tie_word_embeddings or self.pruner is None):
+            self.candidates = form.embedding(base.lm_head.weight)
         if self.pruner is None and any(keep < rows or 0 < carrying < keep for rows, keep, carrying in shapes.verify):
             raise ValueError(
                 "a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, but the adapter "
@@ -182,10 +188,11 @@ class Weights(nn.Module):
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         """The pruner of one method; None where nothing is left out and the order does not matter."""
-        ordered = 0 < carrying < keep
+        ordered, threshold = 0 < carrying < keep, self.shapes.prune_threshold if keep < rows else 0.0
         if self.pruner is None or (keep == rows and not ordered):
             return None
-        return self.form.survivors(self.pruner, self.norm, rows, keep, ordered)
+        edges = edges_of(self.pruner, self.norm, rows, self.early_exit_head)
+        return self.form.survivors(edges, rows, keep, ordered, threshold)
 
 
 def _adapters(model: StreamFused) -> list[StreamAdapters | None]:

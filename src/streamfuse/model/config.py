@@ -30,6 +30,7 @@ WIDENS = (
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
 MEDUSA, BLOCKWISE = HEADS = "medusa", "blockwise"
+SIGMOID, SOFTMAX = PRUNER_SCORES = "sigmoid", "softmax"
 _SIZES = (  # of streams; all 0 where there are none
     *WIDENS,
     "value_rotation",
@@ -257,6 +258,8 @@ class StreamConfig:
         base_alpha: their scale is base_alpha / base_rank.
         parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
         pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
+        pruner_score: what the pruner makes of an early exit's logits: "sigmoid" of the child's own, or "softmax" over
+            the vocabulary (the paper).
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
         heads: "medusa" or "blockwise" for the heads of those methods in the place of streams (model/heads.py); they
             have no layers (num_msa_layers 0). Empty: streams.
@@ -279,6 +282,7 @@ class StreamConfig:
     base_alpha: float = 48.0
     heads: str = ""
     head_size: int = 0
+    pruner_score: str = SIGMOID
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -305,6 +309,8 @@ class StreamConfig:
                 f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "
                 f"{self.base_layers}"
             )
+        if self.pruner_score not in PRUNER_SCORES:
+            raise ValueError(f"pruner_score must be one of {', '.join(PRUNER_SCORES)}, not {self.pruner_score!r}")
 
     def _check_heads(self) -> None:
         if self.heads not in HEADS:

@@ -102,19 +102,30 @@ class ParentTerm(nn.Module):
 class Pruner(nn.Module):
     """Early exit before the streams are inserted (paper, tree pruning): scores the edge parent -> child.
 
-    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map; the score is log sigmoid(a z + b).
-    It needs the drafted tokens' head rows only, and it is never positive, so a path never scores above its parent's.
+    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map. A score is never positive, so a path
+    never scores above its parent's.
     """
 
     def __init__(self, hidden_size: int, rank: int) -> None:
         super().__init__()
         self.low_rank = LowRank(hidden_size, hidden_size, rank)
-        self.slope = nn.Parameter(torch.tensor(0.3))
-        self.offset = nn.Parameter(torch.tensor(-3.0))
 
     def early_exit(self, normed: Tensor) -> Tensor:
         """o_theta of main states [..., h] after the final norm -> [..., h]."""
         return normed + self.low_rank(normed)
+
+
+class SoftmaxPruner(Pruner):
+    """The paper's score, log softmax of z over the vocabulary. It takes the whole head for each parent."""
+
+
+class SigmoidPruner(Pruner):
+    """The score log sigmoid(a z + b), which needs the drafted tokens' head rows only."""
+
+    def __init__(self, hidden_size: int, rank: int) -> None:
+        super().__init__(hidden_size, rank)
+        self.slope = nn.Parameter(torch.tensor(0.3))
+        self.offset = nn.Parameter(torch.tensor(-3.0))
 
     def edge_logit(self, z: Tensor) -> Tensor:
         """a z + b, whose log sigmoid is the edge's score; z is the product of `early_exit` and a child's head row."""

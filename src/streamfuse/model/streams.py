@@ -16,9 +16,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .config import MEDUSA, WIDENS, StreamConfig
+from .config import MEDUSA, SOFTMAX, WIDENS, StreamConfig
 from .heads import BlockwiseHeads, MedusaHeads, make_heads
-from .low_rank import LowRank, ParentTerm, Pruner, StreamAdapters
+from .low_rank import LowRank, ParentTerm, Pruner, SigmoidPruner, SoftmaxPruner, StreamAdapters
 from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
@@ -125,7 +125,8 @@ class StreamFused(nn.Module):
         if config.parent_rank:
             self.parent = ParentTerm(h, config.num_streams, config.parent_rank)
         if config.pruner_rank:
-            self.pruner = Pruner(h, config.pruner_rank)
+            kind = SoftmaxPruner if config.pruner_score == SOFTMAX else SigmoidPruner
+            self.pruner = kind(h, config.pruner_rank)
         if stream_vocab is None:
             stream_vocab = torch.arange(base.config.vocab_size)
         if config.heads:
@@ -317,7 +318,8 @@ class StreamFused(nn.Module):
             frozen: hidden states [B, T, h] after `num_frozen_layers` layers (`frozen_states`).
             at: places [B, P] of the tokens that carry streams.
             segments: the texts that lie one after another in each row, `at` ascending; None: one text.
-            known: the tokens [B, P] after those at `at`, which a deferred pass of streams knows; None: not told.
+            known: the tokens [B, P] after those at `at`, which a deferred pass of streams knows, -1 where they are not
+                told; None: not told anywhere.
         """
         base, config = self.base, self.streams_config
         batch, length, _ = frozen.shape
@@ -331,7 +333,8 @@ class StreamFused(nn.Module):
         main_gradients = self.tunes_base and torch.is_grad_enabled()
         with torch.set_grad_enabled(main_gradients):
             below = main = self.run_main(frozen, self.num_frozen_layers, self.num_lower_layers, segments)
-        streams = self.insert(below[rows, at], None if known is None else base.embed_tokens(known))
+        told = None if known is None else base.embed_tokens(known.clamp(min=0)) * (known >= 0).unsqueeze(-1)
+        streams = self.insert(below[rows, at], told)
         for i, block in enumerate(self.top_blocks, self.num_lower_layers):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):

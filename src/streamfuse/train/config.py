@@ -44,6 +44,8 @@ class TrainConfig:
         alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
         learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
         embedding_learning_rate: the same of stream embeddings, parent term and pruner.
+        next_token_dropout: part of the tokens whose streams are not told the next one, drawn anew in each step, from 0
+            to 1; with next_token_rank. A pass that verifies cannot tell it, so a part serves both schedules.
         stream_decay: each stream's weight over that of the one before, above 0 and at most 1; 1 is the paper's.
         soft_targets: part of a stream's target that is the base's own distribution of the token, from 0 to 1; the rest
             is the token that the text has.
@@ -90,6 +92,7 @@ class TrainConfig:
     task: str = "chat"
     dtype: str = "auto"
     stream_decay: float = 1.0
+    next_token_dropout: float = 0.0
     soft_targets: float = 0.0
     anchors: float = 1.0
     widen: Mapping[str, int] = field(default_factory=dict)
@@ -115,8 +118,9 @@ class TrainConfig:
                 raise ValueError(f"{name} must be a positive number, it is {getattr(self, name)}")
         if not 0 < self.stream_decay <= 1:
             raise ValueError(f"stream_decay must be above 0 and at most 1, it is {self.stream_decay}")
-        if not 0 <= self.soft_targets <= 1:
-            raise ValueError(f"soft_targets must be from 0 to 1, it is {self.soft_targets}")
+        for name in ("soft_targets", "next_token_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, it is {getattr(self, name)}")
         if not 0 < self.anchors <= 1:
             raise ValueError(f"anchors must be above 0 and at most 1, it is {self.anchors}")
         if self.anchors < 1 and (self.mode != "lossless" or self.soft_targets):

@@ -50,6 +50,7 @@ _FIXED = (
     "alpha_main",
     "alpha_streams",
     "stream_decay",
+    "next_token_dropout",
     "anchors",
     "soft_targets",
     "dtype",
@@ -117,6 +118,7 @@ def run(
         0.0 if config.mode == "base" else config.alpha_streams,
         config.soft_targets,
         config.stream_decay,
+        config.next_token_dropout,
     )
     facts = {
         "prompts": json.dumps(_short_prompts(held_out)),  # for the exporter's calibration

@@ -13,13 +13,14 @@ before it, over the stream vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from streamfuse.model.low_rank import SigmoidPruner, SoftmaxPruner
 from streamfuse.model.streams import Segments, StreamFused, StreamStates
 
 # Predictions whose logits stand in memory at once: a whole batch's are hundreds of megabytes, and the pages that the
@@ -58,6 +59,7 @@ class NGramObjective(nn.Module):
         alpha_main: weight of the next-token loss (alpha_0); 0 leaves it out.
         alpha_streams: weight of each stream's loss (alpha_j); 0 leaves the streams out.
         stream_decay: each stream's loss weighs so much of the one's before: its token counts where theirs were right.
+        next_token_dropout: part of the tokens whose streams are not told the next one, drawn anew in each step.
         soft_targets: part of a stream's target that is the main row's distribution, the rest is the text's token.
     """
 
@@ -73,10 +75,11 @@ class NGramObjective(nn.Module):
         alpha_streams: float = 0.3,
         soft_targets: float = 0.0,
         stream_decay: float = 1.0,
+        next_token_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.model, self.alpha_main, self.alpha_streams = model, alpha_main, alpha_streams
-        self.soft_targets = soft_targets
+        self.soft_targets, self.next_token_dropout = soft_targets, next_token_dropout
         slots = torch.full((model.base.config.vocab_size,), -1)
         slots[model.stream_vocab] = torch.arange(len(model.stream_vocab))
         self.register_buffer("slots", slots, persistent=False)
@@ -109,7 +112,7 @@ class NGramObjective(nn.Module):
         }
         total: Tensor | float = 0.0
         if self.alpha_streams:
-            states = self.model.stream_states(packed[0], at[None], packed[1], ids[at + 1][None])
+            states = self.model.stream_states(packed[0], at[None], packed[1], self.told(ids, at)[None])
             main = states.main[0]
             loss, out["streams"] = self._stream_loss(ids, at, left, states)
             total = total + self.alpha_streams * loss
@@ -120,6 +123,13 @@ class NGramObjective(nn.Module):
             out["main"] = torch.stack([loss.detach(), hits])
             total = total + self.alpha_main * loss
         return {**out, "loss": torch.as_tensor(total / len(at))}
+
+    def told(self, ids: Tensor, at: Tensor) -> Tensor:
+        """The next tokens [P], -1 where the streams are not told."""
+        known = ids[at + 1]
+        if not self.next_token_dropout:
+            return known
+        return known.masked_fill(torch.rand(known.shape, device=known.device) < self.next_token_dropout, -1)
 
     def _main_loss(self, ids: Tensor, at: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
         """Summed loss and hits of the next token, at completion tokens only."""
@@ -145,7 +155,11 @@ class NGramObjective(nn.Module):
             total, counts = total + loss, counts + hits
             proposed.append(best)
         if self.model.streams_config.pruner_rank:
-            total = total + self._pruner_loss(states.below[0].detach(), at, wanted, torch.cat(proposed))
+            below = states.below[0].detach()
+            if isinstance(self.model.pruner, SoftmaxPruner):
+                total = total + self._early_exit_loss(self.model.pruner, ids, at, below)
+            else:
+                total = total + self._edge_loss(below, at, wanted, torch.cat(proposed))
         return torch.as_tensor(total, device=ids.device), counts
 
     def _rows_loss(
@@ -187,13 +201,19 @@ class NGramObjective(nn.Module):
         parents = (at[:, None] + self._steps(ids.device)).clamp(max=len(ids) - 1)[wanted.valid]
         return rows[parents] * parent.gate[wanted.stream]
 
-    def _pruner_loss(self, below: Tensor, at: Tensor, wanted: _Targets, proposed: Tensor) -> Tensor:
+    def _early_exit_loss(self, pruner: SoftmaxPruner, ids: Tensor, at: Tensor, below: Tensor) -> Tensor:
+        """Cross entropy of the next token (the paper)."""
+        base = self.model.base
+        logits = base.lm_head(pruner.early_exit(base.norm(below[at]))).float()
+        return F.cross_entropy(logits, ids[at + 1], reduction="sum")
+
+    def _edge_loss(self, below: Tensor, at: Tensor, wanted: _Targets, proposed: Tensor) -> Tensor:
         """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""
-        model, first = self.model, wanted.first
+        model, first, pruner = self.model, wanted.first, cast("SigmoidPruner", self.model.pruner)
         hidden = model.base.norm(below[at[wanted.valid[:, 0]] + 1])
         truth = wanted.target[first][:, None]
         candidates = torch.cat([truth, proposed], dim=1)
-        z = model.pruner.edge_logit(torch.einsum("nh,nch->nc", model.pruner.early_exit(hidden), self.head[candidates]))
+        z = pruner.edge_logit(torch.einsum("nh,nch->nc", pruner.early_exit(hidden), self.head[candidates]))
         is_true = candidates == truth
         weight = torch.ones_like(z)
         weight[:, 1:] = (~is_true[:, 1:]).float()  # the true token, met again among the proposed ones, counts once

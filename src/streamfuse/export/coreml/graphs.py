@@ -101,8 +101,8 @@ class WideSurvivors(nn.Module):
         super().__init__()
         self.survivors = survivors
 
-    def forward(self, x: Tensor, candidates: Tensor, ancestors: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        chosen: tuple[Tensor | None, Tensor, Tensor | None] = self.survivors(x.float(), candidates.float(), ancestors)
+    def forward(self, x: Tensor, drafted: Tensor, ancestors: Tensor) -> tuple[Tensor | None, ...]:
+        chosen: tuple[Tensor | None, ...] = self.survivors(x.float(), drafted.float(), ancestors)
         return chosen
 
 

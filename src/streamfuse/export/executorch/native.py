@@ -33,6 +33,10 @@ class Form(layers.Form):
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
         return Linear(self._pack(linear.weight, part), linear)
 
+    def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
+        """The head's product for the pruner, with the packed rows that `head` has."""
+        return Linear(self._table(weight, part, self.schemes.of(part)), layers.linear_of(weight))
+
     def low_rank(self, low_rank: LowRank) -> nn.Module:
         """Products of packed weights, as all of the kernels' are, where the rank is whole groups."""
         if len(low_rank.down) % GROUP:

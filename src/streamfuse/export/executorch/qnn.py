@@ -28,13 +28,11 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn import functional as F
 
-from streamfuse.model.streams import Pruner
-from streamfuse.model.transformer import RMSNorm
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 from ..graphs import Method
-from ..pruning import HalfSurvivors, Survivors
+from ..pruning import HalfSurvivors, SigmoidEdges, SoftmaxEdges, Survivors
 from ..schemes import PartScheme
 from ..selftest import FLOORS
 from ..target import TargetFacts
@@ -78,8 +76,10 @@ class QnnForm(Form):
     def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
         return Columns(top_k)
 
-    def survivors(self, pruner: Pruner, norm: RMSNorm, rows: int, keep: int, ordered: bool) -> Survivors:
-        return HalfSurvivors(pruner, norm, rows, keep, ordered)
+    def survivors(
+        self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
+    ) -> Survivors:
+        return HalfSurvivors(edges, rows, keep, ordered, threshold)
 
 
 def in_order_of_work(program: ExportedProgram) -> list[int]:
