@@ -29,18 +29,19 @@ class PrunedTree:
 
     Args:
         model: merged, with a pruner.
-        keep: nodes that are left, the root counted.
+        keep: nodes that are left at most, the root counted.
+        threshold: probability of an edge below which nodes are dropped.
     """
 
-    def __init__(self, model: StreamFused, keep: int) -> None:
-        self.model, self.keep = model, keep
+    def __init__(self, model: StreamFused, keep: int, threshold: float = 0.0) -> None:
+        self.model, self.keep, self.threshold = model, keep, threshold
         self._seen: Example | None = None
         self._caches: list[tuple[Tensor, Tensor]] = []
 
     @torch.inference_mode()
     def __call__(self, example: Example, root: int, tree: Tree) -> Tree:
         """`root` is the place of the tree's root in the example's text."""
-        if len(tree) <= self.keep:
+        if len(tree) <= self.keep and not self.threshold:
             return tree
         if example is not self._seen:
             self._seen, self._caches = example, self._read(example)
@@ -48,11 +49,11 @@ class PrunedTree:
         ids, ancestors = torch.from_numpy(tree.tokens), torch.from_numpy(tree.ancestors())
         states = self._lower(ids, torch.from_numpy(tree.positions(root)), ancestors, root)
         edges = edges_of(self.model.pruner, base.norm, len(tree), base.lm_head)
-        choose = Survivors(edges, len(tree), self.keep, ordered=False, threshold=0.0)
+        choose = Survivors(edges, len(tree), min(self.keep, len(tree)), ordered=False, threshold=self.threshold)
         drafted = ids if isinstance(edges, SoftmaxEdges) else base.lm_head.weight[ids].float()
-        kept = choose(states.float(), drafted, ancestors)[0]
+        kept, named, _, _ = choose(states.float(), drafted, ancestors)
         assert kept is not None
-        rows = sorted(kept.tolist())
+        rows = sorted(row for row in (kept if named is None else named).tolist() if row < len(tree))
         place = {row: i for i, row in enumerate(rows)}
         parents = [place.get(int(tree.parents[row]), -1) for row in rows]
         return Tree.of(tree.tokens[rows].tolist(), parents, tree.log_probs[rows].tolist())

@@ -114,7 +114,7 @@ class Survivors(nn.Module):
             improbable = (parent * (probability < self.threshold).to(x.dtype)).sum(1)
             path = path - (seen * improbable).sum(1) * _PADDING
         kept = named = dropped = None
-        if self.keep < self.rows:
+        if self.keep < self.rows or self.threshold:
             path, kept = self.best(path)
             ancestors = ancestors.index_select(0, kept).index_select(1, kept)
             if self.threshold:

@@ -107,11 +107,13 @@ def proposals(
     top_k: int,
     vocab: IntArray | None = None,
     cached: FrozenStates | None = None,
+    told: bool = True,
 ) -> Iterator[Proposals]:
     """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given (not
     with heads that have rows of their own).
 
-    `cached` are the examples' frozen states, where they are at hand.
+    `cached` are the examples' frozen states, where they are at hand. Streams that can be told the next token are,
+    unless `told` is False, as in a pass that verifies.
     """
     own = model.stream_vocab.cpu().numpy()
     vocab, device = own if vocab is None else vocab, model.stream_vocab.device
@@ -123,7 +125,7 @@ def proposals(
         else:
             frozen = cached[i][None].to(device, model.base.lm_head.weight.dtype)
         at = torch.arange(first - 1, len(text) - 1, device=device)[None]
-        states = model.stream_states(frozen, at, known=torch.tensor([text[first:]], device=device))
+        states = model.stream_states(frozen, at, known=torch.tensor([text[first:]], device=device) if told else None)
         rows = states.streams[0].float()
         stream = torch.arange(rows.shape[1], device=device).repeat(len(rows))
         logits = model.stream_logits(rows.flatten(0, 1), stream, head).view(*rows.shape[:2], -1)
