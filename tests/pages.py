@@ -34,7 +34,7 @@ def pages() -> list[Path]:
         "CONTRIBUTING.md",
         "LOG.md",
         "docs/*.md",
-        "adapters/*.md",
+        "src/streamfuse/adapters/*.md",
         "*_demo/README.md",
         "*_demo/streamfuse/*.md",
     )

@@ -3,12 +3,12 @@
 An exact replay of an adapter's own greedy answers, in PyTorch. With k candidates a tree is the full one, of
 1 + k + k^2 + ... nodes, or the most probable `--most-nodes` of them.
 
-    python tests/published_form.py e2e-published --data e2e_nlg/test.jsonl --limit 60 --top-k 1 2 3 4 \\
+    python tools/published_form.py e2e-published --data e2e_nlg/test.jsonl --limit 60 --top-k 1 2 3 4 \\
         --prune-threshold 0 0.01 0.1
 
 Streams that are told the next token, as a pass of streams alone tells them and as a pass that verifies cannot:
 
-    python tests/published_form.py sql-both --data sql_context/test.jsonl --limit 60 --top-k 32 --most-nodes 16 --untold
+    python tools/published_form.py sql-both --data sql_context/test.jsonl --limit 60 --top-k 32 --most-nodes 16 --untold
 """
 
 from __future__ import annotations
