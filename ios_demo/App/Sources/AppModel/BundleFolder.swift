@@ -39,6 +39,8 @@ public func size(_ bytes: Int64) -> String { ByteCountFormatter.string(fromByteC
 /// The bundles in the app's own folder. One that is listed is whole: it took its name when it had been checked.
 struct BundleFolder: Sendable {
   private static let unfinished = ".unfinished"
+  /// The first part of the names of what this object has not finished; a sweep leaves those alone.
+  private let own = "\(Self.unfinished)-\(UUID().uuidString)"
 
   /// Where the bundles are.
   let folder: URL
@@ -68,7 +70,7 @@ struct BundleFolder: Sendable {
       var values = URLResourceValues()
       values.isExcludedFromBackup = true
       try? home.setResourceValues(values)
-      for name in names() where name.hasPrefix(Self.unfinished) { try? files.removeItem(at: path(name)) }
+      for name in names() where name.hasPrefix(Self.unfinished) && !name.hasPrefix(own) { try? files.removeItem(at: path(name)) }
     }
   }
 
@@ -88,7 +90,7 @@ struct BundleFolder: Sendable {
   /// Removes a bundle.
   func delete(_ name: String) async throws {
     await library.removeCaches(of: path(name))
-    let doomed = path("\(Self.unfinished)-\(UUID().uuidString)")
+    let doomed = path("\(own)-\(UUID().uuidString)")
     do {
       try await queue.run {
         try files.moveItem(at: path(name), to: doomed)  // first, so that a bundle is there, or it is not
@@ -102,7 +104,7 @@ struct BundleFolder: Sendable {
   /// Copies, checks by the library, and lists the bundle in a folder that the user chose; its name. Where it fails or is
   /// cancelled nothing is left.
   func take(_ source: URL, report: @escaping @MainActor @Sendable (ImportProgress) -> Void) async throws -> String {
-    let copied = path("\(Self.unfinished)-\(UUID().uuidString)")
+    let copied = path("\(own)-\(UUID().uuidString)")
     do {
       try await copy(source, to: copied, report)
       await report(.checking)

@@ -100,6 +100,13 @@ final class BundlesTests: AppTestCase {
     XCTAssertEqual(try FileManager.default.contentsOfDirectory(atPath: bundles.folder.path), [])
   }
 
+  func testASweepLeavesAnImportOfThisProcessAlone() async throws {
+    let one = bundles, home = root
+    library.whileChecking = { await one.sweep(home) }
+    let taken = try await one.take(try outside("demo", ["manifest.json": "{}"])) { _ in }
+    XCTAssertEqual(taken, "demo")
+  }
+
   func testAnImportIsUsedAndADeletedBundleIsGoneAndWhatAnEndedProcessLeftIsSwept() async throws {
     try write("", to: bundles.folder.appending(path: ".unfinished-1/model.pte"))
     let parts = start()

@@ -13,6 +13,8 @@ final class FakeLibrary: Library {
   var opened = 0
   var histories = 0
   var damagedCaches = false
+  /// What happens while a bundle is checked.
+  var whileChecking: (@MainActor @Sendable () async -> Void)?
   /// Names of folders whose caches were removed.
   var forgotten: [String] = []
   private var waiting: [CheckedContinuation<Void, Never>] = []
@@ -20,6 +22,7 @@ final class FakeLibrary: Library {
   nonisolated init() {}
 
   func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
+    await whileChecking?()
     guard FileManager.default.fileExists(atPath: folder.appending(path: "manifest.json").path) else {
       throw StreamFuseError(.badFile, "\(folder.lastPathComponent) holds no manifest.json")
     }
