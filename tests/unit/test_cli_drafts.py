@@ -29,6 +29,12 @@ from streamfuse.runtime.session import Piece
 GREEN, CYAN, MAGENTA = "32", "36", "35"
 
 
+@pytest.fixture(autouse=True)
+def _a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tests themselves run in none that moves its cursor."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Told:
     """A generation that says what it was told; with `fails`, an error at its end."""
 

@@ -27,6 +27,12 @@ HOSTILE = f"a{TITLE}b{CLEAR}\r\x08c\td\né"
 SEEN = r"a\x1b]0;owned\x07b\x1b[2J\x9b31m\r\x08c" + "\td\né"
 
 
+@pytest.fixture(autouse=True)
+def _a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tests themselves run in none that moves its cursor."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Stream(io.StringIO):
     """Standard output, a terminal or not."""
 
