@@ -44,7 +44,7 @@ fn main() {
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     if shutil.which("rustc") is None:
-        pytest.skip("rustc, which text/ is built with, is not installed: https://rustup.rs")
+        pytest.skip("rustc is not installed (https://rustup.rs), and this test compiles a module of text/")
     folder = tmp_path_factory.mktemp("host")
     (folder / "host.rs").write_text(HOST.replace("MODULE", str(MODULE)))
     subprocess.run(["rustc", "--edition", "2021", "host.rs"], cwd=folder, check=True)

@@ -226,7 +226,7 @@ def export(
         float,
         typer.Option(
             metavar="P",
-            help="Where nodes are pruned, drop those behind an edge of less probability too; 0 drops none.",
+            help="Drop a node and its descendants if the pruner gives its edge a probability below P; 0 drops none.",
             rich_help_panel=_SPECULATION,
         ),
     ] = 0.0,

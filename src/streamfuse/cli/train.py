@@ -91,7 +91,7 @@ def train(
         float, typer.Option(help="Weight of each stream's loss over that of the one before, at most 1.")
     ] = 1.0,
     next_token_dropout: Annotated[
-        float, typer.Option(help="Part of the tokens whose streams are not told the next one, 0 to 1.")
+        float, typer.Option(help="Share of tokens, 0 to 1, for which the streams are not told the next token.")
     ] = 0.0,
     soft_targets: Annotated[
         float, typer.Option(help="Part of a stream's target that is the base's own distribution, 0 to 1.")
@@ -140,7 +140,8 @@ def train(
     parent_rank: Annotated[int | None, _stream_option("parent_rank", "Rank of the parent term; 0: off.")] = None,
     pruner_rank: Annotated[int | None, _stream_option("pruner_rank", "Rank of the pruner; 0: no pruner.")] = None,
     pruner_score: Annotated[
-        str | None, _stream_option("pruner_score", "sigmoid, or softmax over the vocabulary: the paper's.")
+        str | None,
+        _stream_option("pruner_score", "The pruner's score: sigmoid, or softmax over the vocabulary (the paper)."),
     ] = None,
     eta_rank: Annotated[
         int | None, _stream_option("eta_rank", "Rank of the streams' initial map; 0: the identity.")

@@ -116,7 +116,8 @@ class Pruner(nn.Module):
 
 
 class SoftmaxPruner(Pruner):
-    """The paper's score, log softmax of z over the vocabulary. It takes the whole head for each parent."""
+    """The score log softmax of z over the vocabulary (arXiv 2402.11131, tree pruning). It needs the whole head for each
+    parent."""
 
 
 class SigmoidPruner(Pruner):

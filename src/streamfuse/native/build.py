@@ -2,7 +2,7 @@
 
     python -m streamfuse.native.build [--build-dir build/native] [--sanitize address,undefined] [--jobs N]
 
-Needs a C++17 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second
+Needs a C++20 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second
 run builds only what changed. It also builds the C++ tests, `test_ops` and `test_engine`, and the program `generate`.
 """
 
@@ -29,7 +29,7 @@ MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
 
 
 class BuildError(RuntimeError):
-    """The native library cannot be built, said in one sentence."""
+    """The native library cannot be built; the message is one sentence for the user."""
 
 
 def default_build_dir() -> Path:
