@@ -1,4 +1,4 @@
-"""llama.h as far as `rivals/llama_cpp.py` uses it, in Python."""
+"""llama.h as far as `bench/llama_cpp/system.py` uses it, in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that speaks as llama.cpp's server does, for tests of `rivals/llama_server.py`: tokens are arithmetic.
+"""A program that speaks as llama.cpp's server does, for `research/external/llama_server.py`: tokens are arithmetic.
 
 Its "model" is a JSON file; `fault` there says what goes wrong: `start`, `answer`, `crash`,
 `garbage`, `tokens`, `reads again`.

@@ -1,4 +1,4 @@
-"""A small made-up result of `streamfuse bench methods`, as its `--json` prints it. No figure in it was measured."""
+"""A small made-up result of `streamfuse research compare`, as its `--json` prints it. No figure in it was measured."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def made_up() -> dict[str, Any]:
     return {
         "model": "made-up/model <1>",
         "machine": {"processor": "Imaginary 9000", "cores": 2, "gb_s": 30.5},
-        "command": "streamfuse bench methods build/demo --data e2e --width 8",
+        "command": "streamfuse research compare build/demo --data e2e --width 8",
         "settings": {"max_new_tokens": 64, "repetitions": 3, "temperature": 0.0, "seed": 0, "width": 8},
         "data": {data: {"prompts": 12} for data in DATA},
         "methods": {

@@ -35,6 +35,7 @@ def pages() -> list[Path]:
         "LOG.md",
         "docs/*.md",
         "src/streamfuse/adapters/*.md",
+        "src/streamfuse/research/adapters/*.md",
         "*_demo/README.md",
         "*_demo/streamfuse/*.md",
     )

@@ -43,8 +43,8 @@ NEEDS = {
     "export": Need("exporting", _EXPORT, "export"),
     "export-coreml": Need("exporting for Core ML", (*_EXPORT, "coremltools"), "export,coreml"),
     "export-onnx": Need("exporting to ONNX", (*_EXPORT, "onnx", "onnx_ir", "onnxruntime"), "export,onnx"),
-    "transport": Need("the optimal transport plan", ("scipy",), "lab"),
-    "layer-skip": Need("the search for layers to leave out", ("optuna",), "lab"),
+    "transport": Need("the optimal transport plan", ("scipy",), "research"),
+    "layer-skip": Need("the search for layers to leave out", ("optuna",), "research"),
     "sign": Need("a signature", ("cryptography",), "sign"),
     "run-coreml": Need("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
     "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),
@@ -60,11 +60,11 @@ NEEDS = {
     "bench-latency": Need("bench latency", ("torch", "executorch"), "export"),
     "bench-quantization": Need("bench quantization", _MODEL, "export"),
     "bench-scale": Need("bench scale", _EXPORT, "export"),
-    "peer-hugging-face": Need("Hugging Face as a peer", ("torch", "transformers"), "rivals"),
+    "peer-hugging-face": Need("Hugging Face as a peer", ("torch", "transformers"), "research"),
     "peer-onnx-genai": Need(
-        "ONNX Runtime GenAI as a peer", ("onnxruntime_genai", "onnx_ir", "torch", "transformers"), "rivals"
+        "ONNX Runtime GenAI as a peer", ("onnxruntime_genai", "onnx_ir", "torch", "transformers"), "research"
     ),
-    "rival": Need("making the weights for llama.cpp", _MODEL, "rivals"),
+    "llama-cpp": Need("making the weights for llama.cpp", _MODEL, "llama-cpp"),
 }
 _OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash
 

@@ -157,7 +157,7 @@ def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:
         str(tmp_path / "p.html"),
     ]
     done = streamfuse_command(
-        "bench", "methods", str(BUNDLE), "--data", f"asked={data}", "--lab", str(tmp_path / "lab"), "--methods",
+        "research", "compare", str(BUNDLE), "--data", f"asked={data}", "--bundles", str(tmp_path / "lab"), "--methods",
         "streams, ours; streams, fixed 2x2 tree; prompt look-up; n-gram table", "--peers", "none", "--quick", "--json",
         *files,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from methods_samples import DATA, WORDS, made_up
-from streamfuse.bench.methods_report import write_page
+from streamfuse.research.compare.report import write_page
 
 image = pytest.importorskip("matplotlib.image")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

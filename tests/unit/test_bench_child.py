@@ -19,8 +19,8 @@ import external_systems
 from bundle_samples import edit_manifest, fake_engines, write_bundle
 from streamfuse import engines
 from streamfuse.bench import tasks as bench_tasks
-from streamfuse.bench.rivals import llama_cpp
-from streamfuse.bench.rivals.child import Child
+from streamfuse.bench.llama_cpp import system as llama_cpp
+from streamfuse.bench.llama_cpp.child import Child
 from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, Request, RivalDied, RivalError, System
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.cli import app

@@ -18,7 +18,7 @@ from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
 from fake_llama import FakeLlama
 from streamfuse import engines
 from streamfuse.bench import prompts as bench_prompts
-from streamfuse.bench.rivals import llama_cpp as rival
+from streamfuse.bench.llama_cpp import system as rival
 from streamfuse.bench.systems import (
     LLAMA_CPP,
     PLAIN,
@@ -224,7 +224,7 @@ def test_a_file_that_llama_refuses_is_named(llama: FakeLlama) -> None:
 def test_without_llama_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
     for use in (rival.library, rival.check_installed):
-        with pytest.raises(RivalError, match="streamfuse\\[rivals\\]"):
+        with pytest.raises(RivalError, match="streamfuse\\[llama-cpp\\]"):
             use()
 
 

@@ -18,15 +18,15 @@ import torch
 
 import tiny
 from bundle_samples import edit_manifest, write_bundle
-from streamfuse.bench.rivals.child import Child
-from streamfuse.bench.rivals.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
-from streamfuse.bench.rivals.llama_cpp import quantized
+from streamfuse.bench.llama_cpp.child import Child
+from streamfuse.bench.llama_cpp.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
+from streamfuse.bench.llama_cpp.system import quantized
 from streamfuse.bench.systems import RivalError
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0
-from streamfuse.lab.first_layers import write_first_layers
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.model.gguf import permute, tensor_name
+from streamfuse.research.first_layers import write_first_layers
 
 Q4_1, Q8_0, F32 = (gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0", "F32"))
 SIZES = {"hidden_size": 64, "intermediate_size": 96}

@@ -84,6 +84,9 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
         ("bench quantization --data answers", "torch", "pip install 'streamfuse[export]'"),
         ("bench scale", "executorch", "bench scale needs executorch: pip install 'streamfuse[export]'"),
         ("bench tasks bundle --data answers --report new", "matplotlib", "pip install 'streamfuse[bench]'"),
+        ("research export new --leave-out mlp.1", "executorch", "exporting needs executorch"),
+        ("research layer-skip new --model m --data answers", "optuna", "pip install 'streamfuse[research]'"),
+        ("research train-heads chat-medusa -o new", "transformers", "pip install 'streamfuse[train]'"),
     ],
 )
 def test_a_command_asks_before_it_begins(
@@ -144,7 +147,9 @@ def test_commands_explain_themselves_and_run_without_the_extras(tmp_path: Path) 
         "from streamfuse import engines\n"
         "from streamfuse.cli import COMMANDS, app, bench\n"
         "engines.engines_of = lambda bundle, *_: lambda: fakes.ArithmeticBackend(bundle.spec())\n"
+        "from streamfuse.research.cli import COMMANDS as RESEARCH\n"
         "names = [[name] for name in COMMANDS] + [['bench', m.removeprefix('bench_')] for m in bench.MEASURES]\n"
+        "names += [['research', name.replace('_', '-')] for name in RESEARCH]\n"
         "runs = [[*name, '--help'] for name in names]\n"
         f"runs += [['inspect', {str(write_bundle(tmp_path / 'demo'))!r}], ['run', {str(tmp_path / 'demo')!r}, 'hi']]\n"
         "print([run for run in runs if CliRunner().invoke(app, run).exit_code])\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -63,6 +64,8 @@ def _root(
 
 for _name in COMMANDS:
     import_module(f"{__name__}.{_name}").register(app)
+if find_spec("streamfuse.research") is not None:  # the product does without
+    import_module("streamfuse.research.cli").register(app)
 
 
 def main() -> None:

@@ -10,12 +10,10 @@ MEASURES = (
     "bench_ablations",
     "bench_acceptance",
     "bench_latency",
-    "bench_methods",
     "bench_parity",
     "bench_quantization",
     "bench_scale",
     "bench_tasks",
-    "bench_theory",
 )
 
 

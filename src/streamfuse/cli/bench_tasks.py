@@ -73,7 +73,7 @@ def tasks(
     """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
 
     The systems take turns on every prompt. llama.cpp runs the same weights on as many threads, in the fastest of Q4_0,
-    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[rivals]'. It runs in processes of its own: one that crashes is
+    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[llama-cpp]'. It runs in processes of its own: one that crashes is
     left out. Ctrl-C ends the run with the figures of what is complete.
 
     [bold]Examples[/bold]
@@ -189,12 +189,12 @@ def _rival(names: list[str], gguf: Path | None, adapter: Path | None, opened: Mo
 def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
     """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
     from streamfuse.adapters import find
-    from streamfuse.bench.rivals.gguf_weights import gguf_of, merged_gguf
-    from streamfuse.bench.rivals.llama_cpp import check_installed
+    from streamfuse.bench.llama_cpp.gguf_weights import gguf_of, merged_gguf
+    from streamfuse.bench.llama_cpp.system import check_installed
     from streamfuse.model.pull import cache_root, resolve_model
 
     check_installed()
-    need("rival")
+    need("llama-cpp")
     if gguf is not None:
         return gguf
     manifest = opened.manifest
@@ -202,7 +202,7 @@ def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
     source = gguf_of(checkpoint, manifest)
     name = manifest.speculation.adapter
     file = adapter or (None if name is None else find(name))
-    return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / "rivals")
+    return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / "llama.cpp")
 
 
 def _fastest(
@@ -216,8 +216,8 @@ def _fastest(
         RivalError: llama.cpp refuses the file.
         RivalDied: none runs.
     """
-    from streamfuse.bench.rivals.child import Child
-    from streamfuse.bench.rivals.llama_cpp import QUANTIZATIONS, open_child
+    from streamfuse.bench.llama_cpp.child import Child
+    from streamfuse.bench.llama_cpp.system import QUANTIZATIONS, open_child
     from streamfuse.bench.systems import LLAMA_CPP, RivalDied
     from streamfuse.bench.tasks import trial
     from streamfuse.model.pull import cache_root
@@ -228,7 +228,7 @@ def _fastest(
         child = stack.enter_context(Child(f"{LLAMA_CPP} ({kind})"))
         try:
             candidates[kind] = open_child(
-                child, gguf, kind, cache_root() / "rivals", threads=threads, capacity=manifest.cache.capacity,
+                child, gguf, kind, cache_root() / "llama.cpp", threads=threads, capacity=manifest.cache.capacity,
                 stop_ids=list(manifest.model.eos_token_ids),
             )  # fmt: skip
         except RivalDied as error:

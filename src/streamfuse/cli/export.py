@@ -247,16 +247,6 @@ def export(
             rich_help_panel=_SPECULATION,
         ),
     ] = 8.0,
-    draft_skip: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Sub-layers (attention.3,mlp.7) that a method `draft` leaves out, for the self-speculation of "
-            "`streamfuse bench methods`.",
-            show_default="none",
-            rich_help_panel=_SPECULATION,
-        ),
-    ] = None,
     sampling: Annotated[
         str,
         typer.Option(
@@ -379,7 +369,6 @@ def export(
             schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
             top_k=top_k,
             ngram_table_mb=ngram_table_mb,
-            draft_skip=tuple(name.strip() for name in draft_skip.split(",")) if draft_skip else (),
             sampling=sampling,
             allow_parity_below=tuple(allow_parity_below or ()),
             overwrite=overwrite,

@@ -33,15 +33,13 @@ STREAM_DEFAULTS = {  # of a new lossless adapter, for the help; a test compares 
     "stream_vocab_size": 8192,
     "base_rank": 0,
     "base_layers": 0,
-    "heads": "",
-    "head_size": 0,
     "pruner_score": "sigmoid",
 }
 _WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "model", "adapter", "resume", "offline"}
 
 
 def _stream_option(name: str, help_text: str) -> Any:
-    return typer.Option(help=help_text, show_default=str(STREAM_DEFAULTS[name]) or "none", rich_help_panel="Streams")
+    return typer.Option(help=help_text, show_default=str(STREAM_DEFAULTS[name]), rich_help_panel="Streams")
 
 
 def _recipe_option(flag: str, **kwargs: Any) -> Any:
@@ -162,13 +160,6 @@ def train(
     base_layers: Annotated[
         int | None, _stream_option("base_layers", "Top layers that have them; 12 where the base is tuned.")
     ] = None,
-    heads: Annotated[
-        str | None,
-        _stream_option("heads", "medusa or blockwise: heads of that method in the place of streams (docs/methods.md)."),
-    ] = None,
-    head_size: Annotated[
-        int | None, _stream_option("head_size", "Of Medusa heads the rank of their rows, of blockwise heads the units.")
-    ] = None,
     recipe: Annotated[
         str | None,
         _recipe_option(
@@ -222,7 +213,7 @@ def train(
         "parent_rank": parent_rank, "pruner_rank": pruner_rank, "eta_rank": eta_rank,
         "next_token_rank": next_token_rank, "pruner_score": pruner_score,
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
-        "base_rank": base_rank, "base_layers": base_layers, "heads": heads, "head_size": head_size,
+        "base_rank": base_rank, "base_layers": base_layers,
     }  # fmt: skip
     said = {name: value for name, value in streams.items() if value is not None}
     settings = {

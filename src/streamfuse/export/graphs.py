@@ -7,7 +7,7 @@ made of comes from `Weights`: parts of a target's own form (layers.py).
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from .plan import GraphShapes
 from .weights import Weights
 
 __all__ = [
-    "Draft",
     "GraphShapes",
     "Plain",
     "Streams",
@@ -28,8 +27,6 @@ __all__ = [
     "example_inputs",
     "input_names",
 ]
-
-DRAFT = "draft"
 
 
 class Plain(nn.Module):
@@ -63,48 +60,6 @@ class Plain(nn.Module):
         if self.head is None:
             return (*new, *top_new)
         return (*self.head(x, want_logits), *new, *top_new, *((hidden,) if self.gives_hidden else ()))
-
-
-class Draft(nn.Module):
-    """`draft`, for the laboratory: `decode` without some of its sub-layers (self-speculation, Zhang et al., 2023, arXiv
-    2309.08168). It shares all weights and the cache; keys and values of an attention that is left out are zeros.
-
-    Its rows are forgotten before the tree is verified, so nothing else ever reads what it leaves in the cache.
-    """
-
-    rows = 1
-
-    def __init__(self, weights: Weights) -> None:
-        super().__init__()
-        self.attentions, self.mlps = (
-            [f"{kind}.{i}" not in weights.shapes.draft_skip for i in range(weights.config.num_layers)]
-            for kind in ("attention", "mlp")
-        )
-        self.embedding, self.rotary, self.head = weights.embedding, weights.rotary, weights.head
-        self.openings, self.closings, self.attend = weights.openings, weights.closings, weights.attention
-        self.first = 0 if weights.streams_config.base_rank else self.rows  # of the adapted rows
-        self.cached = (self.rows, weights.config.num_kv_heads, weights.config.head_dim)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        ancestors: Tensor,
-        cache_length: Tensor,
-        want_logits: Tensor,
-        *caches: Tensor,
-    ) -> tuple[Tensor, ...]:
-        x, rotary, new = self.embedding(input_ids), self.rotary(position_ids), list[Tensor]()
-        for i, (opening, closing) in enumerate(zip(self.openings, self.closings, strict=True)):
-            if self.attentions[i]:
-                q, k, v = opening(x, *rotary, self.first)
-                attended = self.attend(q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, ancestors)
-                x = cast("Any", closing).attention(x, attended, self.first)
-            else:
-                k, v = x.new_zeros(self.cached), x.new_zeros(self.cached)
-            new += [k, v]
-            x = cast("Any", closing).mlp(x, self.first) if self.mlps[i] else x
-        return (*self.head(x, want_logits), *new)
 
 
 class Verify(nn.Module):
@@ -217,7 +172,7 @@ class Streams(nn.Module):
         return tuple(t.view(1, self.num_streams, self.top_k) for t in self.stream_head(x))
 
 
-Method = Plain | Draft | Verify | Streams
+Method = Plain | Verify | Streams
 
 
 def build_methods(weights: Weights) -> dict[str, Method]:
@@ -230,8 +185,7 @@ def build_methods(weights: Weights) -> dict[str, Method]:
         methods[f"verify_{rows}"] = Verify(weights, rows, keep, carrying)
     if weights.shapes.deferred:
         methods[STREAMS] = Streams(weights)
-    if weights.shapes.draft_skip:
-        methods[DRAFT] = Draft(weights)
+    methods |= {name: make(weights) for name, make in weights.shapes.extra_methods.items()}
     return methods
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.ngrams import MOST_BYTES
@@ -56,6 +56,7 @@ __all__ = [
 
 ALL = "all"  # stream_nodes: each survivor
 _USUAL_WIDTHS, _USUAL_WIDTH, _USUAL_STREAM_NODES = (4, 8, 16), 8, 4
+MethodMaker: TypeAlias = Callable[[Any], Any]  # graphs.Weights -> a module with the inputs and outputs of `decode`
 STREAM_OPTIONS = (
     "merge_adapter",
     "num_streams",
@@ -87,9 +88,9 @@ class GraphShapes:
         top_k: candidates per stream and node.
         stream_nodes: kept nodes that carry streams, M per verify method; empty: all that are kept.
         deferred: whether the methods give hidden states for a second pass, `streams`.
-        draft_skip: what the method `draft` leaves out of `decode`; empty: there is no such method.
         prune_threshold: probability of an edge below which the pruner, where there is one, drops a child with all that
             follow it.
+        extra_methods: as of ExportPlan.
     """
 
     capacity: int = 512
@@ -98,8 +99,8 @@ class GraphShapes:
     top_k: int = 32
     stream_nodes: tuple[int, ...] = ()
     deferred: bool = False
-    draft_skip: tuple[str, ...] = ()
     prune_threshold: float = 0.0
+    extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
 
     @property
     def verify(self) -> list[tuple[int, int, int]]:
@@ -147,8 +148,8 @@ class ExportPlan:
             own, so nothing else than auto goes with them.
         top_k: candidates per stream and node.
         ngram_table_mb: megabytes (10^6 bytes) of the adapter's n-gram table to take at most: its most useful contexts.
-        draft_skip: sub-layers (attention.3, mlp.7; from 0) that the method `draft` leaves out, for self-speculation in
-            the laboratory; kernels. Empty: there is no such method.
+        extra_methods: more methods of the program, by name, each made of the `graphs.Weights` that all share; kernels.
+            The manifest does not name them, so no reader of bundles knows of them.
         sampling: the bundle's sampling defaults. model: those of the model's generation_config.json, greedy where it
             has none; greedy: none of them.
         allow_parity_below: floors (names of selftest.FLOORS) that figures may miss; the manifest keeps those that do.
@@ -182,7 +183,7 @@ class ExportPlan:
     top_k: int = 32
     default_width: int | None = None
     ngram_table_mb: float = 8.0
-    draft_skip: tuple[str, ...] = ()
+    extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
     sampling: str = MODEL
     allow_parity_below: tuple[str, ...] = ()
     overwrite: bool = False
@@ -222,8 +223,11 @@ class ExportPlan:
         check_choice("--sampling", self.sampling, SAMPLING)
         for name in self.allow_parity_below:
             check_choice("--allow-parity-below", name, tuple(FLOORS))
-        if self.draft_skip and not self.kernels:
-            raise PlanError(f"--draft-skip goes with --backend kernels, not with --backend {self.backend}")
+        if self.extra_methods and not self.kernels:
+            raise PlanError(
+                f"extra_methods ({', '.join(self.extra_methods)}) go with --backend kernels, not with --backend "
+                f"{self.backend}"
+            )
         if self.adapter is None:
             self._refuse_stream_options()
 
@@ -362,7 +366,7 @@ class ExportPlan:
         if self.adapter is None:
             whole = tuple((width, width) for width in self.widths)
             return GraphShapes(
-                self.max_context_len, self.prefill_len, whole, 0, (0,) * len(whole), draft_skip=self.draft_skip
+                self.max_context_len, self.prefill_len, whole, 0, (0,) * len(whole), extra_methods=self.extra_methods
             )
         keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
         nodes = (0,) * len(keep)
@@ -379,8 +383,8 @@ class ExportPlan:
             self.top_k,
             nodes,
             deferred,
-            self.draft_skip,
             self.prune_threshold,
+            self.extra_methods,
         )
 
     @property

@@ -15,7 +15,7 @@ from .schemes import PlanError
 
 NO_ADAPTER = "none"
 _SWITCHES = ("overwrite", "dry_run", "offline")
-_LISTS, _MAPS = ("widths", "scheme", "draft_skip", "allow_parity_below"), ("prune_keep", "stream_nodes", "scheme")
+_LISTS, _MAPS = ("widths", "scheme", "allow_parity_below"), ("prune_keep", "stream_nodes", "scheme")
 _REPEATED = ("scheme", "allow_parity_below")  # flags that may be given again
 
 
@@ -24,7 +24,14 @@ def to_config(plan: ExportPlan) -> dict[str, Any]:
 
     Where it goes, and whether something is overwritten there, is left out.
     """
-    left_out = ("output_dir", "overwrite", "streams", "schemes", *(STREAM_OPTIONS if plan.adapter is None else ()))
+    left_out = (
+        "output_dir",
+        "overwrite",
+        "streams",
+        "schemes",
+        "extra_methods",
+        *(STREAM_OPTIONS if plan.adapter is None else ()),
+    )
     found = {f.name: getattr(plan, f.name) for f in fields(plan) if f.name not in left_out}
     found["scheme"] = dict(plan.schemes)
     found["adapter"] = plan.adapter or NO_ADAPTER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamfuse.model.config import BLOCKWISE, SIGMOID, ModelConfig, StreamConfig
+from streamfuse.model.config import HEADS, SIGMOID, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 
 from .plan import PARTS, ExportPlan, Part, PartScheme, Quantize
@@ -111,7 +111,8 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     mlp = layers * 3 * h * inner
     adapter = _adapter(config, plan, streams)
     if streams.heads:
-        adapter = _heads(h, streams, stream_vocab_size, rate.streams)
+        own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
+        adapter = PartSize(own, round(stored * rate.streams))
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
     by_rows = streams.pruner_rank and streams.pruner_score == SIGMOID
     untied = bool(by_rows) and not config.tie_word_embeddings
@@ -172,15 +173,6 @@ def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> Pa
         sum(size.parameters for size in beside) + rest,
         sum(size.bytes for size in beside) + DTYPE_BITS[plan.dtype] // 8 * rest,
     )
-
-
-def _heads(h: int, streams: StreamConfig, stream_vocab: int, rate: float) -> PartSize:
-    """Heads of a rival method; the vocabulary rows that Medusa heads add to are stored once for each."""
-    count, size = streams.num_streams, streams.head_size
-    if streams.heads == BLOCKWISE:
-        return PartSize(count * (2 * size * h + size + h), round(2 * count * size * h * rate))
-    rows = (count - 1) * stream_vocab * h if size else 0
-    return PartSize(count * (h * h + h + size * (h + stream_vocab)), round((count * h * h + rows) * rate))
 
 
 def _low_rank(config: ModelConfig, plan: ExportPlan, rank: int, layers: int, part: str) -> PartSize:

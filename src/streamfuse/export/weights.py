@@ -14,7 +14,6 @@ from streamfuse.model.low_rank import SoftmaxPruner
 from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import rotary_table
 
-from .heads import head_each, head_rows
 from .layers import Form, TurnedLowRank
 from .plan import GraphShapes
 from .pruning import Survivors, edges_of
@@ -142,7 +141,7 @@ class Weights(nn.Module):
         self.stream_openings, self.stream_closings = self._of_streams(model, form)
         self.head = form.head(base.norm, base.lm_head.weight)
         if config.heads:
-            self.insert, self.stream_head = head_rows(form, model), head_each(form, model, shapes.top_k)
+            self.insert, self.stream_head = model.heads.graph(form, model, shapes.top_k)
         elif config.num_streams:
             self.insert = Insert(form, model)
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)

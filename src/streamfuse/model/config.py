@@ -11,13 +11,16 @@ import math
 from collections.abc import Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
 from .rope import rope_of
 from .shards import TAKE_UNQUANTIZED
+
+if TYPE_CHECKING:
+    from .heads import Heads
 
 WIDENS = (
     "num_streams",
@@ -29,8 +32,9 @@ WIDENS = (
     "pruner_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
-MEDUSA, BLOCKWISE = HEADS = "medusa", "blockwise"
 SIGMOID, SOFTMAX = PRUNER_SCORES = "sigmoid", "softmax"
+# Kinds of heads that may stand in for streams, by name. There are none until somebody adds them.
+HEADS: dict[str, type[Heads]] = {}
 _SIZES = (  # of streams; all 0 where there are none
     *WIDENS,
     "value_rotation",
@@ -261,10 +265,9 @@ class StreamConfig:
         pruner_score: what the pruner makes of an early exit's logits: "sigmoid" of the child's own, or "softmax" over
             the vocabulary (the paper).
         stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
-        heads: "medusa" or "blockwise" for the heads of those methods in the place of streams (model/heads.py); they
-            have no layers (num_msa_layers 0). Empty: streams.
-        head_size: of Medusa heads, the rank of what each adds to the vocabulary's rows; of blockwise heads, the units
-            of each feed-forward block.
+        heads: a kind of `HEADS` in place of streams (model/heads.py); they have no layers (num_msa_layers 0). Empty:
+            streams.
+        head_size: a size of theirs; what it is depends on the kind.
     """
 
     num_streams: int = 4
@@ -314,12 +317,16 @@ class StreamConfig:
 
     def _check_heads(self) -> None:
         if self.heads not in HEADS:
-            raise ValueError(f"heads must be one of {', '.join(HEADS)}, or empty for streams, not {self.heads!r}")
+            known = f"one of {', '.join(HEADS)}, or empty" if HEADS else "empty"
+            raise ValueError(
+                f"heads must be {known} for streams, not {self.heads!r}; heads of other methods go with `streamfuse "
+                "research` alone"
+            )
         ranks = ("eta_rank", "next_token_rank", "adapter_rank", "pruner_rank", "base_rank")
         for name in ("num_msa_layers", *ranks, "value_rotation"):
             if getattr(self, name):
                 raise ValueError(f"{name} must be 0 with heads, which begin after the last layer")
-        if self.head_size < (1 if self.heads == BLOCKWISE else 0):
+        if self.head_size < HEADS[self.heads].LEAST_SIZE:
             raise ValueError(f"head_size of {self.heads} heads cannot be {self.head_size}")
 
     @classmethod

@@ -16,8 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .config import MEDUSA, SOFTMAX, WIDENS, StreamConfig
-from .heads import BlockwiseHeads, MedusaHeads, make_heads
+from .config import HEADS, SOFTMAX, WIDENS, StreamConfig
+from .heads import Heads
 from .low_rank import LowRank, ParentTerm, Pruner, SigmoidPruner, SoftmaxPruner, StreamAdapters
 from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 
@@ -94,7 +94,7 @@ class StreamFused(nn.Module):
     next_token: LowRank  # absent where next_token_rank is 0
     parent: ParentTerm  # absent where parent_rank is 0
     pruner: Pruner  # absent where pruner_rank is 0
-    heads: MedusaHeads | BlockwiseHeads  # those of a rival method in the place of streams; absent where there are none
+    heads: Heads  # of another method, in place of streams; absent where there are none
     stream_vocab: Tensor
 
     def __init__(self, base: Transformer, config: StreamConfig, stream_vocab: Tensor | None = None) -> None:
@@ -130,7 +130,7 @@ class StreamFused(nn.Module):
         if stream_vocab is None:
             stream_vocab = torch.arange(base.config.vocab_size)
         if config.heads:
-            self.heads = make_heads(config.heads, h, config.num_streams, len(stream_vocab), config.head_size)
+            self.heads = HEADS[config.heads](h, config.num_streams, len(stream_vocab), config.head_size)
         self.register_buffer("stream_vocab", stream_vocab)
         self.ngrams: dict[str, Tensor] = {}  # arrays of the host's n-gram table (train/ngram_counts.py); {} for none
 
@@ -300,12 +300,7 @@ class StreamFused(nn.Module):
             [n, S].
         """
         logits = states @ (self.head_rows() if rows is None else rows).T
-        if self.streams_config.heads != MEDUSA:
-            return logits
-        of_head = [(stream == j).nonzero()[:, 0] for j in range(self.streams_config.num_streams)]
-        for j, which in enumerate(of_head):
-            logits = logits.index_add(0, which, cast("MedusaHeads", self.heads).added_scores(states[which], j))
-        return logits
+        return self.heads.with_own_scores(logits, states, stream) if self.streams_config.heads else logits
 
     def stream_states(
         self, frozen: Tensor, at: Tensor, segments: Segments | None = None, known: Tensor | None = None

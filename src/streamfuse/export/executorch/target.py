@@ -12,7 +12,7 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 from .. import facts
-from ..graphs import Draft, Method, Weights, build_methods, example_inputs
+from ..graphs import Method, Weights, build_methods, example_inputs
 from ..layers import Form
 from ..plan import Quantize
 from ..sizes import manifest_parts, sizes_of
@@ -84,7 +84,7 @@ class PteTarget(Target):
             methods={
                 name: facts.method_facts(method, self.weights)
                 for name, method in self.methods.items()
-                if not isinstance(method, Draft)  # readers of bundles need not know of it
+                if name not in self.plan.extra_methods
             },
             cache_dtype=str(self.form.ROW_DTYPE).removeprefix("torch."),
             quantization=self.parts(),

@@ -34,7 +34,7 @@ from streamfuse.runtime.core import RELEASE, EngineTable, Results, copied, spec_
 from streamfuse.runtime.handle import Handle
 
 MODEL_FILE = "model.pte"
-DRAFT = "draft"  # a method for the laboratory: decode without some sub-layers (`export --draft-skip`)
+VERIFY_PREFIX = "verify_"
 _NOBODY: IntArray = np.zeros(0, np.int64)
 
 
@@ -263,7 +263,7 @@ def _spec_of(description: dict[str, Any]) -> ModelSpec:
     for needed in (PREFILL, DECODE):
         if needed not in methods:
             raise BackendError(f"the program has no method {needed}; it has {', '.join(methods)}")
-    verify = {name: facts for name, facts in methods.items() if name not in (PREFILL, DECODE, STREAMS, DRAFT)}
+    verify = {name: facts for name, facts in methods.items() if name.startswith(VERIFY_PREFIX)}
     return ModelSpec(
         capacity=description["capacity"],
         vocab_size=description["vocab_size"],

@@ -1,0 +1,196 @@
+"""llama.cpp, to compare with: plain decoding through its C interface, so that no Python stands between its tokens.
+
+All of its native code runs in a `Child`: `open_child` there, `quantize` and `open_system` in it.
+
+Needs llama-cpp-python (extra `llama-cpp`), compiled on the machine that is measured; `pip install --no-binary` it, or
+a wheel for an older processor is measured instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from streamfuse.bench.systems import LLAMA_CPP, Answer, Request, RivalError, System
+
+from .child import Child
+
+QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
+_GET = "llama.cpp needs llama-cpp-python{}: pip install 'streamfuse[llama-cpp]', or drop it from --systems"
+
+
+def check_installed() -> None:
+    """RivalError where llama-cpp-python is not installed. Nothing of it is loaded."""
+    if find_spec("llama_cpp") is None:
+        raise RivalError(_GET.format(""))
+
+
+def open_child(child: Child, source: Path, kind: str, folder: Path, **arguments: Any) -> System:
+    """A `LlamaCpp` in the child, of `source` (a GGUF of any precision) in one of `QUANTIZATIONS`.
+
+    Args:
+        folder: gets the quantized file, once.
+        arguments: of `LlamaCpp`.
+
+    Raises:
+        RivalError: llama.cpp cannot read, quantize or load the file.
+        RivalDied: its process ended.
+    """
+    file = quantized(child, source, kind, folder)
+    return child.open(LLAMA_CPP, f"{__name__}:open_system", path=str(file), **arguments)
+
+
+def open_system(path: str, threads: int, capacity: int, stop_ids: Sequence[int]) -> LlamaCpp:
+    """`LlamaCpp`, of arguments that are JSON."""
+    return LlamaCpp(Path(path), threads, capacity, stop_ids)
+
+
+def library() -> ModuleType:
+    """llama-cpp-python's binding of llama.h, silent.
+
+    Raises:
+        RivalError: it is not installed, or its shared library does not load.
+    """
+    try:
+        from llama_cpp import llama_cpp
+    except (ImportError, OSError, RuntimeError) as error:
+        raise RivalError(_GET.format(f" ({error})")) from None
+    llama_cpp.llama_log_set(_silence(llama_cpp), None)
+    binding: ModuleType = llama_cpp
+    return binding
+
+
+class LlamaCpp:
+    """One GGUF, one context. Decodes plainly, greedily or at a temperature.
+
+    Args:
+        path: the model.
+        threads: for single tokens and for prompts alike.
+        capacity: tokens of context.
+        stop_ids: tokens that end an answer, as in the bundle that it is compared with.
+
+    Raises:
+        RivalError: llama.cpp is not there, or refuses the file.
+    """
+
+    name = LLAMA_CPP
+
+    def __init__(self, path: Path, threads: int, capacity: int, stop_ids: Sequence[int]) -> None:
+        self._api = api = library()
+        self._stop_ids = frozenset(stop_ids)
+        self._context: Any = None
+        self._model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
+        if not self._model:
+            raise RivalError(f"{path}: llama.cpp cannot load this file; name a GGUF of the same weights with --gguf")
+        self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
+        settings = api.llama_context_default_params()
+        settings.n_ctx = settings.n_batch = capacity
+        settings.n_threads = settings.n_threads_batch = threads
+        self._context = api.llama_init_from_model(self._model, settings)
+        if not self._context:
+            self.close()
+            raise RivalError(f"{path}: llama.cpp cannot make a context of {capacity} tokens")
+
+    def answer(self, request: Request) -> Answer:
+        api, context = self._api, self._context
+        api.llama_memory_clear(api.llama_get_memory(context), False)
+        if request.prompt_ids[:-1]:
+            self._decode(request.prompt_ids[:-1])
+        sampler = self._sampler(request)
+        tokens: list[int] = []
+        start = time.perf_counter()
+        token = request.prompt_ids[-1]
+        while len(tokens) < request.max_new_tokens:
+            self._decode([token])
+            token = self._best() if sampler is None else api.llama_sampler_sample(sampler, context, -1)
+            if token in self._stop_ids:
+                break
+            tokens.append(token)
+        decode_ms = 1000 * (time.perf_counter() - start)
+        if sampler is not None:
+            api.llama_sampler_free(sampler)
+        return Answer(tuple(tokens), decode_ms)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._context:
+            self._api.llama_free(self._context)
+        if self._model:
+            self._api.llama_model_free(self._model)
+        self._context = self._model = None
+
+    def _decode(self, tokens: Sequence[int]) -> None:
+        ids = (self._api.llama_token * len(tokens))(*tokens)  # the batch holds a bare pointer to it
+        code = self._api.llama_decode(self._context, self._api.llama_batch_get_one(ids, len(tokens)))
+        if code:
+            raise RivalError(f"llama.cpp stopped with code {code}")
+
+    def _best(self) -> int:
+        """Greedy choice, straight from the logits: a few per cent faster than llama.cpp's own greedy sampler."""
+        logits = self._api.llama_get_logits_ith(self._context, -1)
+        return int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
+
+    def _sampler(self, request: Request) -> Any:
+        """None for greedy."""
+        if request.temperature == 0:
+            return None
+        api = self._api
+        chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(request.temperature))
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(request.seed & 0xFFFFFFFF))
+        return chain
+
+
+def quantized(child: Child, source: Path, kind: str, folder: Path) -> Path:
+    """The GGUF in one of `QUANTIZATIONS`, written to `folder` once. Raises as `open_child` does."""
+    if _kind_of(source) == kind:
+        return source
+    out = folder / f"{source.stem}-{kind}.gguf"
+    if out.is_file() and out.stat().st_mtime >= source.stat().st_mtime:
+        return out
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as staging:  # removed here, also if the child dies
+        temporary = Path(staging) / out.name
+        child.run(f"{__name__}:quantize", source=str(source), out=str(temporary), kind=kind)
+        temporary.replace(out)
+    return out
+
+
+def quantize(source: str, out: str, kind: str) -> None:
+    """RivalError where llama.cpp cannot quantize the file."""
+    api = library()
+    settings = api.llama_model_quantize_default_params()
+    settings.ftype = getattr(api, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    settings.allow_requantize = True
+    if api.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(settings)):
+        raise RivalError(f"{source}: llama.cpp cannot quantize this file to {kind}")
+
+
+def _kind_of(path: Path) -> str | None:
+    """What most of a GGUF's weights are, one of `QUANTIZATIONS`; None for all else."""
+    import gguf
+
+    try:
+        field = gguf.GGUFReader(path).fields.get("general.file_type")
+    except (ValueError, OSError, IndexError, KeyError) as error:
+        raise RivalError(f"{path}: not a readable GGUF file ({error})") from None
+    types = {int(getattr(gguf.LlamaFileType, f"MOSTLY_{kind}")): kind for kind in QUANTIZATIONS}
+    return None if field is None else types.get(field.contents())
+
+
+_silent: list[Any] = []  # llama.cpp keeps the pointer, so the callback must live as long as the process
+
+
+def _silence(api: ModuleType) -> Any:
+    if not _silent:
+        _silent.append(api.llama_log_callback(lambda level, text, data: None))
+    return _silent[0]

@@ -1,0 +1,47 @@
+"""What `compare` and `online` both take: data sets by name, and the bundles of other methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfuse.api import Model
+
+if TYPE_CHECKING:
+    from streamfuse.bench.systems import System
+    from streamfuse.bench.tasks import TaskSettings
+    from streamfuse.research.compare.measure import DataSet
+    from streamfuse.train.formats import Sample
+
+DataSets = Annotated[
+    list[str],
+    typer.Option(metavar="[NAME=]DATA", help="May be given again; without a name it is the folder's."),
+]
+BundlesFolder = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Bundles of the other methods; missing ones are exported there, once.")
+]
+
+
+def samples_of(said: str, limit: int) -> tuple[str, list[Sample]]:
+    """Name and samples of a `--data`."""
+    from streamfuse.train.readers import merged, read_samples, spread
+
+    name, _, path = said.rpartition("=")
+    return name or Path(path).parent.name or path, spread(merged(read_samples(path)), limit)
+
+
+def data_set(name: str, samples: list[Sample], model: Model, settings: TaskSettings, plain: System) -> DataSet:
+    from streamfuse.bench.turns import all_turns
+    from streamfuse.research.compare.measure import DataSet
+
+    room = model.manifest.cache.capacity - settings.max_new_tokens
+    asked = all_turns(
+        samples, model.text, room, lambda number, prompt: plain.answer(settings.request(number, prompt)).token_ids
+    )
+    if not asked:
+        raise typer.BadParameter(
+            f"--data {name}: no prompt with {settings.max_new_tokens} new tokens fits into the context"
+        )
+    return DataSet(name, [prompt for prompt, _ in asked], [sample for _, sample in asked])

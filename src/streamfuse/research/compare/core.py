@@ -1,0 +1,73 @@
+"""The product itself in the comparison: a session of the core, which plans every pass."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from streamfuse.bench.systems import Answer, OwnRuntime, Request
+from streamfuse.runtime.reference.watch import Pass, observe
+from streamfuse.runtime.session import Session
+from streamfuse.text_io import TextIO
+
+from .methods import STREAMS, STREAMS_OF, TARGET
+
+CORE_PLAIN, CORE_OURS = "plain, core", "streamfuse, core"
+_DRAFTERS = {"model": "target", "lookup": "text"}  # as the methods of the laboratory call them
+
+
+class CoreSystem(OwnRuntime):
+    """A session, plain or speculative, with statistics as the methods of the laboratory have them."""
+
+    def __init__(self, name: str, session: Session, speculative: bool) -> None:
+        super().__init__(session, speculative)
+        self.name = name
+
+    def answer(self, request: Request) -> Answer:
+        answer = super().answer(request)
+        said = answer.statistics
+        assert said is not None, "our runtime gives statistics"
+        passes = {f"{TARGET}: {method}": count for method, count in said["widths"].items() if count}
+        if said["streams_passes"]:
+            passes[STREAMS_OF[STREAMS]] = said["streams_passes"]
+        kept = {
+            name: said[name]
+            for name in ("first_token_ms", "target_forward_passes", "mean_accepted_tokens", "accept_lengths")
+        }
+        return replace(answer, statistics={**kept, "passes": passes, "rounds": []})
+
+    def lane(self, request: Request, text: TextIO) -> dict[str, Any]:
+        """One more answer, watched pass by pass: each token with its time and who drafted it, and the rejected drafts.
+
+        Watching takes some microseconds per pass, so the answers of the comparison are not watched.
+        """
+        tokens: list[dict[str, Any]] = []
+        rejected: list[dict[str, Any]] = []
+        passes: list[tuple[float, Pass]] = []
+        observe(self._session.core, lambda one: passes.append((time.perf_counter(), one)))
+        started = time.perf_counter()
+        try:
+            said = super().answer(request).statistics
+        finally:
+            observe(self._session.core, None)
+        assert said is not None, "our runtime gives statistics"
+        began = started + said["time_ms"]["prefill"] / 1000  # reading the prompt is not in the clock
+        for ended, one in passes:
+            path, depths = set(one.walk_rows), one.depths
+            rejected += [
+                {"at": len(tokens), "text": text.decode([token]), "depth": depths[row]}
+                for row, token in enumerate(one.tokens)
+                if row not in path
+            ]
+            for i, token in enumerate(one.walk_tokens[: one.delivered]):
+                row = one.walk_rows[i + 1] if i + 1 < len(one.walk_rows) else 0
+                source = one.sources[row] if row else "model"
+                tokens.append(
+                    {
+                        "text": text.decode([token]),
+                        "ms": round(1000 * (ended - began), 3),
+                        "source": _DRAFTERS.get(source, source),
+                    }
+                )
+        return {"tokens": tokens, "rejected": rejected}
