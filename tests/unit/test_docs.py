@@ -145,6 +145,23 @@ def test_every_command_of_a_sample_exists_with_its_flags(sample: Sample) -> None
     assert [(command, wrong) for command in found if (wrong := objection(command))] == []
 
 
+def helps(command: Any, name: str = "streamfuse") -> list[tuple[str, str]]:
+    """Name and help of a command and of every command below it."""
+    below = getattr(command, "commands", {})
+    return [(name, command.help or ""), *(pair for word in below for pair in helps(below[word], f"{name} {word}"))]
+
+
+def test_every_example_of_a_help_is_a_command_that_exists_with_its_flags() -> None:
+    wrong, count = [], 0
+    for name, text in helps(command_line()):
+        for example in commands(text.partition("[bold]Examples[/bold]")[2]):
+            if objection(example) is not None:
+                wrong.append((name, example, objection(example)))
+            count += 1
+    assert count > 50
+    assert wrong == []
+
+
 # Flags that the pages name of pytest, pip, cargo and this project's own test programs and modules.
 _OTHER_FLAGS = {"--bench-products", "--build-dir", "--build-option", "--config-settings", "--full", "--help"}
 _OTHER_FLAGS |= {"--manifest-path", "--plat-name", "--profile", "--release", "--shape", "--tokenizer"}
