@@ -24,7 +24,7 @@ class _Settings(ctypes.Structure):
 
 
 class FakeLlama:
-    """The functions of llama.h that the rival calls; the next token is the sum of the context modulo 50."""
+    """The functions of llama.h that `bench tasks` calls; the next token is the sum of the context modulo 50."""
 
     llama_token = _ElementType()
     LLAMA_FTYPE_MOSTLY_Q4_0, LLAMA_FTYPE_MOSTLY_Q8_0 = 2, 7

@@ -21,7 +21,16 @@ from streamfuse import engines
 from streamfuse.bench import tasks as bench_tasks
 from streamfuse.bench.llama_cpp import system as llama_cpp
 from streamfuse.bench.llama_cpp.child import Child
-from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Answer, Request, RivalDied, RivalError, System
+from streamfuse.bench.systems import (
+    LLAMA_CPP,
+    PLAIN,
+    SPECULATIVE,
+    Answer,
+    ExternalSystemDied,
+    ExternalSystemError,
+    Request,
+    System,
+)
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.cli import app
 
@@ -88,19 +97,19 @@ def test_a_system_that_dies_is_one_sentence_for_every_later_answer_too(fault: st
         other = child.open("other", OPENER, name="other")
         assert system.answer(ASKED).token_ids
         for _ in range(2):
-            with pytest.raises(RivalDied, match=sentence):
+            with pytest.raises(ExternalSystemDied, match=sentence):
                 system.answer(ASKED)
-        with pytest.raises(RivalDied, match=sentence):
+        with pytest.raises(ExternalSystemDied, match=sentence):
             other.answer(ASKED)
 
 
 def test_a_system_that_dies_while_it_opens_is_told_from_one_that_refuses() -> None:
-    with Child("fake") as child, pytest.raises(RivalDied, match=r"^fake was ended by SIGSEGV"):
+    with Child("fake") as child, pytest.raises(ExternalSystemDied, match=r"^fake was ended by SIGSEGV"):
         child.open("fake", OPENER, name="fake", fault="SIGSEGV", good=-1)
     with Child("fake") as child:
-        with pytest.raises(RivalError, match=r"^the file is no model$") as refused:
+        with pytest.raises(ExternalSystemError, match=r"^the file is no model$") as refused:
             child.open("fake", OPENER, name="fake", fault="sentence", good=-1)
-        assert not isinstance(refused.value, RivalDied)
+        assert not isinstance(refused.value, ExternalSystemDied)
         assert child.open("fake", OPENER, name="fake").answer(ASKED).token_ids, "the process is still good"
 
 
@@ -120,8 +129,8 @@ def test_ctrl_c_ends_the_child_at_once() -> None:
 def test_a_system_that_dies_is_left_out_and_the_rest_is_reported(good: int) -> None:
     said: list[str] = []
     with Child(LLAMA_CPP) as child:
-        rival = child.open(LLAMA_CPP, OPENER, name=LLAMA_CPP, fault="SIGSEGV", good=good)
-        result = run(Own(PLAIN, 6.0), Own(SPECULATIVE, 2.0), rival, said=said)
+        external = child.open(LLAMA_CPP, OPENER, name=LLAMA_CPP, fault="SIGSEGV", good=good)
+        result = run(Own(PLAIN, 6.0), Own(SPECULATIVE, 2.0), external, said=said)
     facts = json.loads(json.dumps(result.to_dict()))
     assert list(facts["systems"]) == [PLAIN, SPECULATIVE]
     assert facts["speedup"] == pytest.approx(3.0)
@@ -133,9 +142,9 @@ def test_a_system_that_dies_is_left_out_and_the_rest_is_reported(good: int) -> N
 
 def test_with_no_system_left_the_last_reason_is_the_error() -> None:
     with Child("fake") as child:
-        rival = child.open("fake", OPENER, name="fake", fault="SIGKILL", good=0)
+        external = child.open("fake", OPENER, name="fake", fault="SIGKILL", good=0)
         with pytest.raises(TaskError, match=r"no system is left to measure: fake was ended by SIGKILL"):
-            run(rival)
+            run(external)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), RuntimeError("the engine failed")])

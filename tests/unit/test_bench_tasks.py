@@ -18,15 +18,15 @@ from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
 from fake_llama import FakeLlama
 from streamfuse import engines
 from streamfuse.bench import prompts as bench_prompts
-from streamfuse.bench.llama_cpp import system as rival
+from streamfuse.bench.llama_cpp import system as llama_cpp
 from streamfuse.bench.systems import (
     LLAMA_CPP,
     PLAIN,
     SPECULATIVE,
     Answer,
+    ExternalSystemError,
     OwnRuntime,
     Request,
-    RivalError,
     accept_lengths,
 )
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
@@ -190,12 +190,12 @@ def test_the_report_is_one_page_with_a_chart() -> None:
 @pytest.fixture
 def llama(monkeypatch: pytest.MonkeyPatch) -> FakeLlama:
     fake = FakeLlama()
-    monkeypatch.setattr(rival, "library", lambda: fake)
+    monkeypatch.setattr(llama_cpp, "library", lambda: fake)
     return fake
 
 
 def test_llama_reads_the_prompt_first_and_decodes_from_its_last_token(llama: FakeLlama) -> None:
-    system = rival.LlamaCpp(Path("some.gguf"), threads=2, capacity=64, stop_ids=[49])
+    system = llama_cpp.LlamaCpp(Path("some.gguf"), threads=2, capacity=64, stop_ids=[49])
     answer = system.answer(Request([1, 2, 3], 3))
     assert answer.token_ids == (6, 12, 24)
     assert llama.batches == [2, 1, 1, 1]
@@ -207,24 +207,24 @@ def test_llama_reads_the_prompt_first_and_decodes_from_its_last_token(llama: Fak
 
 
 def test_llama_ends_where_the_bundle_ends(llama: FakeLlama) -> None:
-    system = rival.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[24])
+    system = llama_cpp.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[24])
     assert system.answer(Request([1, 2, 3], 9)).token_ids == (6, 12)
 
 
 def test_llama_samples_at_a_temperature(llama: FakeLlama) -> None:
-    rival.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[]).answer(Request([1], 1, 0.5, seed=3))
+    llama_cpp.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[]).answer(Request([1], 1, 0.5, seed=3))
     assert llama.samplers == [("temperature", 0.5), ("seed", 3)]
 
 
 def test_a_file_that_llama_refuses_is_named(llama: FakeLlama) -> None:
-    with pytest.raises(RivalError, match=r"missing\.gguf"):
-        rival.LlamaCpp(Path("missing.gguf"), threads=1, capacity=64, stop_ids=[])
+    with pytest.raises(ExternalSystemError, match=r"missing\.gguf"):
+        llama_cpp.LlamaCpp(Path("missing.gguf"), threads=1, capacity=64, stop_ids=[])
 
 
 def test_without_llama_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
-    for use in (rival.library, rival.check_installed):
-        with pytest.raises(RivalError, match="streamfuse\\[llama-cpp\\]"):
+    for use in (llama_cpp.library, llama_cpp.check_installed):
+        with pytest.raises(ExternalSystemError, match="streamfuse\\[llama-cpp\\]"):
             use()
 
 

@@ -21,7 +21,7 @@ from bundle_samples import edit_manifest, write_bundle
 from streamfuse.bench.llama_cpp.child import Child
 from streamfuse.bench.llama_cpp.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
 from streamfuse.bench.llama_cpp.system import quantized
-from streamfuse.bench.systems import RivalError
+from streamfuse.bench.systems import ExternalSystemError
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
@@ -81,7 +81,7 @@ def source(tmp_path: Path) -> Source:
 
 
 def test_changed_matrices_lie_on_the_exporters_grid_and_the_rest_is_untouched(source: Source, tmp_path: Path) -> None:
-    out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "rivals")
+    out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
     before = {tensor.name: tensor for tensor in gguf.GGUFReader(source.gguf).tensors}
     after = {tensor.name: tensor for tensor in gguf.GGUFReader(out).tensors}
     merged = load_stream_fused(load_base(source.checkpoint), source.adapter).base.state_dict()
@@ -102,7 +102,7 @@ def test_changed_matrices_lie_on_the_exporters_grid_and_the_rest_is_untouched(so
 
 
 def test_metadata_is_carried_over(source: Source, tmp_path: Path) -> None:
-    out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "rivals")
+    out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
     before, after = (gguf.GGUFReader(path).fields for path in (source.gguf, out))
     assert {name: field.contents() for name, field in after.items() if not name.startswith("GGUF.")} == {
         name: field.contents() for name, field in before.items() if not name.startswith("GGUF.")
@@ -135,36 +135,36 @@ def test_a_q8_0_matrix_is_written_in_its_own_blocks() -> None:
     weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
     found = gguf.quants.dequantize(encode(weight, "Q8_0", None, "here"), Q8_0)
     np.testing.assert_array_equal(found, to_q8_0(weight).dequantized().numpy())
-    with pytest.raises(RivalError, match="Q2_K"):
+    with pytest.raises(ExternalSystemError, match="Q2_K"):
         encode(weight, "Q2_K", None, "here")
 
 
 def test_it_is_written_once_and_again_for_a_newer_adapter(source: Source, tmp_path: Path) -> None:
-    out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "rivals")
+    out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
     written = out.stat().st_mtime_ns
-    assert merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "rivals") == out
+    assert merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp") == out
     assert out.stat().st_mtime_ns == written
     later = out.stat().st_mtime + 10
     os.utime(source.adapter, (later, later))
-    merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "rivals")
+    merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
     assert out.stat().st_mtime_ns != written
 
 
 def test_a_lossless_adapter_leaves_the_file_as_it_is(tmp_path: Path) -> None:
     source = Source(tmp_path)
-    assert merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "rivals") == source.gguf
+    assert merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp") == source.gguf
 
 
 def test_the_bundles_own_gguf_is_found_by_its_hash(source: Source, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "demo")
-    with pytest.raises(RivalError, match="--gguf"):
+    with pytest.raises(ExternalSystemError, match="--gguf"):
         gguf_of(source.checkpoint, open_bundle(bundle).manifest)
     edit_manifest(bundle, lambda m: m["model"].update(source=f"gguf: tiny.gguf sha256 {source.sha256}"))
     assert gguf_of(source.checkpoint, open_bundle(bundle).manifest).samefile(source.gguf)
     source.gguf.unlink()
-    with pytest.raises(RivalError, match="--gguf"):
+    with pytest.raises(ExternalSystemError, match="--gguf"):
         gguf_of(source.checkpoint, open_bundle(bundle).manifest)
 
 
 def test_a_file_that_has_the_quantization_already_is_taken_as_it_is(source: Source, tmp_path: Path) -> None:
-    assert quantized(Child("unused"), source.gguf, "Q4_1", tmp_path / "rivals") == source.gguf
+    assert quantized(Child("unused"), source.gguf, "Q4_1", tmp_path / "llama.cpp") == source.gguf

@@ -18,11 +18,11 @@ LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is ne
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 
 
-class RivalError(ValueError):
+class ExternalSystemError(ValueError):
     """An external system that cannot run here, said in one sentence."""
 
 
-class RivalDied(RivalError):
+class ExternalSystemDied(ExternalSystemError):
     """Its process ended, or no longer replies; the sentence names the signal or the code."""
 
 

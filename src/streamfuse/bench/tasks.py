@@ -17,7 +17,7 @@ import numpy as np
 from streamfuse.bundle.manifest import DECODE, STREAMS
 
 from .statistics import Bootstrap, Estimate, Spread, Timings
-from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, Request, RivalError, System
+from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, ExternalSystemError, Request, System
 
 _WARM_UP_TOKENS = 8
 _TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
@@ -167,15 +167,15 @@ class TaskResult:
 
     def to_dict(self) -> dict[str, Any]:
         rates, bandwidth = self.rates, self.read_bandwidth_gb_s
-        speedup, over_rival = self.ratio(SPECULATIVE, PLAIN), self.ratio(SPECULATIVE, LLAMA_CPP)
-        plain_over_rival = self.ratio(PLAIN, LLAMA_CPP)
+        speedup, over_llama_cpp = self.ratio(SPECULATIVE, PLAIN), self.ratio(SPECULATIVE, LLAMA_CPP)
+        plain_over_llama_cpp = self.ratio(PLAIN, LLAMA_CPP)
         roofline = self.roofline_token_per_sec
         return {
             "systems": {name: self._system(name, rate) for name, rate in rates.items()},
             **_with_interval("speedup", speedup),
             "counted_speedup": self.counted_speedup,
-            **_with_interval("speedup_over_llama_cpp", over_rival),
-            **_with_interval("plain_over_llama_cpp", plain_over_rival),
+            **_with_interval("speedup_over_llama_cpp", over_llama_cpp),
+            **_with_interval("plain_over_llama_cpp", plain_over_llama_cpp),
             "speculative_over_roofline": rates[SPECULATIVE].value / roofline if SPECULATIVE in rates else None,
             "plain_over_roofline": rates[PLAIN].value / roofline if PLAIN in rates else None,
             "equal": self.equal,
@@ -235,7 +235,7 @@ def compare(
     def answer(system: System, request: Request) -> Answer | None:
         try:
             return system.answer(request)
-        except RivalError as error:
+        except ExternalSystemError as error:
             left_out[system.name] = str(error)
             del answers[system.name]
             without(f"Without {system.name}: {error}")
@@ -295,7 +295,7 @@ def trial(
             time.sleep(_SETTLE_S)
             try:
                 answer = candidates[name].answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
-            except RivalError as error:
+            except ExternalSystemError as error:
                 del ms[name]
                 without(f"Without {name}: {error}")
                 continue

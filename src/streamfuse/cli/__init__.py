@@ -64,7 +64,7 @@ def _root(
 
 for _name in COMMANDS:
     import_module(f"{__name__}.{_name}").register(app)
-if find_spec("streamfuse.research") is not None:  # the product does without
+if find_spec("streamfuse.research") is not None:  # by name: nothing of the product imports it or needs it
     import_module("streamfuse.research.cli").register(app)
 
 

@@ -92,7 +92,7 @@ def tasks(
         fitting,
         random_words,
     )
-    from streamfuse.bench.systems import LLAMA_CPP, RivalDied, RivalError
+    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
     from streamfuse.bench.tasks import TaskSettings, compare
     from streamfuse.bench.tasks_report import tasks_report
     from streamfuse.bench.work import weight_bytes
@@ -112,20 +112,20 @@ def tasks(
     prompts = fitting(asked, manifest, max_new_tokens)
     if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
-    rival = _rival(names, gguf, own_adapter, opened, asked_for=systems is not None)
+    weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
     with loaded(opened, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
         facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
         used = engine_threads(session.backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
         running, left_out = _own(names, session), dict[str, str]()
-        if rival is not None:
+        if weights is not None:
             try:
-                fastest, rates = _fastest(stack, rival, used, opened, prompts[0], settings)
+                fastest, rates = _fastest(stack, weights, used, opened, prompts[0], settings)
                 running.append(fastest)
                 facts["llama_cpp_trial_token_per_sec"] = rates
-            except RivalError as error:
-                if systems is not None and not isinstance(error, RivalDied):
+            except ExternalSystemError as error:
+                if systems is not None and not isinstance(error, ExternalSystemDied):
                     raise
                 left_out[LLAMA_CPP] = str(error)
                 _without(f"Without {LLAMA_CPP}: {error}")
@@ -170,16 +170,18 @@ def _own(names: list[str], session: Session) -> list[System]:
     return [OwnRuntime(session, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
 
 
-def _rival(names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool) -> Path | None:
+def _llama_cpp_weights(
+    names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool
+) -> Path | None:
     """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
-    from streamfuse.bench.systems import LLAMA_CPP, RivalError
+    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemError
     from streamfuse.model.config import CheckpointError
 
     if LLAMA_CPP not in names:
         return None
     try:
         return _gguf(gguf, adapter, opened)
-    except (RivalError, CheckpointError, FileNotFoundError, MissingExtra) as error:
+    except (ExternalSystemError, CheckpointError, FileNotFoundError, MissingExtra) as error:
         if asked_for:
             raise
         _without(f"Without llama.cpp: {error}")
@@ -213,12 +215,12 @@ def _fastest(
     Each runs in a child of its own, which ends with `stack`.
 
     Raises:
-        RivalError: llama.cpp refuses the file.
-        RivalDied: none runs.
+        ExternalSystemError: llama.cpp refuses the file.
+        ExternalSystemDied: none runs.
     """
     from streamfuse.bench.llama_cpp.child import Child
     from streamfuse.bench.llama_cpp.system import QUANTIZATIONS, open_child
-    from streamfuse.bench.systems import LLAMA_CPP, RivalDied
+    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied
     from streamfuse.bench.tasks import trial
     from streamfuse.model.pull import cache_root
 
@@ -231,11 +233,11 @@ def _fastest(
                 child, gguf, kind, cache_root() / "llama.cpp", threads=threads, capacity=manifest.cache.capacity,
                 stop_ids=list(manifest.model.eos_token_ids),
             )  # fmt: skip
-        except RivalDied as error:
+        except ExternalSystemDied as error:
             _without(f"Without {kind}: {error}")
     rates = trial(candidates, prompt_ids, settings, _without)
     if not rates:
-        raise RivalDied("its processes ended with every quantization")
+        raise ExternalSystemDied("its processes ended with every quantization")
     return candidates[max(rates, key=lambda kind: rates[kind])], rates
 
 

@@ -19,6 +19,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 PREFILL = "prefill"
 DECODE = "decode"
 STREAMS = "streams"  # the second, short pass of the deferred schedule
+VERIFY_PREFIX = "verify_"  # and the number of nodes
 NEXT_TOKEN = "next_token"  # its input where streams are told the token after their node
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fakes import ArithmeticBackend, decode_letters, greedy_after
-from streamfuse.bench.systems import Answer, Request, RivalDied
+from streamfuse.bench.systems import Answer, ExternalSystemDied, Request
 from streamfuse.bench.tasks import TaskSettings
 from streamfuse.bench.turns import all_turns, questions
 from streamfuse.research.acceptors import Match
@@ -128,7 +128,7 @@ def over_two_sets(peer: Failing, said: list[str]) -> MethodsResult:
 def test_a_peer_that_dies_keeps_the_sets_that_it_had_answered() -> None:
     said: list[str] = []
     # A warm-up and three prompts of the first set, a warm-up and one prompt of the second.
-    found = over_two_sets(Failing("crashing", 6, RivalDied("crashing was ended by SIGSEGV")), said)
+    found = over_two_sets(Failing("crashing", 6, ExternalSystemDied("crashing was ended by SIGSEGV")), said)
     unused = Other("unused", 1.0, 1)
     rows = peer_rows(found, [Peer(name, name, "", lambda shop: unused) for name in ("crashing", "steady")])
     assert {name: list(row["results"]) for name, row in rows.items()} == {

@@ -16,7 +16,7 @@ import pytest
 import fake_llama_server as fake
 from bundle_samples import write_bundle
 from methods_samples import made_up, with_peers
-from streamfuse.bench.systems import Answer, Request, RivalDied, RivalError
+from streamfuse.bench.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.research.compare.methods import BASELINE
 from streamfuse.research.compare.peer_rows import peers_short, peers_table
@@ -37,7 +37,7 @@ class Scripted:
 
 def refusing(sentence: str) -> Callable[[Workshop], Any]:
     def refuse(shop: Workshop) -> Any:
-        raise RivalError(sentence)
+        raise ExternalSystemError(sentence)
 
     return refuse
 
@@ -71,7 +71,7 @@ def test_reasons_why_peers_are_not_here_are_said_once_each(bundle: Bundle, tmp_p
         assert list(here) == ["three"]
     assert said == ["Without one; two: no program; install it"]
     with (
-        pytest.raises(RivalError, match="no program; install it"),
+        pytest.raises(ExternalSystemError, match="no program; install it"),
         opened(peers, bundle, tmp_path / "peers", 1, True, said.append, lambda line: None),
     ):
         pass
@@ -79,7 +79,7 @@ def test_reasons_why_peers_are_not_here_are_said_once_each(bundle: Bundle, tmp_p
 
 def test_a_peer_whose_process_dies_is_left_out_also_where_it_was_asked_for(bundle: Bundle, tmp_path: Path) -> None:
     def dying(shop: Workshop) -> Any:
-        raise RivalDied("one was ended by SIGSEGV")
+        raise ExternalSystemDied("one was ended by SIGSEGV")
 
     said: list[str] = []
     peers = [Peer("one", "one", "", dying), Peer("two", "two", "", lambda shop: Scripted("two"))]
@@ -108,9 +108,9 @@ def test_files_are_made_once_and_only_whole(bundle: Bundle, tmp_path: Path) -> N
 
         def half(out: Path) -> None:
             out.write_text("half")
-            raise RivalError("the disk is full")
+            raise ExternalSystemError("the disk is full")
 
-        with pytest.raises(RivalError):
+        with pytest.raises(ExternalSystemError):
             shop.once("file", half)
         assert list((tmp_path / "peers").iterdir()) == []
         assert shop.once("file", lambda out: out.write_text("whole")).read_text() == "whole"

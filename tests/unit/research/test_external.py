@@ -19,7 +19,7 @@ import torch
 import fake_llama_server as fake
 import tiny
 from streamfuse.bench.llama_cpp.child import Child
-from streamfuse.bench.systems import Request, RivalError
+from streamfuse.bench.systems import ExternalSystemError, Request
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.research.external import hugging_face, llama_server
 from streamfuse.research.external.checkpoints import write_merged
@@ -46,9 +46,9 @@ def server(folder: Path, fault: str = "", stop_ids: tuple[int, ...] = (), flags:
 
 
 def test_a_servers_clock_runs_from_the_pass_of_the_last_prompt_token(tmp_path: Path) -> None:
-    with server(tmp_path) as rival:
-        answer = rival.answer(ASKED)
-        assert rival.answer(ASKED) == answer, "a second answer begins with an empty slot too"
+    with server(tmp_path) as system:
+        answer = system.answer(ASKED)
+        assert system.answer(ASKED) == answer, "a second answer begins with an empty slot too"
     assert answer.token_ids == greedy(9)
     assert answer.decode_ms == 9 * fake.PASS_MS
     assert answer.statistics is not None
@@ -58,8 +58,8 @@ def test_a_servers_clock_runs_from_the_pass_of_the_last_prompt_token(tmp_path: P
 
 
 def test_tokens_that_a_servers_draft_brought_are_no_passes(tmp_path: Path) -> None:
-    with server(tmp_path, flags=("-md", "draft.gguf")) as rival:
-        answer = rival.answer(ASKED)
+    with server(tmp_path, flags=("-md", "draft.gguf")) as system:
+        answer = system.answer(ASKED)
     assert answer.token_ids == greedy(9)
     assert answer.statistics is not None
     assert answer.statistics["target_forward_passes"] == 5
@@ -68,16 +68,16 @@ def test_tokens_that_a_servers_draft_brought_are_no_passes(tmp_path: Path) -> No
 
 
 def test_an_answer_ends_where_the_bundles_own_does(tmp_path: Path) -> None:
-    with server(tmp_path, stop_ids=(greedy(9)[4],)) as rival:
-        assert rival.answer(ASKED).token_ids == greedy(4)
+    with server(tmp_path, stop_ids=(greedy(9)[4],)) as system:
+        assert system.answer(ASKED).token_ids == greedy(4)
 
 
 def test_the_server_is_gone_when_the_block_is_interrupted(tmp_path: Path) -> None:
     pids: list[int | None] = []
 
     def interrupted() -> None:
-        with server(tmp_path) as rival:
-            pids.append(rival.pid)
+        with server(tmp_path) as system:
+            pids.append(system.pid)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -98,18 +98,20 @@ def test_the_server_is_gone_when_the_block_is_interrupted(tmp_path: Path) -> Non
     ],
 )
 def test_a_server_that_fails_is_one_sentence(tmp_path: Path, fault: str, sentence: str) -> None:
-    with server(tmp_path, fault) as rival, pytest.raises(RivalError, match=sentence):
-        rival.answer(ASKED)
+    with server(tmp_path, fault) as system, pytest.raises(ExternalSystemError, match=sentence):
+        system.answer(ASKED)
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(RivalError, match=r"model.gguf: llama.cpp ended with code 1 \(error: this model cannot be load"),
+        pytest.raises(
+            ExternalSystemError, match=r"model.gguf: llama.cpp ended with code 1 \(error: this model cannot be load"
+        ),
         server(tmp_path, "start"),
     ):
         pass
     with (
-        pytest.raises(RivalError, match="name another one in STREAMFUSE_LLAMA_SERVER"),
+        pytest.raises(ExternalSystemError, match="name another one in STREAMFUSE_LLAMA_SERVER"),
         LlamaServer("llama.cpp", [tmp_path / "missing"], tmp_path, 1, 64, ()),
     ):
         pass
@@ -130,10 +132,10 @@ def test_flags_are_those_that_the_version_knows(monkeypatch: pytest.MonkeyPatch,
         "--spec-ngram-simple-size-m",
         "7",
     ]
-    with pytest.raises(RivalError, match="this llama-server has no look-up of its own"):
+    with pytest.raises(ExternalSystemError, match="this llama-server has no look-up of its own"):
         llama_server.look_up_flags("--draft-max N", 3, 7)
     monkeypatch.setenv(llama_server.VARIABLE, str(tmp_path / "gone"))
-    with pytest.raises(RivalError, match=r"which is no program; install llama.cpp"):
+    with pytest.raises(ExternalSystemError, match=r"which is no program; install llama.cpp"):
         llama_server.find_program()
 
 
@@ -187,7 +189,7 @@ def test_all_ways_of_hugging_face_answer_from_one_process(checkpoints: tuple[Pat
             assert len(answer.token_ids) == 9
             assert answer.statistics is not None
             assert answer.statistics["target_forward_passes"] <= 9
-        with pytest.raises(RivalError, match="transformers cannot load this checkpoint"):
+        with pytest.raises(ExternalSystemError, match="transformers cannot load this checkpoint"):
             child.open(
                 "none", f"{hugging_face.__name__}:open_system", name="none", kind=PLAIN,
                 **{**settings, "folder": str(Path(target).parent)},
@@ -223,7 +225,7 @@ def test_the_pass_that_reads_the_prompt_counts_as_a_median_round() -> None:
 
 
 def test_a_folder_that_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RivalError, match="transformers cannot load this checkpoint"):
+    with pytest.raises(ExternalSystemError, match="transformers cannot load this checkpoint"):
         hugging_face.load(tmp_path)
 
 
@@ -267,20 +269,22 @@ class FakeGenai:
 
 def test_genai_decodes_plainly_and_reads_the_prompt_before_its_clock(tmp_path: Path) -> None:
     api = FakeGenai()
-    rival = OnnxGenai("genai", api, tmp_path, 2, 64, (greedy(9)[6],))
-    answer = rival.answer(ASKED)
+    system = OnnxGenai("genai", api, tmp_path, 2, 64, (greedy(9)[6],))
+    answer = system.answer(ASKED)
     assert api.settings["model"]["decoder"]["session_options"]["intra_op_num_threads"] == 2
     assert api.appended == [PROMPT[:-1], PROMPT[-1:]]
     assert answer.token_ids == greedy(6)
     assert answer.statistics is not None
     assert answer.statistics["target_forward_passes"] == 7, "the pass that ended the text is one"
     assert answer.decode_ms >= 7 * 1000 * api.PASS_S > answer.statistics["first_token_ms"] / 2 > 0
-    assert rival.answer(Request(PROMPT, 3)).token_ids == greedy(3)
+    assert system.answer(Request(PROMPT, 3)).token_ids == greedy(3)
 
 
 def test_what_genai_refuses_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RivalError, match="delete it to build it again"):
+    with pytest.raises(ExternalSystemError, match="delete it to build it again"):
         OnnxGenai("genai", FakeGenai(), tmp_path / "missing", 2, 64, ())
-    rival = OnnxGenai("genai", FakeGenai(fault=True), tmp_path, 2, 64, ())
-    with pytest.raises(RivalError, match=r"genai stopped in an answer \(the session is lost\); drop it from --peers"):
-        rival.answer(ASKED)
+    system = OnnxGenai("genai", FakeGenai(fault=True), tmp_path, 2, 64, ())
+    with pytest.raises(
+        ExternalSystemError, match=r"genai stopped in an answer \(the session is lost\); drop it from --peers"
+    ):
+        system.answer(ASKED)

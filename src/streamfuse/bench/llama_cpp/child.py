@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from streamfuse.bench.processes import end_with_parent, ending
-from streamfuse.bench.systems import Answer, Request, RivalDied, RivalError, System
+from streamfuse.bench.systems import Answer, ExternalSystemDied, ExternalSystemError, Request, System
 
 _ANSWER_S, _OPEN_S, _STOP_S = 600.0, 1800.0, 10.0  # opening may quantize or load gigabytes
 _MOST_BYTES = 64 << 20  # of a reply
@@ -34,7 +34,7 @@ _MOST_WORDS = 200  # characters of what a child wrote last
 class Child:
     """A process that opens external systems and answers with them; a context manager that ends it.
 
-    Once it has ended, every system in it raises the same `RivalDied`.
+    Once it has ended, every system in it raises the same `ExternalSystemDied`.
 
     Args:
         name: of the program, for errors.
@@ -72,8 +72,8 @@ class Child:
         """Call a "module:function" in the child. Arguments are JSON.
 
         Raises:
-            RivalError: the function's own sentence.
-            RivalDied: the process ended, or did not reply as agreed.
+            ExternalSystemError: the function's own sentence.
+            ExternalSystemDied: the process ended, or did not reply as agreed.
         """
         self._ask({"run": function, "arguments": arguments}, self._open_s)
 
@@ -99,7 +99,7 @@ class Child:
 
     def _ask(self, asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         if self._reason is not None:
-            raise RivalDied(self._reason)
+            raise ExternalSystemDied(self._reason)
         assert self._process is not None, "asked inside the block"
         assert self._process.stdin is not None, "it is a pipe"
         with suppress(OSError):  # it has ended, which the missing reply shows
@@ -113,11 +113,11 @@ class Child:
         if not isinstance(said, dict):
             self._fail("replied with something that is no JSON object")
         if "error" in said:
-            raise RivalError(str(said["error"]))
+            raise ExternalSystemError(str(said["error"]))
         return said
 
     def _line(self, seconds: float) -> bytes:
-        """The next line of the child; RivalDied where it does not come."""
+        """The next line of the child; ExternalSystemDied where it does not come."""
         end = time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = end - time.monotonic()
@@ -133,7 +133,7 @@ class Child:
         return line
 
     def _fail(self, what: str | None) -> NoReturn:
-        """RivalDied with what it did, or None: with how it ended."""
+        """ExternalSystemDied with what it did, or None: with how it ended."""
         assert self._process is not None, "it was asked something"
         if what is None:
             try:
@@ -143,7 +143,7 @@ class Child:
         words = self._last_words()
         self._end()
         self._reason = f"{self._name} {what}" + (f" ({words})" if words else "")
-        raise RivalDied(self._reason)
+        raise ExternalSystemDied(self._reason)
 
     def _end(self) -> None:
         assert self._process is not None, "it was started"

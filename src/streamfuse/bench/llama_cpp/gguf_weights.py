@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.bench.systems import RivalError
+from streamfuse.bench.systems import ExternalSystemError
 from streamfuse.bundle import Manifest
 from streamfuse.model.gguf import ROPE_FACTORS, permute, tensor_name
 
@@ -30,15 +30,15 @@ def gguf_of(checkpoint: Path, manifest: Manifest) -> Path:
     """The GGUF that a checkpoint folder was made of.
 
     Raises:
-        RivalError: it was made of something else, the file is gone, or the bundle has other weights.
+        ExternalSystemError: it was made of something else, the file is gone, or the bundle has other weights.
     """
     source_file = checkpoint / "source.json"
     source: dict[str, Any] = json.loads(source_file.read_text(encoding="utf-8")) if source_file.is_file() else {}
     path = checkpoint / str(source.get("path", source.get("file", "")))
     if source.get("kind") != "gguf" or not path.is_file():
-        raise RivalError(f"{checkpoint}: was not made of a GGUF that is still there; name one with --gguf")
+        raise ExternalSystemError(f"{checkpoint}: was not made of a GGUF that is still there; name one with --gguf")
     if source["sha256"] not in manifest.model.source:
-        raise RivalError(f"{path}: the bundle was exported from other weights; name their GGUF with --gguf")
+        raise ExternalSystemError(f"{path}: the bundle was exported from other weights; name their GGUF with --gguf")
     return path
 
 
@@ -46,7 +46,7 @@ def merged_gguf(source: Path, checkpoint: Path, adapter: Path, folder: Path) -> 
     """`source` with an adapter's changes of the base merged, written to `folder` once; `source` where it changes none.
 
     Raises:
-        CheckpointError, RivalError: as `write_merged_gguf`.
+        CheckpointError, ExternalSystemError: as `write_merged_gguf`.
     """
     from streamfuse.model.checkpoint import read_adapter
 
@@ -72,7 +72,7 @@ def write_merged_gguf(source: Path, checkpoint: Path, adapter: Path, out: Path) 
 
     Raises:
         CheckpointError: the checkpoint or the adapter cannot be used.
-        RivalError: a tensor that changes has a type that is not Q4_1, Q8_0 or a float type.
+        ExternalSystemError: a tensor that changes has a type that is not Q4_1, Q8_0 or a float type.
     """
     from streamfuse.model.checkpoint import load_base, load_stream_fused
 
@@ -137,7 +137,7 @@ def encode(weight: Tensor, kind: str, num_heads: int | None, place: str) -> npt.
         signed: Bytes = q8.q.view(torch.uint8).numpy()
         encoded = _blocks(q8.d.numpy(), signed.reshape(*q8.d.shape, 32))
     else:
-        raise RivalError(f"{place} has the type {kind}; only floats, Q4_1 and Q8_0 can be merged")
+        raise ExternalSystemError(f"{place} has the type {kind}; only floats, Q4_1 and Q8_0 can be merged")
     return encoded if num_heads is None else np.ascontiguousarray(permute(encoded, num_heads))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.bench.systems import LLAMA_CPP, Answer, Request, RivalError, System
+from streamfuse.bench.systems import LLAMA_CPP, Answer, ExternalSystemError, Request, System
 
 from .child import Child
 
@@ -29,9 +29,9 @@ _GET = "llama.cpp needs llama-cpp-python{}: pip install 'streamfuse[llama-cpp]',
 
 
 def check_installed() -> None:
-    """RivalError where llama-cpp-python is not installed. Nothing of it is loaded."""
+    """ExternalSystemError where llama-cpp-python is not installed. Nothing of it is loaded."""
     if find_spec("llama_cpp") is None:
-        raise RivalError(_GET.format(""))
+        raise ExternalSystemError(_GET.format(""))
 
 
 def open_child(child: Child, source: Path, kind: str, folder: Path, **arguments: Any) -> System:
@@ -42,8 +42,8 @@ def open_child(child: Child, source: Path, kind: str, folder: Path, **arguments:
         arguments: of `LlamaCpp`.
 
     Raises:
-        RivalError: llama.cpp cannot read, quantize or load the file.
-        RivalDied: its process ended.
+        ExternalSystemError: llama.cpp cannot read, quantize or load the file.
+        ExternalSystemDied: its process ended.
     """
     file = quantized(child, source, kind, folder)
     return child.open(LLAMA_CPP, f"{__name__}:open_system", path=str(file), **arguments)
@@ -58,12 +58,12 @@ def library() -> ModuleType:
     """llama-cpp-python's binding of llama.h, silent.
 
     Raises:
-        RivalError: it is not installed, or its shared library does not load.
+        ExternalSystemError: it is not installed, or its shared library does not load.
     """
     try:
         from llama_cpp import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
-        raise RivalError(_GET.format(f" ({error})")) from None
+        raise ExternalSystemError(_GET.format(f" ({error})")) from None
     llama_cpp.llama_log_set(_silence(llama_cpp), None)
     binding: ModuleType = llama_cpp
     return binding
@@ -79,7 +79,7 @@ class LlamaCpp:
         stop_ids: tokens that end an answer, as in the bundle that it is compared with.
 
     Raises:
-        RivalError: llama.cpp is not there, or refuses the file.
+        ExternalSystemError: llama.cpp is not there, or refuses the file.
     """
 
     name = LLAMA_CPP
@@ -90,7 +90,9 @@ class LlamaCpp:
         self._context: Any = None
         self._model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
         if not self._model:
-            raise RivalError(f"{path}: llama.cpp cannot load this file; name a GGUF of the same weights with --gguf")
+            raise ExternalSystemError(
+                f"{path}: llama.cpp cannot load this file; name a GGUF of the same weights with --gguf"
+            )
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
         settings = api.llama_context_default_params()
         settings.n_ctx = settings.n_batch = capacity
@@ -98,7 +100,7 @@ class LlamaCpp:
         self._context = api.llama_init_from_model(self._model, settings)
         if not self._context:
             self.close()
-            raise RivalError(f"{path}: llama.cpp cannot make a context of {capacity} tokens")
+            raise ExternalSystemError(f"{path}: llama.cpp cannot make a context of {capacity} tokens")
 
     def answer(self, request: Request) -> Answer:
         api, context = self._api, self._context
@@ -132,7 +134,7 @@ class LlamaCpp:
         ids = (self._api.llama_token * len(tokens))(*tokens)  # the batch holds a bare pointer to it
         code = self._api.llama_decode(self._context, self._api.llama_batch_get_one(ids, len(tokens)))
         if code:
-            raise RivalError(f"llama.cpp stopped with code {code}")
+            raise ExternalSystemError(f"llama.cpp stopped with code {code}")
 
     def _best(self) -> int:
         """Greedy choice, straight from the logits: a few per cent faster than llama.cpp's own greedy sampler."""
@@ -166,13 +168,13 @@ def quantized(child: Child, source: Path, kind: str, folder: Path) -> Path:
 
 
 def quantize(source: str, out: str, kind: str) -> None:
-    """RivalError where llama.cpp cannot quantize the file."""
+    """ExternalSystemError where llama.cpp cannot quantize the file."""
     api = library()
     settings = api.llama_model_quantize_default_params()
     settings.ftype = getattr(api, f"LLAMA_FTYPE_MOSTLY_{kind}")
     settings.allow_requantize = True
     if api.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(settings)):
-        raise RivalError(f"{source}: llama.cpp cannot quantize this file to {kind}")
+        raise ExternalSystemError(f"{source}: llama.cpp cannot quantize this file to {kind}")
 
 
 def _kind_of(path: Path) -> str | None:
@@ -182,7 +184,7 @@ def _kind_of(path: Path) -> str | None:
     try:
         field = gguf.GGUFReader(path).fields.get("general.file_type")
     except (ValueError, OSError, IndexError, KeyError) as error:
-        raise RivalError(f"{path}: not a readable GGUF file ({error})") from None
+        raise ExternalSystemError(f"{path}: not a readable GGUF file ({error})") from None
     types = {int(getattr(gguf.LlamaFileType, f"MOSTLY_{kind}")): kind for kind in QUANTIZATIONS}
     return None if field is None else types.get(field.contents())
 

@@ -14,11 +14,11 @@ from streamfuse.text_io import TextIO
 from .methods import STREAMS, STREAMS_OF, TARGET
 
 CORE_PLAIN, CORE_OURS = "plain, core", "streamfuse, core"
-_DRAFTERS = {"model": "target", "lookup": "text"}  # as the methods of the laboratory call them
+_DRAFTERS = {"model": "target", "lookup": "text"}  # as the compared methods call them
 
 
 class CoreSystem(OwnRuntime):
-    """A session, plain or speculative, with statistics as the methods of the laboratory have them."""
+    """A session, plain or speculative, with statistics as the compared methods have them."""
 
     def __init__(self, name: str, session: Session, speculative: bool) -> None:
         super().__init__(session, speculative)

@@ -1,4 +1,4 @@
-"""All methods of the laboratory over data sets, in turns; acceptance is live, never replayed."""
+"""All methods over data sets, in turns; acceptance is live, never replayed."""
 
 from __future__ import annotations
 

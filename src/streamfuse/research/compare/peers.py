@@ -17,7 +17,7 @@ from pathlib import Path
 from streamfuse.adapters import find
 from streamfuse.bench.llama_cpp.child import Child
 from streamfuse.bench.llama_cpp.gguf_weights import gguf_of, write_merged_gguf
-from streamfuse.bench.systems import LLAMA_CPP, RivalDied, RivalError, System
+from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError, System
 from streamfuse.bundle import Bundle
 from streamfuse.extras import MissingExtra, need
 from streamfuse.model.config import CheckpointError
@@ -238,7 +238,7 @@ def opened(
         without: gets a sentence per reason why some are left out.
 
     Raises:
-        RivalError, CheckpointError, MissingExtra, FileNotFoundError: why a required peer is not here.
+        ExternalSystemError, CheckpointError, MissingExtra, FileNotFoundError: why a required peer is not here.
     """
     with ExitStack() as stack:
         shop = Workshop(target, folder, threads, stack, progress)
@@ -248,8 +248,8 @@ def opened(
             progress(f"opening {peer.name}")
             try:
                 systems[peer.name] = peer.open(shop)
-            except (RivalError, CheckpointError, MissingExtra, FileNotFoundError) as error:
-                if required and not isinstance(error, RivalDied):
+            except (ExternalSystemError, CheckpointError, MissingExtra, FileNotFoundError) as error:
+                if required and not isinstance(error, ExternalSystemDied):
                     raise
                 reasons.setdefault(str(error), []).append(peer.name)
         for reason, names in reasons.items():

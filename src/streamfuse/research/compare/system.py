@@ -1,4 +1,4 @@
-"""A method of the laboratory as a system that answers: the readable loop, its clock, and what every pass brought."""
+"""A method as a system that answers: the readable loop, its clock, and what every pass brought."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rival's answer says of itself, in the words of the comparison of methods."""
+"""What an external system's answer says of itself, in the words of the comparison of methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def answer_of(
     """An answer up to the first token that ends it.
 
     Args:
-        tokens: as the rival wrote them, perhaps with the token that ended the text.
+        tokens: as the system wrote them, perhaps with the token that ended the text.
         emitted: how many tokens it wrote, one that ended the text counted.
         passes: of the target, the one that ended the text counted.
         decode_ms: from the pass of the last prompt token on.
@@ -31,7 +31,7 @@ def answer_of(
         "first_token_ms": first_token_ms,
         "target_forward_passes": passes,
         "mean_accepted_tokens": emitted / max(passes, 1),
-        "passes": {},  # of which kinds they were, a rival does not say
+        "passes": {},  # an external system does not say of which kinds they were
         "rounds": [],
         "program": program,
     }

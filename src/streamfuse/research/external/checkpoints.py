@@ -1,4 +1,4 @@
-"""A checkpoint folder with an adapter's changes of the base merged, for rivals that read such folders."""
+"""A checkpoint folder with an adapter's changes of the base merged, for external systems that read such folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hugging Face transformers as a rival: plain `generate`, assisted generation and prompt look-up, on the processor.
+"""Hugging Face transformers: plain `generate`, assisted generation and prompt look-up, on the processor.
 
 Needs transformers (extra `research`). Weights are the checkpoint's own, in float32 or bfloat16 (`fastest`). All runs
 in a `Child`: `open_system` is called there.
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.bench.systems import Answer, Request, RivalError
+from streamfuse.bench.systems import Answer, ExternalSystemError, Request
 from streamfuse.extras import need
 
 from .answers import answer_of
@@ -37,7 +37,7 @@ def open_system(
         drafted: tokens that are drafted at most.
 
     Raises:
-        RivalError: as `load`.
+        ExternalSystemError: as `load`.
     """
     import torch
 
@@ -63,7 +63,7 @@ def fastest(folder: Path) -> PreTrainedModel:
     """A checkpoint folder in float32 or bfloat16, whichever decodes faster here: a few tokens of each, twice.
 
     Raises:
-        MissingExtra, RivalError: as `load`.
+        MissingExtra, ExternalSystemError: as `load`.
     """
     asked = Request(_TRIAL_PROMPT, _TRIAL_TOKENS)
     models = [load(folder, dtype) for dtype in DTYPES]
@@ -76,7 +76,7 @@ def load(folder: Path, dtype: str = DTYPES[0]) -> PreTrainedModel:
 
     Raises:
         MissingExtra: transformers is not installed.
-        RivalError: transformers cannot load it.
+        ExternalSystemError: transformers cannot load it.
     """
     need("peer-hugging-face")
     import torch
@@ -90,7 +90,9 @@ def load(folder: Path, dtype: str = DTYPES[0]) -> PreTrainedModel:
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         line = next(iter(str(error).strip().splitlines()), "")
-        raise RivalError(f"{folder}: transformers cannot load this checkpoint ({line}); drop it from --peers") from None
+        raise ExternalSystemError(
+            f"{folder}: transformers cannot load this checkpoint ({line}); drop it from --peers"
+        ) from None
     loaded: PreTrainedModel = model.eval()
     return loaded
 
@@ -137,7 +139,7 @@ class HuggingFace:
                 )  # fmt: skip
         except (RuntimeError, ValueError, TypeError) as error:
             line = next(iter(str(error).strip().splitlines()), "")
-            raise RivalError(f"{self.name}: {line}; drop it from --peers") from None
+            raise ExternalSystemError(f"{self.name}: {line}; drop it from --peers") from None
         finally:
             hook.remove()
         end = time.perf_counter()

@@ -1,4 +1,4 @@
-"""llama.cpp's own server as a rival: plain decoding, and its own speculation with a draft model or by look-up.
+"""llama.cpp's own server: plain decoding, and its own speculation with a draft model or by look-up.
 
 Needs the program `llama-server` in PATH, or named by `STREAMFUSE_LLAMA_SERVER`; docs/peers.md says where to get it. The
 server runs as a child on 127.0.0.1, with one slot, on the processor only, and ends with the block that opened it.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bench.processes import end_with_parent, ending
-from streamfuse.bench.systems import Answer, Request, RivalDied, RivalError
+from streamfuse.bench.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
 
 from .answers import answer_of
 
@@ -28,22 +28,22 @@ _START_S, _ANSWER_S, _STOP_S, _END_S, _POLL_S = 120.0, 600.0, 10.0, 1.0, 0.05
 
 
 def find_program() -> Path:
-    """The program. RivalError where there is none."""
+    """The program. ExternalSystemError where there is none."""
     named = os.environ.get(VARIABLE)
     found = shutil.which(named or PROGRAM)
     if found is None:
         where = f"{VARIABLE} names {named}, which is no program" if named else f"no {PROGRAM} in PATH"
-        raise RivalError(f"{where}; install llama.cpp (docs/peers.md), or name the program in {VARIABLE}")
+        raise ExternalSystemError(f"{where}; install llama.cpp (docs/peers.md), or name the program in {VARIABLE}")
     return Path(found)
 
 
 def help_of(program: Path) -> str:
-    """What the program says of its own flags, which change from version to version. RivalError: it does not run."""
+    """Its own `--help`: flags change from version to version. ExternalSystemError: it does not run."""
     return _said(program, "--help")
 
 
 def version_of(program: Path) -> str:
-    """As in `llama-server, version: 1234 (abcdef0)`. RivalError: it does not run."""
+    """As in `llama-server, version: 1234 (abcdef0)`. ExternalSystemError: it does not run."""
     lines = [line.strip() for line in _said(program, "--version").splitlines() if "version" in line]
     return ", ".join([PROGRAM, *lines[:1]])
 
@@ -52,7 +52,7 @@ def _said(program: Path, flag: str) -> str:
     try:
         done = subprocess.run([program, flag], capture_output=True, text=True, errors="replace", timeout=_START_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RivalError(f"{program}: does not run ({error}); name another one in {VARIABLE}") from None
+        raise ExternalSystemError(f"{program}: does not run ({error}); name another one in {VARIABLE}") from None
     return done.stdout + done.stderr
 
 
@@ -66,10 +66,12 @@ def draft_flags(words: str, draft: Path, length: int, threads: int) -> list[str]
 def look_up_flags(words: str, match: int, length: int) -> list[str]:
     """Flags for drafts of `length` tokens that followed the last `match` tokens before.
 
-    RivalError where the version has no such mode.
+    ExternalSystemError where the version has no such mode.
     """
     if "ngram-simple" not in words:
-        raise RivalError(f"this {PROGRAM} has no look-up of its own; install a newer llama.cpp (docs/peers.md)")
+        raise ExternalSystemError(
+            f"this {PROGRAM} has no look-up of its own; install a newer llama.cpp (docs/peers.md)"
+        )
     flag = "--spec-ngram-simple-size" if "--spec-ngram-simple-size-n" in words else "--spec-ngram-size"
     return ["--spec-type", "ngram-simple", f"{flag}-n", str(match), f"{flag}-m", str(length)]
 
@@ -94,7 +96,7 @@ class LlamaServer:
         version: that of `version_of`.
 
     Raises:
-        RivalError: on entry where the server does not start, on an answer where it fails.
+        ExternalSystemError: on entry where the server does not start, on an answer where it fails.
     """
 
     def __init__(
@@ -132,7 +134,9 @@ class LlamaServer:
         except BaseException as error:
             self.__exit__()
             if isinstance(error, OSError):
-                raise RivalError(f"{self._command[0]}: {error.strerror}; name another one in {VARIABLE}") from None
+                raise ExternalSystemError(
+                    f"{self._command[0]}: {error.strerror}; name another one in {VARIABLE}"
+                ) from None
             raise
         return self
 
@@ -157,7 +161,7 @@ class LlamaServer:
             read_ms = self._complete(request, head, 0)[1]["prompt_ms"]
         tokens, timings = self._complete(request, list(request.prompt_ids), request.max_new_tokens)
         if timings["prompt_n"] != 1:
-            raise RivalError(
+            raise ExternalSystemError(
                 f"{self.name} read {timings['prompt_n']} prompt tokens again, so its clock is another; install a newer "
                 "llama.cpp (docs/peers.md), or drop it from --peers"
             )
@@ -183,7 +187,7 @@ class LlamaServer:
             or not isinstance(timings, dict)
             or not all(isinstance(timings.get(name), (int, float)) for name in wanted)
         ):
-            raise RivalError(
+            raise ExternalSystemError(
                 f"{self.name} answers without tokens or timings; install a newer llama.cpp (docs/peers.md)"
             )
         return tokens, timings
@@ -193,9 +197,11 @@ class LlamaServer:
             status, text = self._request("POST", "/completion", json.dumps(body), _ANSWER_S)
             said = json.loads(text)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RivalDied(f"{self.name} {self._ending()} in an answer ({self._last_words() or error})") from None
+            raise ExternalSystemDied(
+                f"{self.name} {self._ending()} in an answer ({self._last_words() or error})"
+            ) from None
         if status != http.client.OK or not isinstance(said, dict):
-            raise RivalError(f"{self.name} refuses a prompt of {len(body['prompt'])} tokens: {text[:300]}")
+            raise ExternalSystemError(f"{self.name} refuses a prompt of {len(body['prompt'])} tokens: {text[:300]}")
         return said
 
     def _request(self, verb: str, path: str, body: str | None = None, timeout: float = 1.0) -> tuple[int, str]:
@@ -219,7 +225,7 @@ class LlamaServer:
                 pass
             time.sleep(_POLL_S)
         why = ending(self._process.returncode) if self._process.poll() is not None else "is not ready"
-        raise RivalError(f"{self._model}: {self.name} {why} ({self._last_words()}); drop it from --peers")
+        raise ExternalSystemError(f"{self._model}: {self.name} {why} ({self._last_words()}); drop it from --peers")
 
     def _ending(self) -> str:
         """How a server that gave no whole reply ended; one that is still there is stopped."""

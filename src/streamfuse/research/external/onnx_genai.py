@@ -1,4 +1,4 @@
-"""ONNX Runtime GenAI as a rival: plain decoding of a model that its own builder made, in four bits, on the processor.
+"""ONNX Runtime GenAI: plain decoding of a model that its own builder made, in four bits, on the processor.
 
 Needs onnxruntime-genai (the extra `research`). All runs in a `Child`: `open_system` is called there.
 """
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from streamfuse.bench.children import ChildError, run_module
-from streamfuse.bench.systems import Answer, Request, RivalError
+from streamfuse.bench.systems import Answer, ExternalSystemError, Request
 from streamfuse.extras import need
 
 from .answers import answer_of
@@ -26,13 +26,13 @@ def library() -> ModuleType:
 
     Raises:
         MissingExtra: it is not installed.
-        RivalError: its shared library does not load.
+        ExternalSystemError: its shared library does not load.
     """
     need("peer-onnx-genai")
     try:
         import onnxruntime_genai
     except (ImportError, OSError) as error:
-        raise RivalError(f"ONNX Runtime GenAI does not load ({error}); drop it from --peers") from None
+        raise ExternalSystemError(f"ONNX Runtime GenAI does not load ({error}); drop it from --peers") from None
     found: ModuleType = onnxruntime_genai
     return found
 
@@ -45,13 +45,15 @@ def open_system(name: str, folder: str, threads: int, capacity: int, stop_ids: S
 def build(checkpoint: Path, folder: Path) -> None:
     """Make the model: its matrices rounded to four bits by the builder, as it does it by default.
 
-    The builder may leave a folder `cache` beside it. RivalError where it fails.
+    The builder may leave a folder `cache` beside it. ExternalSystemError where it fails.
     """
     words = [_BUILDER, "-i", checkpoint, "-o", folder, "-p", "int4", "-e", "cpu", "-c", folder.with_name("cache")]
     try:
         run_module(*map(str, words), line=lambda line: None)
     except ChildError as error:
-        raise RivalError(f"{checkpoint}: ONNX Runtime GenAI's builder failed ({error}); drop it from --peers") from None
+        raise ExternalSystemError(
+            f"{checkpoint}: ONNX Runtime GenAI's builder failed ({error}); drop it from --peers"
+        ) from None
 
 
 class OnnxGenai:
@@ -65,7 +67,7 @@ class OnnxGenai:
         stop_ids: tokens that end an answer, as in the bundle that it is compared with.
 
     Raises:
-        RivalError: the package refuses the folder, or stops in an answer.
+        ExternalSystemError: the package refuses the folder, or stops in an answer.
     """
 
     def __init__(self, name: str, api: Any, folder: Path, threads: int, capacity: int, stop_ids: Sequence[int]) -> None:
@@ -79,7 +81,7 @@ class OnnxGenai:
             config.overlay(json.dumps(settings))
             self._model = api.Model(config)
         except RuntimeError as error:
-            raise RivalError(
+            raise ExternalSystemError(
                 f"{folder}: ONNX Runtime GenAI cannot load it ({error}); delete it to build it again"
             ) from None
 
@@ -87,7 +89,7 @@ class OnnxGenai:
         try:
             return self._answer(request)
         except RuntimeError as error:
-            raise RivalError(f"{self.name} stopped in an answer ({error}); drop it from --peers") from None
+            raise ExternalSystemError(f"{self.name} stopped in an answer ({error}); drop it from --peers") from None
 
     def _answer(self, request: Request) -> Answer:
         parameters = self._api.GeneratorParams(self._model)

@@ -22,6 +22,7 @@ from streamfuse.runtime.backend import (
     DECODE,
     PREFILL,
     STREAMS,
+    VERIFY_PREFIX,
     BackendError,
     BoolArray,
     FloatArray,
@@ -34,7 +35,6 @@ from streamfuse.runtime.core import RELEASE, EngineTable, Results, copied, spec_
 from streamfuse.runtime.handle import Handle
 
 MODEL_FILE = "model.pte"
-VERIFY_PREFIX = "verify_"
 _NOBODY: IntArray = np.zeros(0, np.int64)
 
 
