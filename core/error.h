@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 namespace streamfuse {
 

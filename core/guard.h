@@ -1,13 +1,14 @@
 // The boundary of a C interface: whatever is thrown inside becomes a code, and one line of text on the handle.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <string>
 #include <string_view>
 
 #include "error.h"
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 namespace streamfuse {
 
@@ -72,6 +73,17 @@ int guarded(std::string& error, Body body) noexcept {
     keep(error, "an error of an unknown kind");
     return SF_BROKEN;
   }
+}
+
+// What a caller of another version knows of a structure: the first `size` bytes, the rest as the defaults say.
+template <typename Struct>
+Struct known_part(const Struct* given, const Struct& defaults) {
+  Struct result = defaults;
+  if (given == nullptr) return result;
+  if (given->size < sizeof(size_t) || given->size > 4096) bad("a structure does not say its size");
+  std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof(Struct)),
+              reinterpret_cast<char*>(&result));
+  return result;
 }
 
 }  // namespace streamfuse

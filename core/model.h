@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 namespace streamfuse {
 

@@ -11,7 +11,7 @@
 #include "error.h"
 #include "numbers.h"
 #include "score_loops.h"
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 namespace streamfuse {
 namespace {

@@ -27,7 +27,7 @@ int64_t shared(const std::vector<int64_t>& a, int64_t a_size, const int64_t* b, 
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Model> model, const sf_backend& backend, const sf_session_options& options)
+Session::Session(std::shared_ptr<const Model> model, const sf_backend& backend, const sf_sequence_options& options)
     : model_(std::move(model)),
       spec_(model_->spec),
       backend_(backend),
@@ -132,32 +132,51 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   room_ = -1;  // until the prompt is read
 }
 
-// Commits every token but the last, which is the first root; the cache may hold some of them already.
-void Session::prefill() {
-  mark_ = now();
+// One prefill pass over the prompt's next tokens. All but the last, which is the first root, are read; the cache may
+// hold some of them already. False where none is left, or a stop came.
+bool Session::prefill_pass() {
   const int64_t end = static_cast<int64_t>(tokens_.size()) - 1;
-  while (cached_ < end && !stop_.load(std::memory_order_relaxed)) {
-    const int64_t n = std::min(spec_.prefill_rows, end - cached_);
-    std::copy_n(tokens_.begin() + cached_, n, ids_.begin());
-    std::iota(positions_.begin(), positions_.begin() + n, cached_);
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < n; ++j) ancestors_[static_cast<size_t>(i * n + j)] = j <= i;
-    run("prefill", n, false);
-    rows_.resize(static_cast<size_t>(n));
-    std::iota(rows_.begin(), rows_.end(), 0);
-    check(backend_.commit(backend_.context, rows_.data(), static_cast<int32_t>(n)));
-    cached_ += n;
-    statistics_.prefilled_tokens += n;
-  }
+  if (cached_ >= end || stop_.load(std::memory_order_relaxed)) return false;
+  const int64_t n = std::min(spec_.prefill_rows, end - cached_);
+  std::copy_n(tokens_.begin() + cached_, n, ids_.begin());
+  std::iota(positions_.begin(), positions_.begin() + n, cached_);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j) ancestors_[static_cast<size_t>(i * n + j)] = j <= i;
+  run("prefill", n, false);
+  rows_.resize(static_cast<size_t>(n));
+  std::iota(rows_.begin(), rows_.end(), 0);
+  check(backend_.commit(backend_.context, rows_.data(), static_cast<int32_t>(n)));
+  cached_ += n;
+  statistics_.prefilled_tokens += n;
+  return true;
+}
+
+// Reads the prompt: at most one pass of it, or all that is left. False once it is read, or a stop came.
+bool Session::prefill(bool one_pass) {
+  mark_ = now();
+  bool more = prefill_pass();
+  while (more && !one_pass) more = prefill_pass();
   lap(kPrefill);
+  if (more) return true;
   room_ = std::min(generation_.max_new_tokens, spec_.capacity - static_cast<int64_t>(tokens_.size()));
   if (room_ == 0) reason_ = kContext;
+  return false;
+}
+
+bool Session::read() {
+  if (!running_ || room_ >= 0) return false;
+  try {
+    return prefill(true);
+  } catch (...) {
+    running_ = false;
+    throw;
+  }
 }
 
 bool Session::next(sf_token& out) {
   if (!running_) return false;
   try {
-    if (room_ < 0) prefill();
+    if (room_ < 0) prefill(false);
     mark_ = now();
     while (true) {
       if (block_ && deliver(out)) return true;

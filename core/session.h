@@ -26,14 +26,15 @@ struct Generation {
 // passes that is all of them but the last, which is the root of the next tree.
 class Session {
  public:
-  Session(std::shared_ptr<const Model> model, const sf_backend& backend, const sf_session_options& options);
+  Session(std::shared_ptr<const Model> model, const sf_backend& backend, const sf_sequence_options& options);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // See streamfuse.h; all throw Failure.
+  // See streamfuse_core.h; all throw Failure.
   void prepare();
   void start(const int64_t* ids, int64_t n, const Generation& generation);
+  bool read();               // false where nothing is left to read
   bool next(sf_token& out);  // false where the text has ended
   void finish(const char* reason);
   void stop() { stop_.store(true, std::memory_order_relaxed); }
@@ -41,6 +42,7 @@ class Session {
   void save(const std::string& path, const std::string& note);
   void restore(const std::string& path, const std::function<int(const std::string&)>& take);  // the note, first of all
   std::string statistics() const { return statistics_.json(model_->spec); }
+  const char* finish_reason() const { return statistics_.finish_reason.c_str(); }
   const std::vector<int64_t>& tokens() const { return tokens_; }
   int64_t cached() const { return cached_; }
 
@@ -62,7 +64,8 @@ class Session {
   const char* engine_error() const;
   const char* name_of(int64_t method) const;
   void run(const char* method, int64_t n, bool want_logits);
-  void prefill();
+  bool prefill_pass();
+  bool prefill(bool one_pass);
   double learn_costs();
   double timed_pass(int64_t method, int64_t nodes);
   void pass();

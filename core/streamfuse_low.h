@@ -3,7 +3,7 @@
 #ifndef STREAMFUSE_LOW_H
 #define STREAMFUSE_LOW_H
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,7 +32,7 @@ typedef struct sf_pass {
 } sf_pass;
 
 /* Sees every pass after its commit; NULL ends it. */
-SF_EXPORT void sf_observe(sf_session*, void (*observer)(void* context, const sf_pass* pass), void* context);
+SF_EXPORT void sf_sequence_observe(sf_sequence*, void (*observer)(void* context, const sf_pass* pass), void* context);
 
 /* What a planner of the caller's own wants next: a method (its place among the spec's verify methods, -1: decode) and a
  * tree, whose first row is replaced by the last token. */
@@ -46,23 +46,26 @@ typedef struct sf_step {
 
 /* Takes the plan's place in texts that draft and name no width: called before every pass, with all tokens so far. NULL
  * gives the plan back. */
-SF_EXPORT void sf_plan_by(sf_session*,
-                          void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room, sf_step* step),
-                          void* context);
+SF_EXPORT void sf_sequence_plan_by(sf_sequence*,
+                                   void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room,
+                                                   sf_step* step),
+                                   void* context);
 
 /* Costs in milliseconds per method, decode first, then the spec's verify methods in their order, then streams where the
  * bundle is deferred: [count] with the fewest real rows that no narrower method takes, [count] with all. Frozen ones
  * are not corrected by what passes take.
  */
-SF_EXPORT int sf_set_costs(sf_session*, const double* first, const double* last, int32_t count, int32_t frozen);
+SF_EXPORT int sf_sequence_set_costs(sf_sequence*, const double* first, const double* last, int32_t count,
+                                    int32_t frozen);
 
 /* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables.
  * The arrays have room for `width` rows. Returns the number of rows, or minus an error code. */
-SF_EXPORT int64_t sf_grow_streams(sf_model*, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
-                                  int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
+SF_EXPORT int64_t sf_grow_streams(sf_core_model*, int64_t root, const int64_t* stream_ids,
+                                  const float* stream_log_probs, int64_t width, int64_t depth, int64_t* tokens,
+                                  int64_t* parents, double* log_probs);
 
 /* The same from the n-gram table after a text of `n` tokens, at least one; the last one is the root. */
-SF_EXPORT int64_t sf_grow_table(sf_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
+SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
                                 int64_t* tokens, int64_t* parents, double* log_probs);
 
 /* The token that docs/random.md chooses from a row of logits; minus an error code where the best is not finite.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 namespace streamfuse {
 

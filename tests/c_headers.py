@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HEADERS = (
-    "core/streamfuse.h",
+    "core/streamfuse_core.h",
     "core/streamfuse_low.h",
     "text/streamfuse_bundle.h",
     "kernels/engine/streamfuse_engine.h",

@@ -1,23 +1,23 @@
 /* A bundle, and the text around its tokens: what Python does with pydantic, tokenizers and Jinja, for every other
  * language. It opens and checks the folder, gives the core its facts and drafting tables, turns text into tokens and
- * back, renders the chat template and keeps a conversation. Written in Rust; core/streamfuse.h is the loop.
+ * back, renders the chat template and keeps a conversation. Written in Rust; core/streamfuse_core.h is the loop.
  *
  *     sf_bundle* bundle;
  *     if (sf_bundle_open("build/demo", 1, &bundle)) die(sf_bundle_error(bundle));
  *     sf_spec spec = {.size = sizeof spec};
- *     sf_bundle_spec(bundle, &spec);                       // and sf_bundle_tensors, for sf_open
+ *     sf_bundle_spec(bundle, &spec);                       // and sf_bundle_tensors, for sf_core_model_open
  *     sf_text* text;
  *     sf_new_text(bundle, &text);
- *     sf_text_ask(text, "Why is the sky blue?", 20, &ids, &n);   // for sf_start
+ *     sf_text_ask(text, "Why is the sky blue?", 20, &ids, &n);   // for sf_sequence_start
  *     sf_text_begin(text, NULL, 0);
- *     while (sf_next(session, &token) == SF_OK) {
+ *     while (sf_sequence_next(session, &token) == SF_OK) {
  *       int code = sf_text_push(text, token.id, &shown, &bytes);
  *       fwrite(shown, 1, bytes, stdout);
- *       if (code == SF_END) sf_finish(session, "stop");    // a stop string is complete
+ *       if (code == SF_END) sf_sequence_finish(session, "stop");    // a stop string is complete
  *     }
  *     sf_text_end(text, &shown, &bytes);
  *
- * Rules, as in core/streamfuse.h
+ * Rules, as in core/streamfuse_core.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code; the sentence of the last
  *     failure stays on the handle; a bundle's is that of opening it. sf_bundle_open* and sf_new_text give a handle
  *     also where they fail, unless memory is out; it must be freed like any other.
@@ -30,7 +30,7 @@
 #ifndef STREAMFUSE_BUNDLE_H
 #define STREAMFUSE_BUNDLE_H
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,11 +50,11 @@ SF_EXPORT int sf_bundle_open_signed(const char* folder, const char* public_key, 
 SF_EXPORT void sf_bundle_close(sf_bundle*);
 SF_EXPORT const char* sf_bundle_error(const sf_bundle*); /* never NULL */
 
-/* The facts for sf_open, identity and stop tokens included. `out->size` is set by the caller. */
+/* The facts for sf_core_model_open, identity and stop tokens included. `out->size` is set by the caller. */
 SF_EXPORT int sf_bundle_spec(const sf_bundle*, sf_spec* out);
 
-/* The drafting tables for sf_open: views of the mapped file. *count is 0 where there are none. They live as long as the
- * bundle, so close it after the last session. */
+/* The drafting tables for sf_core_model_open: views of the mapped file. *count is 0 where there are none. They live as
+ * long as the bundle, so close it after the last session. */
 SF_EXPORT int sf_bundle_tensors(const sf_bundle*, const sf_tensor** out, int32_t* count);
 
 /* sf_default_options with the manifest's sampling_defaults. `out->size` is set by the caller. */
@@ -96,8 +96,8 @@ SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const
 /* Begins anew, with these messages (as for sf_text_render; NULL: none), for example a system message. */
 SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
 
-/* Adds a turn of the user: the token ids of the whole context, for sf_start. What the model wrote in earlier turns
- * keeps the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or
+/* Adds a turn of the user: the token ids of the whole context, for sf_sequence_start. What the model wrote in earlier
+ * turns keeps the very tokens that it wrote, so that the cache is not read again. The turn is closed by sf_text_end, or
  * forgotten by sf_text_take_back; SF_BAD_ARGUMENT where an earlier one still waits for that. A stream that runs is
  * ended.
  */
@@ -109,8 +109,9 @@ SF_EXPORT int sf_text_take_back(sf_text*);
 /* The messages so far as a JSON list; an answer that is being written comes when it ends. */
 SF_EXPORT int sf_text_messages(sf_text*, const char** json, size_t* bytes);
 
-/* The conversation as bytes, for the note of sf_save; sf_text_restore takes them back, or refuses them (SF_BAD_FILE)
- * and changes nothing. An answer that is being written is closed first. The bytes are JSON, and Python's are the same:
+/* The conversation as bytes, for the note of sf_sequence_save; sf_text_restore takes them back, or refuses them
+ * (SF_BAD_FILE) and changes nothing. An answer that is being written is closed first. The bytes are JSON, and Python's
+ * are the same:
  * {"messages": [...], "read_text": what the cache holds as text, "read_ids": the same as token ids}. */
 SF_EXPORT int sf_text_save(sf_text*, const void** note, size_t* bytes);
 SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);

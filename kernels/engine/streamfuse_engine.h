@@ -1,12 +1,12 @@
 /* The native engine: runs the methods of a .pte and owns the cache memory of a sequence. It fills the core's table of
- * functions (sf_backend in core/streamfuse.h); its own functions serve tests, benches and experiments.
+ * functions (sf_backend in core/streamfuse_core.h); its own functions serve tests, benches and experiments.
  *
  * A program is a loaded file; an engine is one sequence on it. Many engines may run on one program, in any threads.
  *
  * Rules
- *   - Functions that return int return SF_OK or an error code of core/streamfuse.h. The sentence of the last failure
- *     stays on the handle: sf_program_error, sf_engine_error. A program that could not be opened is a handle too, which
- *     must be closed.
+ *   - Functions that return int return SF_OK or an error code of core/streamfuse_core.h. The sentence of the last
+ * failure stays on the handle: sf_program_error, sf_engine_error. A program that could not be opened is a handle too,
+ * which must be closed.
  *   - Nothing aborts the process because of its input: arguments are checked before ExecuTorch sees them, and an
  *     ExecuTorch check that still fails becomes SF_BROKEN.
  *   - Pointers handed out belong to the library. A program's description lives as long as the program; results until
@@ -19,7 +19,7 @@
 #ifndef STREAMFUSE_ENGINE_H
 #define STREAMFUSE_ENGINE_H
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,8 +39,8 @@ SF_EXPORT const char* sf_program_error(const sf_program*);
  *  "cache_bytes"} */
 SF_EXPORT int sf_program_describe(sf_program*, const char** json);
 
-/* The facts of the program for sf_open; without stop tokens and identity. What it points to lives as long as the
- * program. */
+/* The facts of the program for sf_core_model_open; without stop tokens and identity. What it points to lives as long as
+ * the program. */
 SF_EXPORT int sf_program_spec(sf_program*, sf_spec* out);
 
 /* Whether a manifest's facts are the program's: SF_BAD_PROGRAM names the first that differs. Stop tokens and identity
@@ -51,7 +51,7 @@ SF_EXPORT int sf_engine_new(sf_program*, sf_engine** out);
 SF_EXPORT void sf_engine_free(sf_engine*);
 SF_EXPORT const char* sf_engine_error(const sf_engine*);
 
-/* The engine as a table of functions for sf_new_session; its `release` is sf_engine_free. */
+/* The engine as a table of functions for sf_sequence_new; its `release` is sf_engine_free. */
 SF_EXPORT int sf_engine_backend(sf_engine*, sf_backend* out);
 
 /* One pass over n real rows, 1 <= n <= rows of the method; the engine pads. ancestors is n*n bytes, row-major, 0 or 1:

@@ -46,8 +46,8 @@ void expect(bool condition, const std::string& what) {
 // Asked after the call that failed, since arguments of one call are evaluated in any order.
 const char* said_by(const sf_program* handle) { return sf_program_error(handle); }
 const char* said_by(const sf_engine* handle) { return sf_engine_error(handle); }
-const char* said_by(const sf_model* handle) { return sf_model_error(handle); }
-const char* said_by(const sf_session* handle) { return sf_error(handle); }
+const char* said_by(const sf_core_model* handle) { return sf_core_model_error(handle); }
+const char* said_by(const sf_sequence* handle) { return sf_sequence_error(handle); }
 
 // The call failed with this code and said why in a sentence.
 void expect_failure(int code, int expected, const sf_engine* engine, const std::string& what) {
@@ -78,7 +78,7 @@ int64_t number_of(const std::string& description, const std::string& name) {
 
 struct Program {
   sf_program* handle = nullptr;
-  sf_model* model = nullptr;
+  sf_core_model* model = nullptr;
   std::string path, description, verify;
   int64_t prefill_rows, width, capacity, vocab_size;
 
@@ -94,11 +94,11 @@ struct Program {
       throw std::runtime_error("not a program for this test: " + description);
     sf_spec spec;
     check(sf_program_spec(handle, &spec), handle);
-    const int opened = sf_open(&spec, nullptr, 0, &model);
+    const int opened = sf_core_model_open(&spec, nullptr, 0, &model);
     check(opened, model);
   }
   ~Program() {
-    sf_close(model);
+    sf_core_model_close(model);
     sf_program_close(handle);
   }
 };
@@ -146,16 +146,16 @@ void prefill(const Engine& engine, const std::vector<int64_t>& prompt, size_t ro
 
 // The core on an engine of this program.
 struct Session {
-  sf_session* handle = nullptr;
+  sf_sequence* handle = nullptr;
   explicit Session(const Program& program) {
     sf_engine* engine = nullptr;
     sf_backend backend;
     check(sf_engine_new(program.handle, &engine), program.handle);
     check(sf_engine_backend(engine, &backend), engine);
-    const int code = sf_new_session(program.model, &backend, nullptr, &handle);
+    const int code = sf_sequence_new(program.model, &backend, nullptr, &handle);
     check(code, handle);
   }
-  ~Session() { sf_free_session(handle); }
+  ~Session() { sf_sequence_free(handle); }
 };
 
 std::vector<int64_t> prompt_of(const Program& program, int64_t seed, size_t length) {
@@ -171,12 +171,13 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
   if (seed % 3 == 2) options.width = 0;  // planned
   if (seed % 2 == 1) options.temperature = 0.8, options.top_p = 0.9, options.seed = static_cast<uint64_t>(seed);
-  check(sf_reset(session.handle), session.handle);
-  check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options), session.handle);
+  check(sf_sequence_reset(session.handle), session.handle);
+  check(sf_sequence_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
+        session.handle);
   std::vector<int64_t> text;
   sf_token token;
   int code;
-  while ((code = sf_next(session.handle, &token)) == SF_OK) text.push_back(token.id);
+  while ((code = sf_sequence_next(session.handle, &token)) == SF_OK) text.push_back(token.id);
   if (code != SF_END) throw std::runtime_error(said_by(session.handle));
   return text;
 }
@@ -197,12 +198,13 @@ void a_token_allocates_no_memory(const Program& program) {
     sf_options options;
     sf_default_options(&options);
     options.max_new_tokens = 12, options.width = seed == 2 ? 0 : static_cast<int32_t>(program.width);
-    check(sf_reset(session.handle), session.handle);
-    check(sf_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options), session.handle);
+    check(sf_sequence_reset(session.handle), session.handle);
+    check(sf_sequence_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
+          session.handle);
     sf_token token;
-    check(sf_next(session.handle, &token), session.handle);
+    check(sf_sequence_next(session.handle, &token), session.handle);
     const int64_t before = allocations;
-    for (int count = 0; count < 8; ++count) check(sf_next(session.handle, &token), session.handle);
+    for (int count = 0; count < 8; ++count) check(sf_sequence_next(session.handle, &token), session.handle);
     const int64_t made = allocations - before;
     expect(made == 0, std::to_string(made) + " allocations in eight tokens");
   }
@@ -225,9 +227,7 @@ void a_session_outlives_its_neighbours(const Program& program) {
   const Session session(program);
   const std::vector<int64_t> expected = text_of(program, session, 5, false);
   for (int i = 0; i < 3; ++i) (void)Session(program);
-  {
-    const Program again(program.path, program.verify);
-  }
+  { const Program again(program.path, program.verify); }
   expect(text_of(program, session, 5, false) == expected, "closing others changed a session");
 }
 

@@ -55,31 +55,32 @@ Options parse(int argc, char** argv) {
 void run(const Options& options) {
   sf_program* program;
   sf_spec spec;
-  sf_model* model;
+  sf_core_model* model;
   sf_engine* engine;
   sf_backend backend;
-  sf_session* session;
+  sf_sequence* session;
   if (sf_program_open(options.model.c_str(), options.threads, &program) != SF_OK ||
       sf_program_spec(program, &spec) != SF_OK || sf_engine_new(program, &engine) != SF_OK)
     throw std::runtime_error(sf_program_error(program));
   sf_engine_backend(engine, &backend);
-  if (sf_open(&spec, nullptr, 0, &model) != SF_OK) throw std::runtime_error(sf_model_error(model));
-  if (sf_new_session(model, &backend, nullptr, &session) != SF_OK) throw std::runtime_error(sf_error(session));
+  if (sf_core_model_open(&spec, nullptr, 0, &model) != SF_OK) throw std::runtime_error(sf_core_model_error(model));
+  if (sf_sequence_new(model, &backend, nullptr, &session) != SF_OK)
+    throw std::runtime_error(sf_sequence_error(session));
   sf_options wishes;
   sf_default_options(&wishes);
   wishes.max_new_tokens = options.count, wishes.speculative = options.width != 1;
   wishes.width = options.width == 1 ? 0 : options.width;
-  if (sf_start(session, options.tokens.data(), static_cast<int64_t>(options.tokens.size()), &wishes) != SF_OK)
-    throw std::runtime_error(sf_error(session));
+  if (sf_sequence_start(session, options.tokens.data(), static_cast<int64_t>(options.tokens.size()), &wishes) != SF_OK)
+    throw std::runtime_error(sf_sequence_error(session));
   sf_token token;
   int code;
-  for (const char* space = ""; (code = sf_next(session, &token)) == SF_OK; space = " ")
+  for (const char* space = ""; (code = sf_sequence_next(session, &token)) == SF_OK; space = " ")
     std::printf("%s%lld", space, static_cast<long long>(token.id));
-  if (code != SF_END) throw std::runtime_error(sf_error(session));
+  if (code != SF_END) throw std::runtime_error(sf_sequence_error(session));
   std::printf("\n");
-  std::fprintf(stderr, "%s\n", sf_statistics(session));
-  sf_free_session(session);
-  sf_close(model);
+  std::fprintf(stderr, "%s\n", sf_sequence_statistics(session));
+  sf_sequence_free(session);
+  sf_core_model_close(model);
   sf_program_close(program);
 }
 

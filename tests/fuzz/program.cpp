@@ -16,7 +16,7 @@ void need_sentence(const char* said) {
 }
 
 // Four tokens plainly and with each width, on sequences of their own.
-void write_text(sf_program* program, sf_model* model, const sf_spec& spec) {
+void write_text(sf_program* program, sf_core_model* model, const sf_spec& spec) {
   for (int32_t way = -1; way < spec.verify_count; ++way) {
     sf_engine* engine = nullptr;
     if (sf_engine_new(program, &engine) != SF_OK) {
@@ -26,21 +26,21 @@ void write_text(sf_program* program, sf_model* model, const sf_spec& spec) {
     sf_backend backend = {};
     backend.size = sizeof backend;
     if (sf_engine_backend(engine, &backend) != SF_OK) std::abort();
-    sf_session* session = nullptr;
-    if (sf_new_session(model, &backend, nullptr, &session) == SF_OK) {
+    sf_sequence* session = nullptr;
+    if (sf_sequence_new(model, &backend, nullptr, &session) == SF_OK) {
       sf_options options;
       sf_default_options(&options);
       options.max_new_tokens = 4, options.ignore_eos = 1;
       options.speculative = way >= 0, options.width = way < 0 ? 0 : spec.verify[way].rows;
       const int64_t prompt[] = {1 % spec.vocab_size, 2 % spec.vocab_size, 3 % spec.vocab_size};
       sf_token token;
-      int code = sf_start(session, prompt, 3, &options);
-      while (code == SF_OK) code = sf_next(session, &token);
-      if (code != SF_END) need_sentence(sf_error(session));
+      int code = sf_sequence_start(session, prompt, 3, &options);
+      while (code == SF_OK) code = sf_sequence_next(session, &token);
+      if (code != SF_END) need_sentence(sf_sequence_error(session));
     } else if (session != nullptr) {
-      need_sentence(sf_error(session));
+      need_sentence(sf_sequence_error(session));
     }
-    if (session != nullptr) sf_free_session(session);
+    if (session != nullptr) sf_sequence_free(session);
   }
 }
 
@@ -55,12 +55,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sf_spec spec = {};
   spec.size = sizeof spec;
   if (opened == SF_OK && sf_program_spec(program, &spec) == SF_OK) {
-    sf_model* model = nullptr;
-    if (sf_open(&spec, nullptr, 0, &model) == SF_OK)
+    sf_core_model* model = nullptr;
+    if (sf_core_model_open(&spec, nullptr, 0, &model) == SF_OK)
       write_text(program, model, spec);
     else
-      need_sentence(sf_model_error(model));
-    sf_close(model);
+      need_sentence(sf_core_model_error(model));
+    sf_core_model_close(model);
   } else {
     need_sentence(sf_program_error(program));
   }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "streamfuse.h"
+#include "streamfuse_core.h"
 #include "streamfuse_low.h"
 
 namespace {
@@ -107,7 +107,7 @@ struct Engine {
   static const char* error(void*) { return "no error"; }
 };
 
-void draft(sf_model* model, Bytes& from) {
+void draft(sf_core_model* model, Bytes& from) {
   int64_t tokens[8], parents[8];
   double log_probs[8];
   int64_t text[6];
@@ -122,32 +122,32 @@ void draft(sf_model* model, Bytes& from) {
   sf_grow_streams(model, from.below(kVocabulary + 1), ids, probs, 8, 4, tokens, parents, log_probs);
 }
 
-void write_and_restore(sf_model* model, Bytes& from) {
+void write_and_restore(sf_core_model* model, Bytes& from) {
   static Engine engines[2];
-  sf_session* sessions[2];
+  sf_sequence* sessions[2];
   for (int i = 0; i < 2; ++i) {
     engines[i] = {};
     sf_backend backend = {};
     backend.size = sizeof backend, backend.context = &engines[i];
     backend.run = Engine::run, backend.commit = Engine::commit, backend.truncate = Engine::truncate;
     backend.error = Engine::error;
-    if (sf_new_session(model, &backend, nullptr, &sessions[i]) != SF_OK) std::abort();
+    if (sf_sequence_new(model, &backend, nullptr, &sessions[i]) != SF_OK) std::abort();
   }
   sf_options options;
   sf_default_options(&options);
   options.max_new_tokens = 9, options.width = from.take() & 1 ? kRows : 0;
   const int64_t prompt[] = {from.below(kVocabulary), from.below(kVocabulary)};
   sf_token token;
-  int code = sf_start(sessions[0], prompt, 2, &options);
+  int code = sf_sequence_start(sessions[0], prompt, 2, &options);
   for (int64_t expected = (prompt[1] * 5 + 1) % kVocabulary; code == SF_OK;
        expected = (expected * 5 + 1) % kVocabulary) {
-    code = sf_next(sessions[0], &token);
+    code = sf_sequence_next(sessions[0], &token);
     if (code == SF_OK && token.id != expected) std::abort();  // a draft changed the text
   }
   if (code != SF_END) std::abort();  // a draft ended the text
 
   static const std::string path = std::filesystem::temp_directory_path() / ("fuzz-session-" + std::to_string(getpid()));
-  if (sf_save(sessions[0], path.c_str(), "note", 4) != SF_OK) std::abort();
+  if (sf_sequence_save(sessions[0], path.c_str(), "note", 4) != SF_OK) std::abort();
   std::FILE* const file = std::fopen(path.c_str(), "r+b");
   for (int64_t changes = from.below(4); changes > 0; --changes) {
     std::fseek(file, static_cast<long>(from.take()), SEEK_SET);
@@ -163,8 +163,9 @@ void write_and_restore(sf_model* model, Bytes& from) {
     return static_cast<int>(SF_OK);
   };
   size_t sum = 0;
-  if (sf_restore(sessions[1], path.c_str(), read_all, &sum) != SF_OK) need_sentence(sf_error(sessions[1]));
-  for (sf_session* session : sessions) sf_free_session(session);
+  if (sf_sequence_restore(sessions[1], path.c_str(), read_all, &sum) != SF_OK)
+    need_sentence(sf_sequence_error(sessions[1]));
+  for (sf_sequence* session : sessions) sf_sequence_free(session);
 }
 
 }  // namespace
@@ -194,11 +195,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   std::vector<sf_tensor> given;
   for (Table& table : tables) given.push_back(table.given());
-  sf_model* model = nullptr;
-  if (sf_open(&spec, given.data(), static_cast<int32_t>(given.size()), &model) == SF_OK)
+  sf_core_model* model = nullptr;
+  if (sf_core_model_open(&spec, given.data(), static_cast<int32_t>(given.size()), &model) == SF_OK)
     draft(model, from), write_and_restore(model, from);
   else
-    need_sentence(sf_model_error(model));
-  sf_close(model);
+    need_sentence(sf_core_model_error(model));
+  sf_core_model_close(model);
   return 0;
 }

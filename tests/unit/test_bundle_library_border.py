@@ -29,7 +29,7 @@ def test_the_library_exports_its_headers_and_nothing_else() -> None:
     command = ["nm", "-gU"] if sys.platform == "darwin" else ["nm", "-D", "--defined-only"]
     listing = subprocess.run([*command, str(LIBRARY)], capture_output=True, text=True, check=True).stdout
     names = {line.split()[-1].lstrip("_") for line in listing.splitlines()}
-    assert {"sf_open", "sf_program_open", "sf_bundle_open", "sf_text_end"} <= names
+    assert {"sf_core_model_open", "sf_program_open", "sf_bundle_open", "sf_text_end"} <= names
     assert all(name.startswith("sf_") for name in names)
 
 

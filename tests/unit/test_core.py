@@ -89,7 +89,7 @@ def grown(model: CoreModel, name: str, *arguments: object, width: int, depth: in
     outputs = (array.ctypes.data for array in (tokens, parents, log_probs))
     with model.handle as handle:
         rows = getattr(model.library, name)(handle, *arguments, width, depth, *outputs)
-        assert rows >= 1, model.library.sf_model_error(handle)
+        assert rows >= 1, model.library.sf_core_model_error(handle)
     return Tree.of(tokens[:rows].tolist(), parents[:rows].tolist(), log_probs[:rows].tolist())
 
 
@@ -1070,8 +1070,8 @@ def test_statistics_are_json_whatever_the_reason_and_the_names_are() -> None:
             generation = session.generate([3, 1, 4], GenerationConfig(20))
             next(generation)
             with session.core.handle as handle:
-                assert load_core().sf_finish(handle, reason) == 0
-                text = load_core().sf_statistics(handle)
+                assert load_core().sf_sequence_finish(handle, reason) == 0
+                text = load_core().sf_sequence_statistics(handle)
             statistics = json.loads(text.decode())
             assert statistics["finish_reason"] == shown
             assert set(statistics["cost_ms"]) == {DECODE, 'verify "8"\n'}

@@ -1,4 +1,4 @@
-//! What goes wrong: a code of core/streamfuse.h and one sentence.
+//! What goes wrong: a code of core/streamfuse_core.h and one sentence.
 
 pub const OK: i32 = 0;
 pub const BAD_ARGUMENT: i32 = 1;

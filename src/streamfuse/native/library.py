@@ -73,7 +73,7 @@ def core_name() -> str:
 
 
 def find_core() -> Path:
-    """The core's library (core/streamfuse.h), which lies beside the engine's. LibraryError where there is none."""
+    """The core's library (core/streamfuse_core.h), which lies beside the engine's. LibraryError where there is none."""
     core = find_library().with_name(core_name())
     if not core.is_file():
         raise LibraryError(f"{core} is missing; build it with: python -m streamfuse.native.build")

@@ -1,4 +1,4 @@
-"""The core by ctypes (core/streamfuse.h): a model's facts and tables, and sessions on any engine. Needs numpy only."""
+"""The core by ctypes (core/streamfuse_core.h): facts and tables of a model, sessions on any engine. Needs numpy."""
 
 from __future__ import annotations
 
@@ -185,11 +185,11 @@ class CoreModel:
             table.shape[:] = [*array.shape[:2], 1, 1][:2]
             table.data = array.ctypes.data
         pointer = c_void_p()
-        code = self.library.sf_open(byref(given), tables, len(self._arrays), byref(pointer))
-        self.handle = Handle(pointer, self.library.sf_close, "model", CoreError)
+        code = self.library.sf_core_model_open(byref(given), tables, len(self._arrays), byref(pointer))
+        self.handle = Handle(pointer, self.library.sf_core_model_close, "model", CoreError)
         if code != _OK:
             with self.handle:
-                sentence = self.library.sf_model_error(pointer).decode(errors="replace")
+                sentence = self.library.sf_core_model_error(pointer).decode(errors="replace")
             self.close()
             raise (TablesError if code == _BAD_TABLES else CoreError)(sentence)
 
@@ -236,8 +236,8 @@ class CoreSession:
         self.failure = self._table.failure  # what Python code raised below C
         pointer = c_void_p()
         with model.handle as shared:
-            code = self.library.sf_new_session(shared, byref(self._table.struct), byref(options), byref(pointer))
-        needed = (self.library.sf_free_session, self.kept, self._table)
+            code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
+        needed = (self.library.sf_sequence_free, self.kept, self._table)
 
         def free(own: c_void_p) -> None:  # what C points to lives as long as the handle, maybe longer than this object
             needed[0](own)
@@ -252,7 +252,7 @@ class CoreSession:
 
     def prepare(self) -> None:
         """Measure what passes cost, unless that is known; about 100 ms."""
-        self._call(self.library.sf_prepare)
+        self._call(self.library.sf_sequence_prepare)
 
     def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:
         """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
@@ -265,7 +265,9 @@ class CoreSession:
             speculative=config.speculative, width=config.width or 0,
         )  # fmt: skip
         with self.handle:
-            code = self._call(self.library.sf_start, ids.ctypes.data, len(ids), byref(options), allowed=_BAD_ARGUMENT)
+            code = self._call(
+                self.library.sf_sequence_start, ids.ctypes.data, len(ids), byref(options), allowed=_BAD_ARGUMENT
+            )
             if code == _BAD_ARGUMENT:
                 sentence = self._sentence()
                 raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
@@ -273,25 +275,25 @@ class CoreSession:
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
         with self.handle:
-            if self._call(self.library.sf_next, self._token_address, allowed=_END) == _END:
+            if self._call(self.library.sf_sequence_next, self._token_address, allowed=_END) == _END:
                 return None
             return Token(self._token.id, SOURCES[self._token.source])
 
     def finish(self, reason: str | None = None) -> None:
         """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""
-        self._call(self.library.sf_finish, reason.encode() if reason else None)
+        self._call(self.library.sf_sequence_finish, reason.encode() if reason else None)
 
     def stop(self) -> None:
         """End the text at its next token. Any thread may call it."""
-        self.handle.signal(self.library.sf_stop)
+        self.handle.signal(self.library.sf_sequence_stop)
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._call(self.library.sf_reset)
+        self._call(self.library.sf_sequence_reset)
 
     def save(self, path: str, note: bytes = b"") -> None:
         """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
-        self._call(self.library.sf_save, os.fsencode(path), note, len(note))
+        self._call(self.library.sf_sequence_save, os.fsencode(path), note, len(note))
 
     def restore(self, path: str, take: Callable[[bytes], object] | None = None) -> bytes:
         """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed.
@@ -308,7 +310,7 @@ class CoreSession:
                 return _BAD_FILE
             return _OK
 
-        self._call(self.library.sf_restore, os.fsencode(path), TAKE(given), None)
+        self._call(self.library.sf_sequence_restore, os.fsencode(path), TAKE(given), None)
         return notes[0]
 
     @property
@@ -316,7 +318,7 @@ class CoreSession:
         """The context and all tokens delivered after it."""
         ids, n = c_void_p(), c_int64()
         with self.handle:
-            self._call(self.library.sf_tokens, byref(ids), byref(n), None)
+            self._call(self.library.sf_sequence_tokens, byref(ids), byref(n), None)
             found: list[int] = view(ids.value, np.int64, n.value).tolist()
         return found
 
@@ -324,14 +326,14 @@ class CoreSession:
     def cached(self) -> int:
         """How many of them the cache holds."""
         cached = c_int64()
-        self._call(self.library.sf_tokens, None, None, byref(cached))
+        self._call(self.library.sf_sequence_tokens, None, None, byref(cached))
         return cached.value
 
     @property
     def statistics(self) -> dict[str, Any]:
         """Of the last text, keys as in docs/runtime.md."""
         with self.handle as handle:
-            found: dict[str, Any] = json.loads(self.library.sf_statistics(handle) or b"{}")
+            found: dict[str, Any] = json.loads(self.library.sf_sequence_statistics(handle) or b"{}")
         return found
 
     def set_costs(self, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> None:
@@ -341,7 +343,7 @@ class CoreSession:
         """
         names = ["decode", *self.methods, *(["streams"] if "streams" in ms else [])]
         pairs = np.array([np.broadcast_to(ms[name], 2) for name in names], np.float64).T.copy()
-        self._call(self.library.sf_set_costs, *(row.ctypes.data for row in pairs), len(names), frozen)
+        self._call(self.library.sf_sequence_set_costs, *(row.ctypes.data for row in pairs), len(names), frozen)
 
     def close(self) -> None:
         """Give everything back, the engine too; where a call is inside, when it returns. Any thread may call it."""
@@ -356,7 +358,7 @@ class CoreSession:
 
     def _sentence(self) -> str:
         with self.handle as handle:
-            return str(self.library.sf_error(handle).decode(errors="replace"))
+            return str(self.library.sf_sequence_error(handle).decode(errors="replace"))
 
     def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = _OK) -> int:
         """Its code, SF_OK or `allowed`. CoreError with the core's sentence for any other."""
@@ -371,29 +373,29 @@ class CoreSession:
         return code
 
 
-STRUCTURES: dict[str, type[ctypes.Structure]] = {  # of core/streamfuse.h; a test compares them
+STRUCTURES: dict[str, type[ctypes.Structure]] = {  # of core/streamfuse_core.h; a test compares them
     "sf_results": Results, "sf_backend": EngineTable, "sf_method": _Method, "sf_spec": Spec, "sf_tensor": Tensor,
-    "sf_session_options": _SessionOptions, "sf_options": Options, "sf_token": _Token,
+    "sf_sequence_options": _SessionOptions, "sf_options": Options, "sf_token": _Token,
 }  # fmt: skip
 _handle, _text, _number = c_void_p, c_char_p, c_int64
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse.h and streamfuse_low.h; a test compares them
-    "sf_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
-    "sf_close": (None, [_handle]),
-    "sf_model_error": (_text, [_handle]),
-    "sf_new_session": (ctypes.c_int, [_handle, c_void_p, c_void_p, POINTER(c_void_p)]),
-    "sf_free_session": (None, [_handle]),
-    "sf_error": (_text, [_handle]),
-    "sf_prepare": (ctypes.c_int, [_handle]),
-    "sf_start": (ctypes.c_int, [_handle, c_void_p, _number, c_void_p]),
-    "sf_next": (ctypes.c_int, [_handle, c_void_p]),
-    "sf_finish": (ctypes.c_int, [_handle, _text]),
-    "sf_stop": (None, [_handle]),
-    "sf_reset": (ctypes.c_int, [_handle]),
-    "sf_tokens": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_void_p]),
-    "sf_statistics": (_text, [_handle]),
-    "sf_save": (ctypes.c_int, [_handle, _text, _text, c_size_t]),
-    "sf_restore": (ctypes.c_int, [_handle, _text, TAKE, c_void_p]),
-    "sf_set_costs": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, c_int32]),
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h and streamfuse_low.h; a test compares them
+    "sf_core_model_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
+    "sf_core_model_close": (None, [_handle]),
+    "sf_core_model_error": (_text, [_handle]),
+    "sf_sequence_new": (ctypes.c_int, [_handle, c_void_p, c_void_p, POINTER(c_void_p)]),
+    "sf_sequence_free": (None, [_handle]),
+    "sf_sequence_error": (_text, [_handle]),
+    "sf_sequence_prepare": (ctypes.c_int, [_handle]),
+    "sf_sequence_start": (ctypes.c_int, [_handle, c_void_p, _number, c_void_p]),
+    "sf_sequence_next": (ctypes.c_int, [_handle, c_void_p]),
+    "sf_sequence_finish": (ctypes.c_int, [_handle, _text]),
+    "sf_sequence_stop": (None, [_handle]),
+    "sf_sequence_reset": (ctypes.c_int, [_handle]),
+    "sf_sequence_tokens": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_void_p]),
+    "sf_sequence_statistics": (_text, [_handle]),
+    "sf_sequence_save": (ctypes.c_int, [_handle, _text, _text, c_size_t]),
+    "sf_sequence_restore": (ctypes.c_int, [_handle, _text, TAKE, c_void_p]),
+    "sf_sequence_set_costs": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, c_int32]),
     "sf_grow_streams": (_number, [_handle, _number, c_void_p, c_void_p, _number, _number, *[c_void_p] * 3]),
     "sf_grow_table": (_number, [_handle, c_void_p, *[_number] * 3, *[c_void_p] * 3]),
     "sf_choose": (_number, [c_void_p, _number, c_void_p, _number, _number, c_void_p, c_void_p]),
@@ -405,7 +407,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse.h and str
 
 @lru_cache(maxsize=1)
 def load_core() -> ctypes.CDLL:
-    """The core's library with the types of core/streamfuse.h and streamfuse_low.h. CoreError where it is not built."""
+    """The core's library with the types of its two headers. CoreError where it is not built."""
     try:
         library = ctypes.CDLL(str(find_core()))
     except OSError as error:

@@ -124,7 +124,7 @@ public struct DraftTables: @unchecked Sendable {  // the memory never changes
 }
 
 /// The core's model: facts and drafting tables of one bundle, for any number of sessions in any threads.
-final class CoreModel: @unchecked Sendable {  // sf_model may be used by any threads
+final class CoreModel: @unchecked Sendable {  // sf_core_model may be used by any threads
   /// The core's handle.
   let handle: OpaquePointer
   /// Keeps the tables' memory, which must outlive the sessions.
@@ -133,16 +133,16 @@ final class CoreModel: @unchecked Sendable {  // sf_model may be used by any thr
   /// Throws the core's sentence where facts and tables do not fit together.
   init(_ spec: ModelSpec, _ tables: DraftTables) throws {
     var made: OpaquePointer?
-    let code = spec.withCSpec { sf_open($0, tables.tensors.baseAddress, Int32(tables.tensors.count), &made) }
+    let code = spec.withCSpec { sf_core_model_open($0, tables.tensors.baseAddress, Int32(tables.tensors.count), &made) }
     do {
-      try check(code, sf_model_error(made))
+      try check(code, sf_core_model_error(made))
     } catch {
-      sf_close(made)
+      sf_core_model_close(made)
       throw error
     }
     self.handle = made!
     self.tables = tables
   }
 
-  deinit { sf_close(handle) }
+  deinit { sf_core_model_close(handle) }
 }

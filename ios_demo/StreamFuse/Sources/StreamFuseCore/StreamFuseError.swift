@@ -3,7 +3,7 @@ import Foundation
 
 /// Why something was refused or failed: a code to act on, and one sentence to show.
 public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
-  /// What kind of failure it is. The values are those of `core/streamfuse.h`.
+  /// What kind of failure it is. The values are those of `core/streamfuse_core.h`.
   public enum Code: Int32, Sendable, CaseIterable {
     /// The caller's numbers: ranges, lengths, an unknown name, a chat that the template refuses.
     case badArgument = 1

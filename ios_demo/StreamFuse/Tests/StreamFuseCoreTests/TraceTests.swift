@@ -43,8 +43,8 @@ final class TraceTests: XCTestCase {
       let methods = ["decode"] + spec.verify.map(\.name) + ["streams"]
       let costs = methods.map { trace.cost_ms[$0]! }
       try check(
-        sf_set_costs(session.handle, costs.map(\.first), costs.map(\.last), Int32(costs.count), 1),
-        sf_error(session.handle))
+        sf_sequence_set_costs(session.handle, costs.map(\.first), costs.map(\.last), Int32(costs.count), 1),
+        sf_sequence_error(session.handle))
       for text in trace.texts {
         accuracy.value = text.accuracy
         try session.reset()

@@ -39,8 +39,8 @@ OBSERVER = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Pass))
 PLANNER = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64, POINTER(_Step))
 STRUCTURES: dict[str, type[ctypes.Structure]] = {"sf_tree": _Tree, "sf_pass": _Pass, "sf_step": _Step}
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # as in runtime/core.py
-    "sf_observe": (None, [c_void_p, OBSERVER, c_void_p]),
-    "sf_plan_by": (None, [c_void_p, PLANNER, c_void_p]),
+    "sf_sequence_observe": (None, [c_void_p, OBSERVER, c_void_p]),
+    "sf_sequence_plan_by": (None, [c_void_p, PLANNER, c_void_p]),
 }
 
 
@@ -104,7 +104,7 @@ def observe(session: CoreSession, observer: Callable[[Pass], None] | None) -> No
 
     function = OBSERVER() if observer is None else OBSERVER(see)
     with session.handle as handle:
-        _typed(session.library, "sf_observe")(handle, function, None)
+        _typed(session.library, "sf_sequence_observe")(handle, function, None)
         session.kept["observer"] = function
 
 
@@ -124,7 +124,7 @@ def plan_by(session: CoreSession, planner: Planner) -> None:
 
     session.kept["planner"] = function = PLANNER(plan)
     with session.handle as handle:
-        _typed(session.library, "sf_plan_by")(handle, function, None)
+        _typed(session.library, "sf_sequence_plan_by")(handle, function, None)
 
 
 def _typed(library: ctypes.CDLL, name: str) -> Callable[..., None]:

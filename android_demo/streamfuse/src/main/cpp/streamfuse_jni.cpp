@@ -2,7 +2,7 @@
 //
 // Handles are pointers that Kotlin keeps as long; its locks see to it that none is used after it was freed, and that
 // one thread at a time uses a session (stop excepted). Text travels as UTF-8 bytes. Functions return a code of
-// streamfuse.h, whose sentence modelError or error gives; none leaves an exception pending or a reference behind.
+// streamfuse_core.h, whose sentence modelError or error gives; none leaves an exception pending or a reference behind.
 #include <dlfcn.h>
 #include <jni.h>
 #include <sys/stat.h>
@@ -25,12 +25,12 @@ namespace {
 struct Model {
   sf_bundle* bundle = nullptr;
   sf_program* program = nullptr;
-  sf_model* model = nullptr;
+  sf_core_model* model = nullptr;
   std::string said;  // the sentence of the last failure
 };
 
 struct Session {
-  sf_session* session = nullptr;
+  sf_sequence* session = nullptr;
   sf_text* text = nullptr;
   const char* shown = nullptr;  // the text of the last step, where it did not fit into the reply
   size_t bytes = 0;
@@ -129,11 +129,11 @@ int open_model(Model& model, const std::string& folder, int threads, bool check_
   int32_t count = 0;
   code = sf_bundle_tensors(model.bundle, &tensors, &count);
   if (code != SF_OK) return failed(model.said, code, sf_bundle_error(model.bundle));
-  code = sf_open(&spec, tensors, count, &model.model);
-  return failed(model.said, code, sf_model_error(model.model));
+  code = sf_core_model_open(&spec, tensors, count, &model.model);
+  return failed(model.said, code, sf_core_model_error(model.model));
 }
 
-int open_session(Model& model, Session& session, const char* messages, size_t bytes, sf_session_options& options) {
+int open_session(Model& model, Session& session, const char* messages, size_t bytes, sf_sequence_options& options) {
   int code = sf_new_text(model.bundle, &session.text);
   if (code == SF_OK) code = sf_text_reset(session.text, messages, bytes);
   if (code != SF_OK) return failed(model.said, code, sf_text_error(session.text));
@@ -142,12 +142,12 @@ int open_session(Model& model, Session& session, const char* messages, size_t by
   if (code != SF_OK) return failed(model.said, code, sf_program_error(model.program));
   sf_backend backend{};
   sf_engine_backend(engine, &backend);
-  code = sf_new_session(model.model, &backend, &options, &session.session);
-  return failed(model.said, code, sf_error(session.session));
+  code = sf_sequence_new(model.model, &backend, &options, &session.session);
+  return failed(model.said, code, sf_sequence_error(session.session));
 }
 
 void free_session(Session* session) {
-  sf_free_session(session->session);
+  sf_sequence_free(session->session);
   sf_free_text(session->text);
   delete session;
 }
@@ -165,8 +165,8 @@ void reply(JNIEnv* env, jobject buffer, Session& session, const sf_token& token)
 // ---- a model ----
 
 // Puts the handle into the reply's id, also where it fails; 0 where memory is out.
-NATIVE(jint, openModel)(JNIEnv* env, jclass, jbyteArray folder, jint threads, jboolean check_hashes, jbyteArray key,
-                        jobject buffer) {
+NATIVE(jint, openModel)
+(JNIEnv* env, jclass, jbyteArray folder, jint threads, jboolean check_hashes, jbyteArray key, jobject buffer) {
   Model* model = new (std::nothrow) Model;
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(model);
   if (model == nullptr) return SF_OUT_OF_MEMORY;
@@ -178,7 +178,7 @@ NATIVE(jint, openModel)(JNIEnv* env, jclass, jbyteArray folder, jint threads, jb
 
 NATIVE(void, closeModel)(JNIEnv*, jclass, jlong handle) {
   Model* model = of<Model>(handle);
-  sf_close(model->model);
+  sf_core_model_close(model->model);
   sf_program_close(model->program);
   sf_bundle_close(model->bundle);
   delete model;
@@ -229,8 +229,8 @@ NATIVE(jint, defaults)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
 // What tells one build of the library from another: size and time of its file, or its path inside an app.
 NATIVE(jbyteArray, engineStamp)(JNIEnv* env, jclass) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&sf_next), &info) == 0 || info.dli_fname == nullptr) return nullptr;
-  struct stat facts{};
+  if (dladdr(reinterpret_cast<const void*>(&sf_sequence_next), &info) == 0 || info.dli_fname == nullptr) return nullptr;
+  struct stat facts {};
   if (stat(info.dli_fname, &facts) != 0) return bytes_of(env, info.dli_fname);
   char stamp[64];
   std::snprintf(stamp, sizeof stamp, "engine %lld %lld", static_cast<long long>(facts.st_size),
@@ -255,7 +255,7 @@ NATIVE(jint, newSession)
   const int code = guarded(model->said, [&] {
     const std::string turns = text_of(env, messages), device_text = text_of(env, device);
     const std::string costs = cost_file == nullptr ? "" : text_of(env, cost_file);
-    sf_session_options options{};
+    sf_sequence_options options{};
     options.size = sizeof options;
     options.cost_file = cost_file == nullptr ? nullptr : costs.c_str();
     options.device = device_text.c_str();
@@ -306,12 +306,12 @@ NATIVE(jint, start)
     int code = raw ? sf_text_encode(s.text, text.data(), text.size(), 1, &ids, &n)
                    : sf_text_ask(s.text, text.data(), text.size(), &ids, &n);
     if (code != SF_OK) return failed(s.said, code, sf_text_error(s.text));
-    code = sf_start(s.session, ids, n, &options);
-    failed(s.said, code, sf_error(s.session));
+    code = sf_sequence_start(s.session, ids, n, &options);
+    failed(s.said, code, sf_sequence_error(s.session));
     if (code == SF_OK) {
       code = sf_text_begin(s.text, stop_list.data(), stop_list.size());
       failed(s.said, code, sf_text_error(s.text));
-      if (code != SF_OK) sf_finish(s.session, nullptr);
+      if (code != SF_OK) sf_sequence_finish(s.session, nullptr);
     }
     if (code != SF_OK && s.asked) sf_text_take_back(s.text);
     return code;
@@ -323,14 +323,14 @@ NATIVE(jint, next)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
   Session& s = *of<Session>(handle);
   return guarded(s.said, [&] {
     sf_token token{};
-    int code = sf_next(s.session, &token);
-    if (code != SF_OK) return code == SF_END ? code : failed(s.said, code, sf_error(s.session));
+    int code = sf_sequence_next(s.session, &token);
+    if (code != SF_OK) return code == SF_END ? code : failed(s.said, code, sf_sequence_error(s.session));
     code = sf_text_push(s.text, token.id, &s.shown, &s.bytes);
     if (code != SF_OK && code != SF_END) return failed(s.said, code, sf_text_error(s.text));
     reply(env, buffer, s, token);
     if (code != SF_END) return int{SF_OK};
-    code = sf_finish(s.session, "stop");  // a stop string is complete
-    return failed(s.said, code, sf_error(s.session));
+    code = sf_sequence_finish(s.session, "stop");  // a stop string is complete
+    return failed(s.said, code, sf_sequence_error(s.session));
   });
 }
 
@@ -339,13 +339,13 @@ NATIVE(jbyteArray, longText)(JNIEnv* env, jclass, jlong handle) {
   return bytes_of(env, of<Session>(handle)->shown, of<Session>(handle)->bytes);
 }
 
-NATIVE(void, stop)(JNIEnv*, jclass, jlong handle) { sf_stop(of<Session>(handle)->session); }
+NATIVE(void, stop)(JNIEnv*, jclass, jlong handle) { sf_sequence_stop(of<Session>(handle)->session); }
 
 NATIVE(jint, finish)(JNIEnv*, jclass, jlong handle) {
   Session& s = *of<Session>(handle);
   return guarded(s.said, [&] {
-    const int code = sf_finish(s.session, nullptr);
-    return failed(s.said, code, sf_error(s.session));
+    const int code = sf_sequence_finish(s.session, nullptr);
+    return failed(s.said, code, sf_sequence_error(s.session));
   });
 }
 
@@ -361,7 +361,7 @@ NATIVE(jint, endText)(JNIEnv* env, jclass, jlong handle, jboolean answered, jobj
 }
 
 NATIVE(jbyteArray, statistics)(JNIEnv* env, jclass, jlong handle) {
-  return bytes_of(env, sf_statistics(of<Session>(handle)->session));
+  return bytes_of(env, sf_sequence_statistics(of<Session>(handle)->session));
 }
 
 NATIVE(jbyteArray, messages)(JNIEnv* env, jclass, jlong handle) {
@@ -374,8 +374,8 @@ NATIVE(jint, reset)(JNIEnv* env, jclass, jlong handle, jbyteArray messages) {
   Session& s = *of<Session>(handle);
   return guarded(s.said, [&] {
     const std::string turns = text_of(env, messages);
-    int code = sf_reset(s.session);
-    if (code != SF_OK) return failed(s.said, code, sf_error(s.session));
+    int code = sf_sequence_reset(s.session);
+    if (code != SF_OK) return failed(s.said, code, sf_sequence_error(s.session));
     code = sf_text_reset(s.text, turns.data(), turns.size());
     return failed(s.said, code, sf_text_error(s.text));
   });
@@ -388,8 +388,8 @@ NATIVE(jint, save)(JNIEnv* env, jclass, jlong handle, jbyteArray path) {
     size_t bytes = 0;
     int code = sf_text_save(s.text, &note, &bytes);
     if (code != SF_OK) return failed(s.said, code, sf_text_error(s.text));
-    code = sf_save(s.session, text_of(env, path).c_str(), note, bytes);
-    return failed(s.said, code, sf_error(s.session));
+    code = sf_sequence_save(s.session, text_of(env, path).c_str(), note, bytes);
+    return failed(s.said, code, sf_sequence_error(s.session));
   });
 }
 
@@ -406,7 +406,7 @@ NATIVE(jint, restore)(JNIEnv* env, jclass, jlong handle, jbyteArray path, jboole
       const Conversation& own = *static_cast<Conversation*>(context);
       return *own.refused = sf_text_restore(own.text, note, bytes);
     };
-    const int code = sf_restore(s.session, text_of(env, path).c_str(), conversation ? +take : nullptr, &turns);
-    return failed(s.said, code, refused != SF_OK ? sf_text_error(s.text) : sf_error(s.session));
+    const int code = sf_sequence_restore(s.session, text_of(env, path).c_str(), conversation ? +take : nullptr, &turns);
+    return failed(s.said, code, refused != SF_OK ? sf_text_error(s.text) : sf_sequence_error(s.session));
   });
 }

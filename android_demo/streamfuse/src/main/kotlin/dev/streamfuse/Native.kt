@@ -5,7 +5,7 @@ import java.nio.ByteBuffer
 
 /**
  * The functions of `src/main/cpp/streamfuse_jni.cpp`, once [NativeLibrary] is loaded. Texts are UTF-8, paths too.
- * Functions that return an Int give a code of core/streamfuse.h; arrays are null where memory is out.
+ * Functions that return an Int give a code of core/streamfuse_core.h; arrays are null where memory is out.
  */
 internal object Native {
     const val OK = 0

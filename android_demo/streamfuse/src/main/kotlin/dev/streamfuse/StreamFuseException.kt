@@ -1,6 +1,6 @@
 package dev.streamfuse
 
-/** The kinds of failure: those of core/streamfuse.h, and two of this library. */
+/** The kinds of failure: those of core/streamfuse_core.h, and two of this library. */
 public enum class ErrorCode(internal val value: Int?) {
     /** The caller's numbers or text: a range, a length, an unknown name, a prompt longer than the context. */
     BAD_ARGUMENT(1),

@@ -15,13 +15,14 @@
 using streamfuse::bad;
 using streamfuse::Failure;
 using streamfuse::guarded;
+using streamfuse::known_part;
 
-struct sf_model {
+struct sf_core_model {
   std::shared_ptr<const streamfuse::Model> model;  // null where opening failed
   std::string error;
 };
 
-struct sf_session {
+struct sf_sequence {
   std::unique_ptr<streamfuse::Session> session;  // null where making it failed
   std::string error, statistics;
 };
@@ -29,23 +30,12 @@ struct sf_session {
 namespace {
 
 template <typename Body>
-int on(sf_session* handle, Body body) noexcept {
+int on(sf_sequence* handle, Body body) noexcept {
   if (handle == nullptr) return SF_BAD_ARGUMENT;
   return guarded(handle->error, [&] {
-    if (handle->session == nullptr) throw Failure(SF_BROKEN, "this session could not be made; free it");
+    if (handle->session == nullptr) throw Failure(SF_BROKEN, "this sequence could not be made; free it");
     return body(*handle->session);
   });
-}
-
-// What a caller of another version knows of a structure: the first `size` bytes, the rest as the defaults say.
-template <typename Struct>
-Struct known_part(const Struct* given, const Struct& defaults) {
-  Struct result = defaults;
-  if (given == nullptr) return result;
-  if (given->size < sizeof(size_t) || given->size > 4096) bad("a structure does not say its size");
-  std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof(Struct)),
-              reinterpret_cast<char*>(&result));
-  return result;
 }
 
 sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0}; }
@@ -88,9 +78,9 @@ int64_t copy_tree(const streamfuse::Tree& tree, int64_t* tokens, int64_t* parent
 
 extern "C" {
 
-int sf_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_model** out) {
+int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_core_model** out) {
   if (out == nullptr) return SF_BAD_ARGUMENT;
-  *out = new (std::nothrow) sf_model;
+  *out = new (std::nothrow) sf_core_model;
   if (*out == nullptr) return SF_OUT_OF_MEMORY;
   return guarded((*out)->error, [&] {
     if (spec == nullptr) bad("open needs a spec");
@@ -101,11 +91,14 @@ int sf_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_mod
   });
 }
 
-void sf_close(sf_model* model) { delete model; }
+void sf_core_model_close(sf_core_model* model) { delete model; }
 
-const char* sf_model_error(const sf_model* model) { return model == nullptr ? "out of memory" : model->error.c_str(); }
+const char* sf_core_model_error(const sf_core_model* model) {
+  return model == nullptr ? "out of memory" : model->error.c_str();
+}
 
-int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_options* options, sf_session** out) {
+int sf_sequence_new(sf_core_model* model, const sf_backend* backend, const sf_sequence_options* options,
+                    sf_sequence** out) {
   sf_backend given = {};
   if (backend != nullptr)
     std::copy_n(reinterpret_cast<const char*>(backend), std::min(backend->size, sizeof given),
@@ -113,19 +106,19 @@ int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_
   const auto give_back = [&given] {
     if (given.release != nullptr) given.release(given.context);
   };
-  if (out != nullptr) *out = new (std::nothrow) sf_session;
+  if (out != nullptr) *out = new (std::nothrow) sf_sequence;
   if (out == nullptr || *out == nullptr) {
     give_back();
     return out == nullptr ? SF_BAD_ARGUMENT : SF_OUT_OF_MEMORY;
   }
   const int code = guarded((*out)->error, [&] {
-    if (model == nullptr || model->model == nullptr) bad("a session needs a model that was opened");
+    if (model == nullptr || model->model == nullptr) bad("a sequence needs a model that was opened");
     if (given.run == nullptr || given.commit == nullptr || given.truncate == nullptr)
       bad("an engine needs run, commit and truncate");
     if (model->model->spec.deferred && given.streams == nullptr)
       bad("the bundle is deferred, but the engine has no streams");
-    const sf_session_options known =
-        known_part(options, sf_session_options{sizeof(sf_session_options), nullptr, nullptr, nullptr, nullptr, 0.0});
+    const sf_sequence_options known =
+        known_part(options, sf_sequence_options{sizeof(sf_sequence_options), nullptr, nullptr, nullptr, nullptr, 0.0});
     (*out)->session = std::make_unique<streamfuse::Session>(model->model, given, known);
     return SF_OK;
   });
@@ -133,9 +126,9 @@ int sf_new_session(sf_model* model, const sf_backend* backend, const sf_session_
   return code;
 }
 
-void sf_free_session(sf_session* session) { delete session; }
+void sf_sequence_free(sf_sequence* session) { delete session; }
 
-const char* sf_error(const sf_session* session) {
+const char* sf_sequence_error(const sf_sequence* session) {
   return session == nullptr ? "out of memory" : session->error.c_str();
 }
 
@@ -143,37 +136,46 @@ void sf_default_options(sf_options* out) {
   if (out != nullptr) *out = defaults();
 }
 
-int sf_prepare(sf_session* handle) {
+int sf_sequence_prepare(sf_sequence* handle) {
   return on(handle, [](streamfuse::Session& session) { return session.prepare(), SF_OK; });
 }
 
-int sf_start(sf_session* handle, const int64_t* ids, int64_t n, const sf_options* options) {
+int sf_sequence_start(sf_sequence* handle, const int64_t* ids, int64_t n, const sf_options* options) {
   return on(handle, [&](streamfuse::Session& session) {
     session.start(ids, n, generation_of(options, session.spec()));
     return SF_OK;
   });
 }
 
-int sf_next(sf_session* handle, sf_token* out) {
+int sf_sequence_read(sf_sequence* handle, int64_t* read, int64_t* total) {
+  return on(handle, [&](streamfuse::Session& session) -> int {
+    const bool more = session.read();
+    if (read != nullptr) *read = session.cached();
+    if (total != nullptr) *total = std::max<int64_t>(0, static_cast<int64_t>(session.tokens().size()) - 1);
+    return more ? SF_OK : SF_END;
+  });
+}
+
+int sf_sequence_next(sf_sequence* handle, sf_token* out) {
   return on(handle, [&](streamfuse::Session& session) -> int {
     if (out == nullptr) bad("next needs a place for the token");
     return session.next(*out) ? SF_OK : SF_END;
   });
 }
 
-int sf_finish(sf_session* handle, const char* reason) {
+int sf_sequence_finish(sf_sequence* handle, const char* reason) {
   return on(handle, [&](streamfuse::Session& session) { return session.finish(reason), SF_OK; });
 }
 
-void sf_stop(sf_session* handle) {
+void sf_sequence_stop(sf_sequence* handle) {
   if (handle != nullptr && handle->session != nullptr) handle->session->stop();
 }
 
-int sf_reset(sf_session* handle) {
+int sf_sequence_reset(sf_sequence* handle) {
   return on(handle, [](streamfuse::Session& session) { return session.reset(), SF_OK; });
 }
 
-int sf_tokens(sf_session* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
+int sf_sequence_tokens(sf_sequence* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
   return on(handle, [&](streamfuse::Session& session) {
     if (ids != nullptr) *ids = session.tokens().data();
     if (n != nullptr) *n = static_cast<int64_t>(session.tokens().size());
@@ -182,7 +184,7 @@ int sf_tokens(sf_session* handle, const int64_t** ids, int64_t* n, int64_t* cach
   });
 }
 
-const char* sf_statistics(sf_session* handle) {
+const char* sf_sequence_statistics(sf_sequence* handle) {
   const int code = on(handle, [&](streamfuse::Session& session) {
     handle->statistics = session.statistics();
     return SF_OK;
@@ -190,7 +192,11 @@ const char* sf_statistics(sf_session* handle) {
   return code == SF_OK ? handle->statistics.c_str() : nullptr;
 }
 
-int sf_save(sf_session* handle, const char* path, const void* note, size_t note_bytes) {
+const char* sf_sequence_finish_reason(const sf_sequence* handle) {
+  return handle == nullptr || handle->session == nullptr ? "stopped" : handle->session->finish_reason();
+}
+
+int sf_sequence_save(sf_sequence* handle, const char* path, const void* note, size_t note_bytes) {
   return on(handle, [&](streamfuse::Session& session) {
     if (path == nullptr) bad("save needs a path");
     if (note == nullptr && note_bytes > 0) bad("save got no note, but its bytes");
@@ -198,7 +204,7 @@ int sf_save(sf_session* handle, const char* path, const void* note, size_t note_
   });
 }
 
-int sf_restore(sf_session* handle, const char* path, int (*take)(void*, const void*, size_t), void* context) {
+int sf_sequence_restore(sf_sequence* handle, const char* path, int (*take)(void*, const void*, size_t), void* context) {
   return on(handle, [&](streamfuse::Session& session) {
     if (path == nullptr) bad("restore needs a path");
     const auto given = [&](const std::string& note) {
@@ -210,20 +216,21 @@ int sf_restore(sf_session* handle, const char* path, int (*take)(void*, const vo
 
 // ---- low level ----
 
-void sf_observe(sf_session* handle, void (*observer)(void*, const sf_pass*), void* context) {
+void sf_sequence_observe(sf_sequence* handle, void (*observer)(void*, const sf_pass*), void* context) {
   if (handle != nullptr && handle->session != nullptr) handle->session->observe(observer, context);
 }
 
-void sf_plan_by(sf_session* handle, void (*planner)(void*, const int64_t*, int64_t, int64_t, sf_step*), void* context) {
+void sf_sequence_plan_by(sf_sequence* handle, void (*planner)(void*, const int64_t*, int64_t, int64_t, sf_step*),
+                         void* context) {
   if (handle != nullptr && handle->session != nullptr) handle->session->plan_by(planner, context);
 }
 
-int sf_set_costs(sf_session* handle, const double* first, const double* last, int32_t count, int32_t frozen) {
+int sf_sequence_set_costs(sf_sequence* handle, const double* first, const double* last, int32_t count, int32_t frozen) {
   return on(handle,
             [&](streamfuse::Session& session) { return session.set_costs(first, last, count, frozen != 0), SF_OK; });
 }
 
-int64_t sf_grow_streams(sf_model* handle, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
+int64_t sf_grow_streams(sf_core_model* handle, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
                         int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs) {
   if (handle == nullptr || handle->model == nullptr) return -SF_BAD_ARGUMENT;
   int64_t rows = 0;
@@ -238,8 +245,8 @@ int64_t sf_grow_streams(sf_model* handle, int64_t root, const int64_t* stream_id
   return code == SF_OK ? rows : -code;
 }
 
-int64_t sf_grow_table(sf_model* handle, const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens,
-                      int64_t* parents, double* log_probs) {
+int64_t sf_grow_table(sf_core_model* handle, const int64_t* text, int64_t n, int64_t width, int64_t depth,
+                      int64_t* tokens, int64_t* parents, double* log_probs) {
   if (handle == nullptr || handle->model == nullptr || text == nullptr || n < 1) return -SF_BAD_ARGUMENT;
   int64_t rows = 0;
   const int code = guarded(handle->error, [&] {

@@ -1,33 +1,36 @@
-/* streamfuse: the loop of speculative decoding, once for every language.
+/* streamfuse's core: the loop of speculative decoding, once for every language. For who writes an engine, or speaks
+ * token ids; an app binds native/streamfuse.h, which opens bundles and speaks text.
  *
  * A model writes text token by token; here one pass of the model checks a small tree of guessed tokens, and what the
  * model itself would have chosen decides how many of them become text. The text is the same with guesses and without,
  * greedy or sampled. docs/core.md explains; this header is the reference.
  *
- *     sf_model* model;                                       // facts of a bundle, and its drafting tables
- *     if (sf_open(&spec, tensors, count, &model)) die(sf_model_error(model));
- *     sf_session* session;                                   // one sequence of tokens on one engine
- *     if (sf_new_session(model, &backend, NULL, &session)) die(sf_error(session));
- *     sf_start(session, prompt, n, NULL);                    // the whole context, all turns so far
+ *     sf_core_model* model;                                  // facts of a bundle, and its drafting tables
+ *     if (sf_core_model_open(&spec, tensors, count, &model)) die(sf_core_model_error(model));
+ *     sf_sequence* sequence;                                 // tokens on one engine
+ *     if (sf_sequence_new(model, &backend, NULL, &sequence)) die(sf_sequence_error(sequence));
+ *     sf_sequence_start(sequence, prompt, n, NULL);          // the whole context, all turns so far
  *     sf_token token;
- *     while (sf_next(session, &token) == SF_OK) show(token.id);
- *     puts(sf_statistics(session));
- *     sf_free_session(session);
- *     sf_close(model);
+ *     while (sf_sequence_next(sequence, &token) == SF_OK) show(token.id);
+ *     puts(sf_sequence_statistics(sequence));
+ *     sf_sequence_free(sequence);
+ *     sf_core_model_close(model);
  *
  * Rules
- *   - Functions that return int return SF_OK, SF_END (sf_next only) or an error code. The sentence of the last error
- *     stays on the handle until its next failing call: sf_error(session), sf_model_error(model).
- *   - sf_open and sf_new_session give a handle also where they fail (unless memory is out), so that it can say why;
- *     it must be freed like any other.
- *   - A model may be used by any number of sessions in any threads. A session is used by one thread at a time, but for
- *     sf_stop, which any thread may call at any time before sf_free_session. Sessions keep their model alive.
- *   - sf_spec, sf_backend, sf_session_options and sf_options begin with their size, so that they can grow: set it to
+ *   - Functions that return int return SF_OK, SF_END (sf_sequence_next and sf_sequence_read only) or an error code. The
+ *     sentence of the last error stays on the handle until its next failing call: sf_sequence_error(sequence),
+ *     sf_core_model_error(model).
+ *   - sf_core_model_open and sf_sequence_new give a handle also where they fail (unless memory is out), so that it can
+ *     say why; it must be freed like any other.
+ *   - A model may be used by any number of sequences in any threads. A sequence is used by one thread at a time, but
+ * for sf_sequence_stop, which any thread may call at any time before sf_sequence_free. Sequences keep their model
+ * alive.
+ *   - sf_spec, sf_backend, sf_sequence_options and sf_options begin with their size, so that they can grow: set it to
  *     sizeof.
  *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
  */
-#ifndef STREAMFUSE_H
-#define STREAMFUSE_H
+#ifndef STREAMFUSE_CORE_H
+#define STREAMFUSE_CORE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -54,7 +57,7 @@ enum {
   SF_BROKEN = 8,     /* an internal check failed; free this handle */
   SF_BAD_TABLES = 9, /* the drafting tables contradict themselves or the model */
   SF_BAD_FILE = 10,  /* a saved session: missing, damaged, or of another bundle */
-  SF_END = 100       /* sf_next: the text has ended; not an error */
+  SF_END = 100       /* sf_sequence_next: the text has ended; not an error */
 };
 
 /* ---- what an engine is ------------------------------------------------------------------------------------------ */
@@ -74,7 +77,7 @@ typedef struct sf_results {
 
 /* An engine's functions, in the manner of sqlite3_vfs: it runs the methods of a bundle and owns the cache of one
  * sequence. Filled by the native engine (kernels/engine), or by the caller for an engine of its own. Functions return
- * SF_OK or an error code, whose sentence `error` gives. They are called by the thread that calls the session. */
+ * SF_OK or an error code, whose sentence `error` gives. They are called by the thread that calls the sequence. */
 typedef struct sf_backend {
   size_t size;
   void* context;
@@ -92,12 +95,12 @@ typedef struct sf_backend {
   int (*truncate)(void* context, int64_t length);
   /* The sentence of this engine's last failure. */
   const char* (*error)(void* context);
-  /* Gives everything back; called once, by sf_free_session or a failing sf_new_session. May be NULL. */
+  /* Gives everything back; called once, by sf_sequence_free or a failing sf_sequence_new. May be NULL. */
   void (*release)(void* context);
   /* The first `length` cache positions as bytes, in the engine's own form: `bytes_of` says how many they are, `save`
    * hands them to `put` in order, in parts of any size, `load` (into an empty cache) reads them from `get` likewise.
    * If put or get does not return SF_OK, the engine returns that code. NULL if an engine cannot; then a restored
-   * session prefills its tokens again. */
+   * sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
@@ -133,7 +136,7 @@ typedef struct sf_spec {
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };
 
 /* One drafting table, as it lies in the bundle's draft.safetensors (docs/contracts.md). The memory must outlive the
- * model; every number in it is checked by sf_open. Names that are not known are refused. */
+ * model; every number in it is checked by sf_core_model_open. Names that are not known are refused. */
 typedef struct sf_tensor {
   const char* name;
   int32_t dtype;
@@ -142,29 +145,30 @@ typedef struct sf_tensor {
   const void* data;
 } sf_tensor;
 
-typedef struct sf_model sf_model;
-typedef struct sf_session sf_session;
+typedef struct sf_core_model sf_core_model;
+typedef struct sf_sequence sf_sequence;
 
-SF_EXPORT int sf_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_model** out);
-SF_EXPORT void sf_close(sf_model*);
-SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
+SF_EXPORT int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_core_model** out);
+SF_EXPORT void sf_core_model_close(sf_core_model*);
+SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL */
 
 /* ---- a sequence of tokens ---------------------------------------------------------------------------------------- */
 
-typedef struct sf_session_options {
+typedef struct sf_sequence_options {
   size_t size;
   double (*clock)(void* context); /* monotonic seconds; NULL: the system's */
   void* clock_context;
   const char* cost_file; /* where measured costs of passes are kept between processes; NULL: nowhere */
   const char* device;    /* what those costs hold for: processor, threads, build of the engine */
   double model_load_ms;  /* goes into the statistics as it is */
-} sf_session_options;
+} sf_sequence_options;
 
-/* The session takes the engine: it calls backend->release at its end, also where this call fails. options may be NULL.
+/* The sequence takes the engine: it calls backend->release at its end, also where this call fails. options may be NULL.
  */
-SF_EXPORT int sf_new_session(sf_model*, const sf_backend* backend, const sf_session_options* options, sf_session** out);
-SF_EXPORT void sf_free_session(sf_session*);
-SF_EXPORT const char* sf_error(const sf_session*); /* never NULL */
+SF_EXPORT int sf_sequence_new(sf_core_model*, const sf_backend* backend, const sf_sequence_options* options,
+                              sf_sequence** out);
+SF_EXPORT void sf_sequence_free(sf_sequence*);
+SF_EXPORT const char* sf_sequence_error(const sf_sequence*); /* never NULL */
 
 typedef struct sf_options {
   size_t size;
@@ -185,15 +189,15 @@ typedef struct sf_options {
 /* 128 tokens, greedy, speculative, planned. */
 SF_EXPORT void sf_default_options(sf_options* out);
 
-/* Measures the latency of passes on this device, unless that is known: from a session of this model and device, or from
- * the cost file, which some 50 ms of passes check. sf_start does it if it is needed. It takes at most about 250 ms, or
- * as long as decode, streams and the widest method take to run twice; sf_stop ends it after the pass that runs. The KV
- * cache is kept, unless it leaves no room for a pass. */
-SF_EXPORT int sf_prepare(sf_session*);
+/* Measures the latency of passes on this device, unless that is known: from a sequence of this model and device, or
+ * from the cost file, which some 50 ms of passes check. sf_sequence_start does it if it is needed. It takes at most
+ * about 250 ms, or as long as decode, streams and the widest method take to run twice; sf_sequence_stop ends it after
+ * the pass that runs. The KV cache is kept, unless it leaves no room for a pass. */
+SF_EXPORT int sf_sequence_prepare(sf_sequence*);
 
 /* Starts a text after the context ids[0..n): all turns so far, not only the new one. What it shares with the cache from
  * the beginning on is not read again. A text that still runs is finished. options may be NULL. */
-SF_EXPORT int sf_start(sf_session*, const int64_t* ids, int64_t n, const sf_options* options);
+SF_EXPORT int sf_sequence_start(sf_sequence*, const int64_t* ids, int64_t n, const sf_options* options);
 
 enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3 };
 
@@ -203,35 +207,44 @@ typedef struct sf_token {
   int32_t reserved;
 } sf_token;
 
+/* Reads the next part of the prompt, in one pass; SF_END once all of it is read, or the text has ended. *read of *total
+ * tokens are in the cache then (either may be NULL). It need not be called: sf_sequence_next reads what is left. It
+ * shows progress, and between two calls the text can be finished. */
+SF_EXPORT int sf_sequence_read(sf_sequence*, int64_t* read, int64_t* total);
+
 /* The next token. SF_END where the text has ended: a stop token (not delivered), max_new_tokens, a full context, or
- * sf_stop. Between two calls the cache agrees with the tokens that were delivered. */
-SF_EXPORT int sf_next(sf_session*, sf_token* out);
+ * sf_sequence_stop. Between two calls the cache agrees with the tokens that were delivered. */
+SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
 
 /* Ends the text after the tokens delivered so far; what was computed beyond them is forgotten. `reason` goes into the
  * statistics: "stop" (a stop string), "stopped" (NULL means this). Nothing happens where no text runs. */
-SF_EXPORT int sf_finish(sf_session*, const char* reason);
+SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 
 /* Ends the text at its next token. Any thread may call it. */
-SF_EXPORT void sf_stop(sf_session*);
+SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
 /* Forgets all tokens. */
-SF_EXPORT int sf_reset(sf_session*);
+SF_EXPORT int sf_sequence_reset(sf_sequence*);
 
 /* The context and all tokens delivered after it, valid until the next call; the cache holds the first `cached`. */
-SF_EXPORT int sf_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* cached);
+SF_EXPORT int sf_sequence_tokens(sf_sequence*, const int64_t** ids, int64_t* n, int64_t* cached);
 
-/* One JSON object about the last text, keys as in docs/runtime.md; valid until the next call on this session. NULL
+/* One JSON object about the last text, keys as in docs/runtime.md; valid until the next call on this sequence. NULL
  * if memory is exhausted. */
-SF_EXPORT const char* sf_statistics(sf_session*);
+SF_EXPORT const char* sf_sequence_statistics(sf_sequence*);
+
+/* How the last text ended: "stop", "length", "context" or "stopped", as in the statistics. Valid until the next call.
+ */
+SF_EXPORT const char* sf_sequence_finish_reason(const sf_sequence*);
 
 /* Writes tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, in one piece or not at all;
- * reads them back. A file of another bundle or version is refused, and so is a damaged one; then the session is as
+ * reads them back. A file of another bundle or version is refused, and so is a damaged one; then the sequence is as
  * before. The note of a valid file is passed to `take` (may be NULL) before anything changes: another code than SF_OK
  * refuses the file, and is returned. The note is valid in that call only. If the engine fails to load the cache, the
- * session is left empty. A text that runs is finished. */
-SF_EXPORT int sf_save(sf_session*, const char* path, const void* note, size_t note_bytes);
-SF_EXPORT int sf_restore(sf_session*, const char* path, int (*take)(void* context, const void* note, size_t bytes),
-                         void* context);
+ * sequence is left empty. A text that runs is finished. */
+SF_EXPORT int sf_sequence_save(sf_sequence*, const char* path, const void* note, size_t note_bytes);
+SF_EXPORT int sf_sequence_restore(sf_sequence*, const char* path,
+                                  int (*take)(void* context, const void* note, size_t bytes), void* context);
 
 #ifdef __cplusplus
 }
