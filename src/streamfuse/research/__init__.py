@@ -6,7 +6,7 @@ commands; the trained adapters of other methods are in a clone of the repository
 
 How drafter and acceptor meet. A drafter (the protocol of `runtime/reference/draft.py`) gives `Loop` a tree. Where its
 children are drawn at random, or an acceptor must know their probabilities, the tree is a `ProposedTree`
-(`proposal.py`): beside the rows it has, for each row where something was drawn, a `Proposal` with
+(`proposal.py`): besides the rows it has, for each row where something was drawn, a `Proposal` with
 
 * `draws`, the tokens in the order drawn, repeats included (equal draws share a row, and a draw may have no row);
 * `how` they were drawn: independently, without replacement, or chosen by a rule (the best few, look-up);

@@ -46,7 +46,7 @@ def opt_tree(root: int, expand: Expand, nodes: int, depth: int, least_gain: floa
 def parallel_tree(root: int, ids: IntArray, log_probs: FloatArray, nodes: int) -> Tree:
     """The same for parallel drafters, where a level has one distribution whatever its parents: a best-first search.
 
-    ids int64 [G, k], log_probs float32 [G, k], best first. It is Medusa's rule on live probabilities in the place of
+    ids int64 [G, k], log_probs float32 [G, k], best first. It is Medusa's rule on live probabilities instead of
     measured ones, and `grow` without a parent term.
     """
     return fill(medusa_shape(np.exp(np.minimum(log_probs.astype(np.float64), 0)), nodes), root, ids, log_probs)

@@ -35,7 +35,7 @@ def online(
 ) -> None:
     """Measure drafters that learn online from rejected drafts, over a mix of prompts that shifts.
 
-    The data sets come one after another, and the first one again with other prompts. Each drafter answers beside its
+    The data sets come one after another, and the first one again with other prompts. Each drafter answers next to its
     frozen twin; the text is the same for both. `research compare --online` has the same rows with those of all methods.
 
     [bold]Examples[/bold]

@@ -130,7 +130,7 @@ def over_time(result: Result) -> list[Chart]:
 
 
 def online(result: Result) -> list[Chart]:
-    """Per row that learns: tokens per pass over the tokens written, beside its frozen twin's; borders are visits'."""
+    """Per row that learns: tokens per pass over the tokens written, with its frozen twin's; borders are visits'."""
     charts = []
     for name, method in items(result, "methods").items():
         series: dict[str, list[tuple[float, float]]] = {_LEARNING: [], _FROZEN: []}

@@ -55,7 +55,7 @@ def rows(
     costs: Mapping[str, Mapping[str, float]],
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """The rows of these names: what learns over a mix of prompts that shifts, each beside its frozen twin."""
+    """The rows of these names: what learns over a mix of prompts that shifts, each with its frozen twin."""
     visits = shifting(data)
     plain = plain_answers(plain_system(here.parts), visits, settings, progress)
     found = {}

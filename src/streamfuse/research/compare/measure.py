@@ -26,7 +26,7 @@ from .system import MAX_DEPTH, MAX_RANKS, system_of
 class DataSet:
     """Prompts of one kind, a prompt per turn of a question (`turns.all_turns`).
 
-    `samples` are as many, each up to its own turn, with the references that answers are judged by. A later turn has
+    `samples` are as many, each up to its own turn, with the references for the quality of answers. A later turn has
     plain decoding's answers to those before it, whatever a method answered there: every method is asked the same, and a
     lossless one wrote the same.
     """

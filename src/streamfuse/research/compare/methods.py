@@ -88,7 +88,7 @@ class Method:
         make: a drafter, of the run's parts and the request's sampling; None decodes plainly.
         acceptor: what decides.
         width: nodes verified at most, the root counted.
-        needs: parts beside the bundle's backend: `DRAFT`, `CALIBRATION`, `TABLES`.
+        needs: parts in addition to the bundle's backend: `DRAFT`, `CALIBRATION`, `TABLES`.
         sampled: whether it says something new only where texts are sampled (True), greedy (False), or both (None).
         reads_streams: whether the drafter reads streams (or heads), so that their pass is run.
     """

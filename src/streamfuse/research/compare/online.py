@@ -1,4 +1,4 @@
-"""Drafters that learn online in the comparison: a mix of prompts that shifts from set to set, and a frozen twin beside.
+"""Drafters that learn online in the comparison: a mix of prompts that shifts from set to set, and a frozen twin each.
 
 Every prompt is asked once, as learning would see a second time what it was taught. The first set comes again at the
 end, with other prompts: what was forgotten meanwhile shows there.

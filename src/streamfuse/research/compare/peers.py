@@ -117,7 +117,7 @@ class Workshop:
         return file if file is not None and read_adapter(file)[0].base_rank else None
 
     def _first_layers(self, out: Path) -> Path:
-        """A checkpoint of the draft model's layers, beside what is made of it."""
+        """A checkpoint of the draft model's layers, in the folder of what is made of it."""
         from streamfuse.research.first_layers import write_first_layers
 
         small = out.with_name("first-layers")

@@ -33,7 +33,7 @@ from .tables import (
 )
 from .views import acceptance, best_lossless, speedups
 
-_TEMPLATE = "page.html"  # with its style sheet and script beside it, all in the wheel
+_TEMPLATE = "page.html"  # its style sheet and script are in the same folder, all in the wheel
 
 
 def to_markdown(result: Result) -> str:

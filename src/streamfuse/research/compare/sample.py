@@ -1,4 +1,4 @@
-"""One answer of each method, token by token: lanes of time beside plain decoding's, and who drafted what."""
+"""One answer of each method, token by token: lanes of time next to plain decoding's, and who drafted what."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def loss(result: Result, name: str, data: str) -> str:
     """What a method does to the text: nothing, or how much of plain's text and quality is left.
 
     Tokens are compared with plain decoding's where a method promises the same ones. Sampled texts of others differ from
-    it by chance alone, so neither equal tokens nor a share of them is said.
+    it by chance alone, so neither equal tokens nor a share of them is reported.
     """
     method, found = at(result, "methods", name), at(result, "methods", name, "results", data)
     sampled = bool(number(at(result, "settings", "temperature")))
@@ -207,7 +207,7 @@ def visit_answers(visit: Any) -> list[tuple[float, float, float]]:
 
 
 def online_table(result: Result) -> Table:
-    """Per row that learns and visit: tokens per pass of its first and second half, beside those of the frozen twin."""
+    """Per row that learns and visit: tokens per pass of its first and second half, and those of the frozen twin."""
     columns = ["method", "prompts of", "answers", "learning", "frozen", "learning, second half", "frozen, second half"]
     rows = []
     for name, method in items(result, "methods").items():

@@ -45,7 +45,7 @@ def open_system(name: str, folder: str, threads: int, capacity: int, stop_ids: S
 def build(checkpoint: Path, folder: Path) -> None:
     """Make the model: its matrices rounded to four bits by the builder, as it does it by default.
 
-    The builder may leave a folder `cache` beside it. ExternalSystemError where it fails.
+    The builder may leave a folder `cache` next to it. ExternalSystemError where it fails.
     """
     words = [_BUILDER, "-i", checkpoint, "-o", folder, "-p", "int4", "-e", "cpu", "-c", folder.with_name("cache")]
     try:
