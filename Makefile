@@ -49,7 +49,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 # Two processes, a file of tests at a time, in the order of tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 PACKAGE := src/streamfuse
-NATIVE_SOURCES := $(wildcard core/*.* kernels/*.txt kernels/*/*.cpp kernels/*/*.h) $(PACKAGE)/native/build.py
+NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp kernels/*/*.h) $(PACKAGE)/native/build.py
 BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 

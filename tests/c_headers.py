@@ -8,7 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+APP_HEADER = "native/streamfuse.h"
 HEADERS = (
+    APP_HEADER,
     "core/streamfuse_core.h",
     "core/streamfuse_low.h",
     "text/streamfuse_bundle.h",
@@ -68,17 +70,17 @@ def arguments_of(text: str) -> tuple[Kind, ...]:
     return () if text.strip() in ("", "void") else tuple(kind_of(part) for part in split(text))
 
 
-@lru_cache(maxsize=1)
-def text_of_headers() -> str:
-    whole = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in HEADERS)
+@lru_cache
+def text_of_headers(*names: str) -> str:
+    whole = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in names or HEADERS)
     without = re.sub(r"/\*.*?\*/", " ", whole, flags=re.DOTALL)
     return re.sub(r"^\s*#.*$", "", without, flags=re.MULTILINE)
 
 
-def functions() -> dict[str, Function]:
-    """Those that the headers export, by name."""
+def functions(*names: str) -> dict[str, Function]:
+    """Those that the headers export, by name; of all headers, or of some."""
     found = {}
-    for match in re.finditer(r"SF_EXPORT\s+([^;]*?)\b(sf_\w+)\s*\(([^;]*)\)\s*;", text_of_headers()):
+    for match in re.finditer(r"SF_EXPORT\s+([^;]*?)\b(sf_\w+)\s*\(([^;]*)\)\s*;", text_of_headers(*names)):
         found[match[2]] = Function(kind_of(match[1]), arguments_of(match[3]))
     return found
 

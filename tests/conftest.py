@@ -127,6 +127,14 @@ def tiny_graph(run_folder: Path) -> Path:
     return made_once(run_folder / "tiny", tiny_bundle) / "bundle" / "model.pte"
 
 
+@pytest.fixture(scope="session")
+def chat_bundle(run_folder: Path) -> Path:
+    """A small model with random weights that can chat, for tests that only read it."""
+    from native_samples import tiny_chat_bundle
+
+    return made_once(run_folder / "tiny_chat", tiny_chat_bundle) / "bundle"
+
+
 def seed_of(request: pytest.FixtureRequest) -> int:
     return zlib.crc32(request.node.nodeid.encode())
 

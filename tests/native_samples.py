@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from export_samples import plan_for, tiny_model, write_checkpoint
 from streamfuse.export.pipeline import export_bundle
 
@@ -22,6 +23,17 @@ def tiny_bundle(folder: Path, **changes: Any) -> Path:
     plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
     export_bundle(plan, lambda word: None)
     return plan.output_dir
+
+
+def tiny_chat_bundle(folder: Path) -> Path:
+    """The same with a chat template."""
+
+    def add_template(manifest: dict[str, Any]) -> None:
+        manifest["model"]["chat_template"] = CHAT_TEMPLATE
+
+    bundle = tiny_bundle(folder)
+    edit_manifest(bundle, add_template)
+    return bundle
 
 
 def said_by(command: Sequence[str | Path], **environment: str) -> str:

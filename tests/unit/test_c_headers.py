@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+import app_library
 import bundle_library
-from c_headers import ROOT, Function, Kind, functions, layout, structures
+from c_headers import APP_HEADER, ROOT, Function, Kind, functions, layout, structures
 from streamfuse.native import library
 from streamfuse.runtime import core
 from streamfuse.runtime.reference import watch
 
-SIGNATURES = {**library.SIGNATURES, **core.SIGNATURES, **watch.SIGNATURES, **bundle_library.SIGNATURES}
-STRUCTURES = {**core.STRUCTURES, **watch.STRUCTURES}
+SIGNATURES = {**library.SIGNATURES, **core.SIGNATURES, **watch.SIGNATURES, **bundle_library.SIGNATURES,
+              **app_library.SIGNATURES}  # fmt: skip
+STRUCTURES = {**core.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES}
 RUST = {"Method": "sf_method", "Spec": "sf_spec", "CTensor": "sf_tensor", "Options": "sf_options"}
 RUST_NUMBERS = {"i32": "int4", "c_int": "int4", "i64": "int8", "u64": "int8", "usize": "int8", "f64": "float8"}
 JAVA = {"Long": "jlong", "Int": "jint", "Boolean": "jboolean", "Double": "jdouble", "ByteArray": "jbyteArray",
@@ -40,6 +42,10 @@ def test_python_calls_a_function_with_the_header_s_types(name: str) -> None:
     declared = functions()[name]
     assert tuple(map(kind_of, arguments)) == declared.arguments
     assert kind_of(result) == declared.result
+
+
+def test_the_tests_call_every_function_that_an_app_may_call() -> None:
+    assert set(app_library.SIGNATURES) == set(functions(APP_HEADER))
 
 
 @pytest.mark.parametrize("name", sorted(structures()))

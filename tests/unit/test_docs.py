@@ -20,7 +20,7 @@ from streamfuse.api import config_of
 from streamfuse.cli import app
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
-_SOURCES = ("core", "kernels", "src/streamfuse", "tests", "text", "tools")
+_SOURCES = ("core", "kernels", "native", "src/streamfuse", "tests", "text", "tools")
 _DEMOS = ("android_demo", "ios_demo/StreamFuse/Sources", "ios_demo/App")
 _FILE_FORMATS = {"bundle manifest v1", "costs 2"}  # `streamfuse ...`, the first words of files
 FRAGMENTS = 10  # blocks of code that cannot run; more of them would be pages that nothing tests

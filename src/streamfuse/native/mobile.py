@@ -1,4 +1,4 @@
-"""Build libstreamfuse, the one library of a phone: core, engine, and text/ (Rust) behind three C headers.
+"""Build libstreamfuse, the one library of an app: native/streamfuse.h over core, engine, and text/ (Rust).
 
     python -m streamfuse.native.mobile [--out build/mobile] [--profile release] [--jobs N]
 

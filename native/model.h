@@ -1,0 +1,43 @@
+// An open bundle: its files and texts, the engine's program, and the core's facts and tables.
+#pragma once
+
+#include <string>
+
+#include "handle.h"
+#include "streamfuse.h"
+#include "streamfuse_bundle.h"
+#include "streamfuse_engine.h"
+
+namespace streamfuse::native {
+
+class Model {
+ public:
+  Model(const char* folder, const sf_model_options& options);  // throws Failure, as all that follow
+
+  sf_bundle* bundle() const { return bundle_.get(); }
+  sf_core_model* core() const { return core_.get(); }
+  const sf_spec& spec() const { return spec_; }
+  const char* engine_facts() const;  // JSON
+  bool can_chat() const { return sf_bundle_can_chat(bundle_.get()) != 0; }
+  const std::string& folder() const { return folder_; }
+  double load_ms() const { return load_ms_; }
+
+  // A sequence's engine, with an empty cache.
+  sf_backend make_engine() const;
+  // What a pass costs on the native engine, or on one of the caller's own, depends on.
+  std::string device(const char* own_engine) const;
+  // Where those costs are kept; empty: nowhere.
+  std::string cost_file(const std::string& device) const;
+
+ private:
+  void load_program(int32_t threads);
+
+  std::string folder_, cost_folder_, machine_, threads_;
+  Handle<sf_bundle, sf_bundle_close> bundle_;
+  Handle<sf_program, sf_program_close> program_;  // null: sessions bring engines
+  Handle<sf_core_model, sf_core_model_close> core_;
+  sf_spec spec_{};
+  double load_ms_ = 0.0;
+};
+
+}  // namespace streamfuse::native

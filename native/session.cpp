@@ -1,0 +1,201 @@
+#include "session.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "guard.h"
+#include "json_string.h"
+
+namespace streamfuse::native {
+namespace {
+
+// The turns that a chat begins with, as JSON; their form is checked by whoever reads it.
+std::string first_turns(std::string_view system, std::string_view history) {
+  const size_t open = history.find_first_not_of(" \t\r\n");
+  if (!history.empty() && (open == std::string_view::npos || history[open] != '['))
+    bad("history must be a JSON list of {\"role\": text, \"content\": text}");
+  if (system.data() == nullptr) return history.empty() ? "[]" : std::string(history);
+  for (std::string_view rest = system; !rest.empty(); rest.remove_prefix(character_bytes(rest)))
+    if (character_bytes(rest) == 0) bad("the system message is not UTF-8");
+  const std::string first = "[{\"role\": \"system\", \"content\": " + json_string(system) + "}";
+  if (history.empty()) return first + "]";
+  const std::string_view turns = history.substr(open + 1);
+  const size_t next = turns.find_first_not_of(" \t\r\n");
+  const bool none = next != std::string_view::npos && turns[next] == ']';
+  return first + (none ? "" : ", ") + std::string(turns);
+}
+
+}  // namespace
+
+OwnEngine::OwnEngine(const sf_backend* given) : is_given(given != nullptr) {
+  if (given != nullptr)
+    std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof table_),
+                reinterpret_cast<char*>(&table_));
+}
+
+OwnEngine::~OwnEngine() {
+  if (table_.release != nullptr) table_.release(table_.context);
+}
+
+Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, OwnEngine& own)
+    : model_(std::move(model)), chat_(chat) {
+  if (model_ == nullptr) bad("a session needs a model that was loaded");
+  if (chat_ && !model_->can_chat()) bad(model_->folder() + " has no chat template; use a completion for plain text");
+  if (!chat_ && (options.system != nullptr || options.history != nullptr))
+    bad("a completion has no turns; system and history are options of a chat");
+  first_ = first_turns({options.system, options.system_bytes}, {options.history, options.history_bytes});
+  int code = sf_new_text(model_->bundle(), Made(text_));
+  text_needs(code);
+  text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
+
+  const std::string device = model_->device(!own.is_given               ? nullptr
+                                            : options.device == nullptr ? "own engine"
+                                                                        : options.device);
+  const std::string costs = model_->cost_file(device);
+  sf_sequence_options wanted{};
+  wanted.size = sizeof wanted;
+  wanted.cost_file = costs.empty() ? nullptr : costs.c_str();
+  wanted.device = device.c_str();
+  wanted.model_load_ms = model_->load_ms() + options.engine_load_ms;
+  const sf_backend backend = own.is_given ? own.take() : model_->make_engine();
+  code = sf_sequence_new(model_->core(), &backend, &wanted, Made(sequence_));
+  need(code);
+}
+
+void Session::need(int code) const { check(code, sf_sequence_error(sequence_.get())); }
+
+void Session::text_needs(int code) const { check(code, sf_text_error(text_.get())); }
+
+void Session::prepare() {
+  finish();
+  need(sf_sequence_prepare(sequence_.get()));
+}
+
+void Session::start(const char* text, size_t bytes, const sf_answer_options& options) {
+  finish();
+  held_.clear();
+  sf_options sampling{};
+  sampling.size = sizeof sampling;
+  check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
+  const int64_t* ids = nullptr;
+  int64_t n = 0;
+  text_needs(chat_ ? sf_text_ask(text_.get(), text, bytes, &ids, &n)
+                   : sf_text_encode(text_.get(), text, bytes, 1, &ids, &n));
+  try {
+    // The ids are the text's until its next call, so the sequence comes first.
+    need(sf_sequence_start(sequence_.get(), ids, n, options.sampling != nullptr ? options.sampling : &sampling));
+    text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes));
+  } catch (...) {
+    sf_sequence_finish(sequence_.get(), nullptr);
+    sf_text_take_back(text_.get());
+    throw;
+  }
+  running_ = true;
+  delivered_ = false;
+}
+
+bool Session::read(int64_t* read, int64_t* total) {
+  const int code = sf_sequence_read(sequence_.get(), read, total);
+  if (code == SF_OK || code == SF_END) return code == SF_OK;
+  const Failure failure(code, sf_sequence_error(sequence_.get()));
+  abandon();
+  throw failure;
+}
+
+bool Session::next(sf_piece& out) {
+  if (running_) {
+    sf_token token{};
+    const int code = sf_sequence_next(sequence_.get(), &token);
+    if (code == SF_OK) return give(token, out), true;
+    const Failure failure(code, code == SF_END ? "" : sf_sequence_error(sequence_.get()));
+    if (code != SF_END) {
+      abandon();
+      throw failure;
+    }
+    finish();
+  }
+  if (held_.empty()) return false;
+  shown_ = std::exchange(held_, "");
+  out = {shown_.data(), shown_.size(), -1, SF_MODEL, 0};
+  return true;
+}
+
+// The text that a token completes.
+void Session::give(const sf_token& token, sf_piece& out) {
+  delivered_ = true;
+  out = {nullptr, 0, token.id, token.source, 0};
+  const int code = sf_text_push(text_.get(), token.id, &out.text, &out.bytes);
+  if (code != SF_OK && code != SF_END) {
+    const Failure failure(code, sf_text_error(text_.get()));
+    abandon();
+    throw failure;
+  }
+  // A stop string is complete. Where the end fails the cache is shorter, and the next answer reads more.
+  if (code == SF_END) sf_sequence_finish(sequence_.get(), "stop");
+}
+
+// The answer is over, and the turn is closed with what was delivered of it; a question is forgotten where the end came
+// from outside before the first token.
+void Session::finish() {
+  if (!running_) return;
+  running_ = false;
+  sf_sequence_finish(sequence_.get(), nullptr);  // where it fails the cache is shorter, and the next answer reads more
+  if (!delivered_ && std::string_view(sf_sequence_finish_reason(sequence_.get())) == "stopped") {
+    text_needs(sf_text_take_back(text_.get()));
+    return;
+  }
+  const char* text = nullptr;
+  size_t bytes = 0;
+  const int code = sf_text_end(text_.get(), &text, &bytes);
+  if (code != SF_OK) {
+    const Failure failure(code, sf_text_error(text_.get()));
+    sf_text_take_back(text_.get());  // else the next question would be refused
+    throw failure;
+  }
+  held_.assign(text, bytes);
+}
+
+// The end after another failure, which is the one to tell.
+void Session::abandon() noexcept {
+  try {
+    finish();
+  } catch (const std::exception&) {
+  }
+}
+
+void Session::messages(const char** json, size_t* bytes) { text_needs(sf_text_messages(text_.get(), json, bytes)); }
+
+void Session::tokens(const int64_t** ids, int64_t* n, int64_t* cached) {
+  need(sf_sequence_tokens(sequence_.get(), ids, n, cached));
+}
+
+void Session::reset() {
+  finish();
+  need(sf_sequence_reset(sequence_.get()));
+  text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
+}
+
+void Session::save(const char* path) {
+  finish();
+  const void* note = nullptr;
+  size_t bytes = 0;
+  text_needs(sf_text_save(text_.get(), &note, &bytes));
+  need(sf_sequence_save(sequence_.get(), path, note, bytes));
+}
+
+void Session::restore(const char* path) {
+  finish();
+  struct Turns {
+    sf_text* text;
+    int refused;
+  } turns = {text_.get(), SF_OK};
+  const auto take = [](void* context, const void* note, size_t bytes) {
+    Turns& own = *static_cast<Turns*>(context);
+    return own.refused = sf_text_restore(own.text, note, bytes);
+  };
+  const int code = sf_sequence_restore(sequence_.get(), path, chat_ ? +take : nullptr, &turns);
+  check(code, turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
+}
+
+}  // namespace streamfuse::native

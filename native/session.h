@@ -1,0 +1,64 @@
+// A chat or a completion: a sequence of tokens, the text around it, and the turns of the conversation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "handle.h"
+#include "model.h"
+#include "streamfuse.h"
+
+namespace streamfuse::native {
+
+// The caller's engine, which is released here unless a sequence has taken it.
+class OwnEngine {
+ public:
+  explicit OwnEngine(const sf_backend* given);  // null: there is none
+  ~OwnEngine();
+  OwnEngine(const OwnEngine&) = delete;
+  OwnEngine& operator=(const OwnEngine&) = delete;
+  sf_backend take() { return std::exchange(table_, {}); }
+
+  const bool is_given;
+
+ private:
+  sf_backend table_{};
+};
+
+class Session {
+ public:
+  Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, OwnEngine& own);
+
+  // See streamfuse.h; all throw Failure.
+  void prepare();
+  void start(const char* text, size_t bytes, const sf_answer_options& options);
+  bool read(int64_t* read, int64_t* total);  // false where nothing is left to read
+  bool next(sf_piece& out);                  // false where the answer has ended
+  void finish();
+  void stop() { sf_sequence_stop(sequence_.get()); }
+  const char* statistics() { return sf_sequence_statistics(sequence_.get()); }
+  void messages(const char** json, size_t* bytes);
+  void tokens(const int64_t** ids, int64_t* n, int64_t* cached);
+  void reset();
+  void save(const char* path);
+  void restore(const char* path);
+
+ private:
+  void need(int code) const;  // of the sequence
+  void text_needs(int code) const;
+  void give(const sf_token& token, sf_piece& out);
+  void abandon() noexcept;
+
+  std::shared_ptr<const Model> model_;
+  bool chat_;
+  std::string first_;  // the turns that reset goes back to, JSON
+  Handle<sf_text, sf_free_text> text_;
+  Handle<sf_sequence, sf_sequence_free> sequence_;
+
+  bool running_ = false;  // an answer is being written
+  bool delivered_ = false;
+  std::string held_, shown_;  // text that may have become a stop string: not shown yet; the last piece
+};
+
+}  // namespace streamfuse::native

@@ -1,0 +1,178 @@
+#include "streamfuse.h"
+
+#include <memory>
+#include <new>
+#include <string>
+
+#include "guard.h"
+#include "model.h"
+#include "session.h"
+
+using streamfuse::bad;
+using streamfuse::Failure;
+using streamfuse::guarded;
+using streamfuse::known_part;
+
+struct sf_model {
+  std::shared_ptr<const streamfuse::native::Model> model;  // null where loading failed
+  std::string error;
+};
+
+struct sf_session {
+  std::unique_ptr<streamfuse::native::Session> session;  // null where making it failed
+  std::string error;
+};
+
+namespace {
+
+const streamfuse::native::Model* loaded(const sf_model* handle) {
+  return handle == nullptr ? nullptr : handle->model.get();
+}
+
+int new_session(sf_model* model, bool chat, const sf_session_options* options, sf_session** out) {
+  sf_session* const handle = out == nullptr ? nullptr : new (std::nothrow) sf_session;
+  if (out != nullptr) *out = handle;
+  std::string nowhere;
+  return guarded(handle == nullptr ? nowhere : handle->error, [&] {
+    const sf_session_options known = known_part(options, sf_session_options{});
+    streamfuse::native::OwnEngine own(known.backend);
+    if (handle == nullptr) return out == nullptr ? SF_BAD_ARGUMENT : SF_OUT_OF_MEMORY;
+    handle->session =
+        std::make_unique<streamfuse::native::Session>(model == nullptr ? nullptr : model->model, chat, known, own);
+    return SF_OK;
+  });
+}
+
+// Runs `body` on the session of a handle.
+template <typename Body>
+int on(sf_session* handle, Body body) noexcept {
+  if (handle == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(handle->error, [&]() -> int {
+    if (handle->session == nullptr) throw Failure(SF_BROKEN, "this session could not be made; free it");
+    return body(*handle->session);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* sf_version(void) { return SF_VERSION; }
+
+int32_t sf_abi_version(void) { return SF_ABI_VERSION; }
+
+int sf_model_load(const char* folder, const sf_model_options* options, sf_model** out) {
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  *out = new (std::nothrow) sf_model;
+  if (*out == nullptr) return SF_OUT_OF_MEMORY;
+  return guarded((*out)->error, [&] {
+    if (folder == nullptr) bad("a bundle's folder is needed, and it is a null pointer");
+    const sf_model_options known = known_part(options, sf_model_options{});
+    (*out)->model = std::make_shared<const streamfuse::native::Model>(folder, known);
+    return SF_OK;
+  });
+}
+
+void sf_model_free(sf_model* model) { delete model; }
+
+const char* sf_model_error(const sf_model* model) { return model == nullptr ? "out of memory" : model->error.c_str(); }
+
+const char* sf_model_manifest(const sf_model* model) {
+  return loaded(model) == nullptr ? "" : sf_bundle_manifest(loaded(model)->bundle());
+}
+
+const char* sf_model_graph(const sf_model* model) {
+  return loaded(model) == nullptr ? "" : sf_bundle_graph(loaded(model)->bundle());
+}
+
+const char* sf_model_engine(const sf_model* model) {
+  return loaded(model) == nullptr ? "{}" : loaded(model)->engine_facts();
+}
+
+int32_t sf_model_can_chat(const sf_model* model) { return loaded(model) != nullptr && loaded(model)->can_chat(); }
+
+double sf_model_load_ms(const sf_model* model) { return loaded(model) == nullptr ? 0.0 : loaded(model)->load_ms(); }
+
+int sf_model_spec(const sf_model* model, sf_spec* out) {
+  return loaded(model) == nullptr ? SF_BAD_ARGUMENT : sf_bundle_spec(loaded(model)->bundle(), out);
+}
+
+int sf_model_default_options(const sf_model* model, sf_options* out) {
+  return loaded(model) == nullptr ? SF_BAD_ARGUMENT : sf_bundle_defaults(loaded(model)->bundle(), out);
+}
+
+const char* sf_backends(void) { return sf_engine_backends(); }
+
+int sf_chat_new(sf_model* model, const sf_session_options* options, sf_session** out) {
+  return new_session(model, true, options, out);
+}
+
+int sf_completion_new(sf_model* model, const sf_session_options* options, sf_session** out) {
+  return new_session(model, false, options, out);
+}
+
+void sf_session_free(sf_session* session) { delete session; }
+
+const char* sf_session_error(const sf_session* session) {
+  return session == nullptr ? "out of memory" : session->error.c_str();
+}
+
+int sf_session_prepare(sf_session* handle) {
+  return on(handle, [](auto& session) { return session.prepare(), SF_OK; });
+}
+
+int sf_session_start(sf_session* handle, const char* text, size_t bytes, const sf_answer_options* options) {
+  return on(handle,
+            [&](auto& session) { return session.start(text, bytes, known_part(options, sf_answer_options{})), SF_OK; });
+}
+
+int sf_session_read(sf_session* handle, int64_t* read, int64_t* total) {
+  return on(handle, [&](auto& session) { return session.read(read, total) ? SF_OK : SF_END; });
+}
+
+int sf_session_next(sf_session* handle, sf_piece* out) {
+  return on(handle, [&](auto& session) {
+    if (out == nullptr) bad("next needs a place for the piece");
+    return session.next(*out) ? SF_OK : SF_END;
+  });
+}
+
+void sf_session_stop(sf_session* handle) {
+  if (handle != nullptr && handle->session != nullptr) handle->session->stop();
+}
+
+int sf_session_finish(sf_session* handle) {
+  return on(handle, [](auto& session) { return session.finish(), SF_OK; });
+}
+
+const char* sf_session_statistics(sf_session* handle) {
+  return handle == nullptr || handle->session == nullptr ? nullptr : handle->session->statistics();
+}
+
+int sf_session_messages(sf_session* handle, const char** json, size_t* bytes) {
+  return on(handle, [&](auto& session) { return session.messages(json, bytes), SF_OK; });
+}
+
+int sf_session_tokens(sf_session* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
+  return on(handle, [&](auto& session) { return session.tokens(ids, n, cached), SF_OK; });
+}
+
+int sf_session_reset(sf_session* handle) {
+  return on(handle, [](auto& session) { return session.reset(), SF_OK; });
+}
+
+int sf_session_save(sf_session* handle, const char* path) {
+  return on(handle, [&](auto& session) {
+    if (path == nullptr) bad("save needs a path");
+    return session.save(path), SF_OK;
+  });
+}
+
+int sf_session_restore(sf_session* handle, const char* path) {
+  return on(handle, [&](auto& session) {
+    if (path == nullptr) bad("restore needs a path");
+    return session.restore(path), SF_OK;
+  });
+}
+
+}  // extern "C"
