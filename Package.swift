@@ -38,7 +38,7 @@ let package = Package(
   ],
   targets: [
     .target(
-      name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt"], publicHeadersPath: ".", cxxSettings: [optimized]),
+      name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: [optimized]),
     .target(
       name: "CTensor", path: "\(sources)/CTensor",
       cxxSettings: [.headerSearchPath("../../../../core"), optimized]),

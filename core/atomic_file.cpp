@@ -51,13 +51,19 @@ AtomicFile::~AtomicFile() {
 
 bool AtomicFile::open() {
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (descriptor_ < 0) return fail(), true;
+  if (descriptor_ < 0) {
+    fail();
+    return true;
+  }
   int locked;
   do {
     locked = flock(descriptor_, LOCK_EX);
   } while (locked != 0 && errno == EINTR);  // a file system without locks has one writer at a time, or none
   struct stat opened, named;
-  if (fstat(descriptor_, &opened) != 0) return fail(), true;
+  if (fstat(descriptor_, &opened) != 0) {
+    fail();
+    return true;
+  }
   if (stat(temporary_.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
     close(descriptor_);
     descriptor_ = -1;
@@ -88,14 +94,18 @@ void AtomicFile::put(const void* data, size_t size) {
     const ssize_t written = ::write(descriptor_, bytes, std::min(size, kMostAtOnce));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return fail();
-    bytes += written, size -= static_cast<size_t>(written);
+    bytes += written;
+    size -= static_cast<size_t>(written);
   }
 }
 
 bool AtomicFile::commit() {
   put(held_.data(), held_.size());
   if (!ok()) return false;
-  if (flush(descriptor_) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) return fail(), false;
+  if (flush(descriptor_) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail();
+    return false;
+  }
   flush_folder(path_);
   close(descriptor_);
   descriptor_ = -1;

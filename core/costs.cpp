@@ -86,7 +86,9 @@ void Costs::set(const double* first, const double* last, int64_t count, bool fro
 }
 
 void Costs::begin(bool frozen) {
-  speed_ = 1.0, known_ = true, frozen_ = frozen;
+  speed_ = 1.0;
+  known_ = true;
+  frozen_ = frozen;
   for (Pair& pair : pairs_) pair.measured_first = pair.first, pair.measured_last = pair.last, pair.inferred = 0.0;
 }
 
@@ -216,8 +218,17 @@ std::vector<double> Costs::table() const {
   return ms;
 }
 
+std::vector<double> Costs::of_full_passes() const {
+  std::vector<double> ms;
+  for (size_t i = 0; i < pairs_.size(); ++i) ms.push_back(of(method_at(i), pairs_[i].most));
+  return ms;
+}
+
 void Costs::take(const std::vector<double>& table) {
-  for (size_t i = 0; i < pairs_.size(); ++i) pairs_[i].first = table[2 * i], pairs_[i].last = table[2 * i + 1];
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    pairs_[i].first = table[2 * i];
+    pairs_[i].last = table[2 * i + 1];
+  }
   begin(false);
 }
 

@@ -41,6 +41,8 @@ class Costs {
   bool measure(const Run& run);
   // Milliseconds of each method with its fewest and with all rows, as `set` takes them; empty: nothing is known.
   std::vector<double> table() const;
+  // Milliseconds of each method with all its rows, in the same order.
+  std::vector<double> of_full_passes() const;
   void take(const std::vector<double>& table);
 
   // A small text file that belongs to a bundle and a device; what is damaged, old or foreign is not taken.

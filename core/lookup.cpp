@@ -79,7 +79,8 @@ LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
     const int64_t length = static_cast<int64_t>(same), next = tokens[end];
     if (length < found.length) continue;
     if (length > found.length) {
-      found.length = length, found.count = 0;
+      found.length = length;
+      found.count = 0;
       places = agree = 0;
     }
     const auto offered = found.next.begin() + found.count;

@@ -29,8 +29,8 @@ struct Spec {
   std::vector<int32_t> given_places;  // of `verify`, as the caller numbered them
 
   int64_t widest() const { return verify.empty() ? 1 : verify.back().rows; }
-  // Place of the verify method of one node that carries streams: a plain pass with its streams. -1: there is none.
-  int64_t rider() const { return verify.size() > 1 && verify[0].rows == 1 && verify[0].carrying > 0 ? 0 : -1; }
+  // Place of `verify_1` if it carries streams: a plain pass and the streams of the next step in one. -1: there is none.
+  int64_t carrier() const { return verify.size() > 1 && verify[0].rows == 1 && verify[0].carrying > 0 ? 0 : -1; }
 };
 
 // The parent term, the n-gram table, and what was measured when the bundle was made. Pointers go to the caller's

@@ -177,10 +177,16 @@ int64_t Sampler::fall(const double* lanes, int64_t count, double number, WeightA
   for (; lane < used; ++lane) {
     const double end = start + lanes[lane];
     if (end > target) break;
-    if (end > start) last_full = lane, before_full = start;
+    if (end > start) {
+      last_full = lane;
+      before_full = start;
+    }
     start = end;
   }
-  if (lane == used) lane = last_full, start = before_full;  // the product was rounded up to the total
+  if (lane == used) {  // the product was rounded up to the total
+    lane = last_full;
+    start = before_full;
+  }
   int64_t found = -1, last_weighing = lane;
   double below = start, end = start, before_last = start;
   for (int64_t index = lane; index < count; index += kLanes) {
@@ -191,9 +197,15 @@ int64_t Sampler::fall(const double* lanes, int64_t count, double number, WeightA
       found = index;
       break;
     }
-    if (weight != 0.0) last_weighing = index, before_last = below;
+    if (weight != 0.0) {
+      last_weighing = index;
+      before_last = below;
+    }
   }
-  if (found < 0) found = last_weighing, below = before_last;
+  if (found < 0) {
+    found = last_weighing;
+    below = before_last;
+  }
   const bool first = found == 0, last = lane == used - 1 && found + kLanes >= count;
   const double to_lower = first ? HUGE_VAL : target - below, to_upper = last ? HUGE_VAL : end - target;
   distance = std::min(to_lower, to_upper) / total;

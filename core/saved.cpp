@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 
 #include "atomic_file.h"
 #include "error.h"
@@ -48,7 +49,10 @@ class Checksum {
     held_ = 0;
     add(word_, sizeof word_);
   }
-  void mix(uint64_t word) { value_ = (value_ ^ word) * 0x100000001b3u, value_ ^= value_ >> 29; }
+  void mix(uint64_t word) {
+    value_ = (value_ ^ word) * 0x100000001b3u;
+    value_ ^= value_ >> 29;
+  }
 
   uint64_t value_ = 0xcbf29ce484222325u;
   uint8_t word_[8];  // the beginning of the next word
@@ -74,45 +78,25 @@ const char* why(int error) {
 
 [[noreturn]] void bad(const std::string& path, const std::string& why) { throw Failure(SF_BAD_FILE, path + " " + why); }
 
-}  // namespace
+// Opens a saved session, and checks it against the bundle and against damage before anything is used.
+class SavedFile {
+ public:
+  SavedFile(const std::string& path, const Spec& spec);
 
-void write(const Saved& saved, const std::string& path, const std::function<void(const Put&)>& cache) {
-  Header header = {};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
-  header.version = kVersion;
-  header.capacity = static_cast<uint64_t>(saved.capacity);
-  header.identity_bytes = saved.identity.size();
-  header.token_count = saved.tokens.size();
-  header.cached = static_cast<uint64_t>(saved.cached);
-  header.cache_bytes = saved.cache_bytes;
-  header.note_bytes = saved.note.size();
-  AtomicFile file(path);
-  Checksum sum;
-  const auto add = [&](const void* data, size_t size) {
-    sum.add(data, size);
-    file.write(data, size);
+  std::vector<int64_t> tokens;
+  int64_t cached = 0;        // tokens that the cache holds
+  uint64_t cache_bytes = 0;  // 0 where the engine could not save them
+  std::string note;
+
+  bool get(void* data, uint64_t bytes);  // the next bytes of the cache; false: there are not as many
+
+ private:
+  struct Closer {
+    void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  const auto put = [&](const void* data, size_t size) {
-    add(data, size);
-    sum.end_part();
-  };
-  put(&header, sizeof header);
-  put(saved.identity.data(), saved.identity.size());
-  put(saved.tokens.data(), saved.tokens.size() * sizeof(int64_t));
-  uint64_t given = 0;
-  cache([&](const void* data, uint64_t bytes) {
-    given += bytes;
-    if (given <= saved.cache_bytes) add(data, static_cast<size_t>(bytes));
-  });
-  if (given != saved.cache_bytes)
-    throw Failure(SF_EXECUTION, "the engine saved " + std::to_string(given) + " bytes of its cache, which takes " +
-                                    std::to_string(saved.cache_bytes));
-  sum.end_part();
-  put(saved.note.data(), saved.note.size());
-  const uint64_t checksum = sum.end_part();
-  file.write(&checksum, sizeof checksum);
-  if (!file.commit()) bad(path, std::string("cannot be written: ") + why(file.error()));
-}
+  std::unique_ptr<std::FILE, Closer> file_;
+  uint64_t left_ = 0;  // bytes of the cache
+};
 
 SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fopen(path.c_str(), "rb")) {
   if (file_ == nullptr) bad(path, "cannot be opened");
@@ -132,9 +116,9 @@ SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fop
     bad(path,
         "was written in form " + std::to_string(header.version) + ", this version reads " + std::to_string(kVersion));
   if (header.identity_bytes > kMostIdentity) bad(path, "is damaged");
-  saved_.identity.resize(header.identity_bytes);
-  get(saved_.identity.data(), saved_.identity.size());
-  if (saved_.identity != spec.identity || header.capacity != static_cast<uint64_t>(spec.capacity))
+  std::string identity(header.identity_bytes, '\0');
+  get(identity.data(), identity.size());
+  if (identity != spec.identity || header.capacity != static_cast<uint64_t>(spec.capacity))
     bad(path, "was saved with another bundle");
   if (header.token_count > header.capacity || header.cached > header.token_count) bad(path, "is damaged");
   // The file's own size bounds what is allocated.
@@ -145,29 +129,84 @@ SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fop
   if (size < before || header.cache_bytes > size - before || size - before - header.cache_bytes != header.note_bytes)
     bad(path, "is cut off or damaged");
   std::fseek(file_.get(), here, SEEK_SET);
-  saved_.capacity = spec.capacity, saved_.cached = static_cast<int64_t>(header.cached);
-  saved_.cache_bytes = left_ = header.cache_bytes;
-  saved_.tokens.resize(header.token_count);
-  get(saved_.tokens.data(), saved_.tokens.size() * sizeof(int64_t));
-  const long cache = std::ftell(file_.get());
+  cached = static_cast<int64_t>(header.cached);
+  cache_bytes = left_ = header.cache_bytes;
+  tokens.resize(header.token_count);
+  get(tokens.data(), tokens.size() * sizeof(int64_t));
+  const long cache_begins = std::ftell(file_.get());
   std::vector<uint8_t> part(static_cast<size_t>(std::min(header.cache_bytes, kPartBytes)));
   for (uint64_t left = header.cache_bytes; left > 0; left -= std::min<uint64_t>(left, part.size()))
     add(part.data(), static_cast<size_t>(std::min<uint64_t>(left, part.size())));
   sum.end_part();
-  saved_.note.resize(header.note_bytes);
-  get(saved_.note.data(), saved_.note.size());
+  note.resize(header.note_bytes);
+  get(note.data(), note.size());
   uint64_t found;
   if (std::fread(&found, 1, sizeof found, file_.get()) != sizeof found || found != sum.end_part())
     bad(path, "is damaged");
-  for (const int64_t token : saved_.tokens)
+  for (const int64_t token : tokens)
     if (token < 0 || token >= spec.vocab_size) bad(path, "is damaged");
-  if (std::fseek(file_.get(), cache, SEEK_SET) != 0) bad(path, "cannot be read");
+  if (std::fseek(file_.get(), cache_begins, SEEK_SET) != 0) bad(path, "cannot be read");
 }
 
 bool SavedFile::get(void* data, uint64_t bytes) {
   if (bytes > left_) return false;
   left_ -= bytes;
   return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
+}
+
+}  // namespace
+
+void save_session(const std::string& path, const Spec& spec, const std::vector<int64_t>& tokens, const Engine& engine,
+                  const std::string& note) {
+  Header header = {};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.version = kVersion;
+  header.capacity = static_cast<uint64_t>(spec.capacity);
+  header.identity_bytes = spec.identity.size();
+  header.token_count = tokens.size();
+  header.cached = static_cast<uint64_t>(engine.cached());
+  header.cache_bytes = engine.saved_bytes(engine.cached());
+  header.note_bytes = note.size();
+  AtomicFile file(path);
+  Checksum sum;
+  const auto add = [&](const void* data, size_t size) {
+    sum.add(data, size);
+    file.write(data, size);
+  };
+  const auto put = [&](const void* data, size_t size) {
+    add(data, size);
+    sum.end_part();
+  };
+  put(&header, sizeof header);
+  put(spec.identity.data(), spec.identity.size());
+  put(tokens.data(), tokens.size() * sizeof(int64_t));
+  uint64_t given = 0;
+  if (header.cache_bytes > 0)
+    engine.save([&](const void* data, uint64_t bytes) {
+      given += bytes;
+      if (given <= header.cache_bytes) add(data, static_cast<size_t>(bytes));
+    });
+  if (given != header.cache_bytes)
+    throw Failure(SF_EXECUTION, "the engine saved " + std::to_string(given) + " bytes of its cache, which takes " +
+                                    std::to_string(header.cache_bytes));
+  sum.end_part();
+  put(note.data(), note.size());
+  const uint64_t checksum = sum.end_part();
+  file.write(&checksum, sizeof checksum);
+  if (!file.commit()) bad(path, std::string("cannot be written: ") + why(file.error()));
+}
+
+std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, Engine& engine,
+                                     const std::function<int(const std::string&)>& take,
+                                     const std::function<void()>& discard) {
+  SavedFile file(path, spec);
+  const bool has_cache = file.cache_bytes > 0;
+  if (has_cache && engine.saved_bytes(file.cached) != file.cache_bytes) bad(path, "holds the cache of another engine");
+  if (const int code = take(file.note); code != SF_OK) throw Failure(code, path + " holds a note that was refused");
+  discard();
+  if (has_cache && !engine.load(file.cached, [&](void* data, uint64_t bytes) { return file.get(data, bytes); }))
+    bad(path, "cannot be read, or the engine asks for more than it saved");
+  return std::move(file.tokens);
 }
 
 }  // namespace streamfuse

@@ -29,8 +29,15 @@ class Writer {
     out_.imbue(std::locale::classic());
     out_.precision(15);
   }
-  void open(char bracket) { separate(), out_ << bracket, first_ = true; }
-  void close(char bracket) { out_ << bracket, first_ = false; }
+  void open(char bracket) {
+    separate();
+    out_ << bracket;
+    first_ = true;
+  }
+  void close(char bracket) {
+    out_ << bracket;
+    first_ = false;
+  }
   void key(const char* name) { separate(), out_ << json_string(name) << ": ", first_ = true; }
   void value(double number) { std::isfinite(number) ? (separate(), void(out_ << number)) : null(); }
   void value(int64_t number) { separate(), out_ << number; }
@@ -109,7 +116,10 @@ std::string Statistics::json(const Spec& spec) const {
   const char* main_reason = fallback_reason;
   int64_t most = 0;
   for (const auto& [reason, count] : fallback_reasons)
-    if (fallback_reason == nullptr && count > most) main_reason = reason, most = count;
+    if (fallback_reason == nullptr && count > most) {
+      main_reason = reason;
+      most = count;
+    }
   const auto name_of = [&](size_t place) {
     return place == 0 ? "decode" : place <= spec.verify.size() ? spec.verify[place - 1].name.c_str() : "streams";
   };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "error.h"
 #include "guard.h"
@@ -99,31 +100,21 @@ const char* sf_core_model_error(const sf_core_model* model) {
 
 int sf_sequence_new(sf_core_model* model, const sf_backend* backend, const sf_sequence_options* options,
                     sf_sequence** out) {
-  sf_backend given = {};
-  if (backend != nullptr)
-    std::copy_n(reinterpret_cast<const char*>(backend), std::min(backend->size, sizeof given),
-                reinterpret_cast<char*>(&given));
-  const auto give_back = [&given] {
-    if (given.release != nullptr) given.release(given.context);
-  };
-  if (out != nullptr) *out = new (std::nothrow) sf_sequence;
-  if (out == nullptr || *out == nullptr) {
-    give_back();
-    return out == nullptr ? SF_BAD_ARGUMENT : SF_OUT_OF_MEMORY;
-  }
-  const int code = guarded((*out)->error, [&] {
+  streamfuse::Backend given(backend);
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  *out = new (std::nothrow) sf_sequence;
+  if (*out == nullptr) return SF_OUT_OF_MEMORY;
+  return guarded((*out)->error, [&] {
     if (model == nullptr || model->model == nullptr) bad("a sequence needs a model that was opened");
-    if (given.run == nullptr || given.commit == nullptr || given.truncate == nullptr)
+    if (given->run == nullptr || given->commit == nullptr || given->truncate == nullptr)
       bad("an engine needs run, commit and truncate");
-    if (model->model->spec.deferred && given.streams == nullptr)
+    if (model->model->spec.deferred && given->streams == nullptr)
       bad("the bundle is deferred, but the engine has no streams");
     const sf_sequence_options known =
         known_part(options, sf_sequence_options{sizeof(sf_sequence_options), nullptr, nullptr, nullptr, nullptr, 0.0});
-    (*out)->session = std::make_unique<streamfuse::Session>(model->model, given, known);
+    (*out)->session = std::make_unique<streamfuse::Session>(model->model, std::move(given), known);
     return SF_OK;
   });
-  if (code != SF_OK && (*out)->session == nullptr) give_back();
-  return code;
 }
 
 void sf_sequence_free(sf_sequence* session) { delete session; }
@@ -137,7 +128,10 @@ void sf_default_options(sf_options* out) {
 }
 
 int sf_sequence_prepare(sf_sequence* handle) {
-  return on(handle, [](streamfuse::Session& session) { return session.prepare(), SF_OK; });
+  return on(handle, [](streamfuse::Session& session) {
+    session.prepare();
+    return SF_OK;
+  });
 }
 
 int sf_sequence_start(sf_sequence* handle, const int64_t* ids, int64_t n, const sf_options* options) {
@@ -164,7 +158,10 @@ int sf_sequence_next(sf_sequence* handle, sf_token* out) {
 }
 
 int sf_sequence_finish(sf_sequence* handle, const char* reason) {
-  return on(handle, [&](streamfuse::Session& session) { return session.finish(reason), SF_OK; });
+  return on(handle, [&](streamfuse::Session& session) {
+    session.finish(reason);
+    return SF_OK;
+  });
 }
 
 void sf_sequence_stop(sf_sequence* handle) {
@@ -172,7 +169,10 @@ void sf_sequence_stop(sf_sequence* handle) {
 }
 
 int sf_sequence_reset(sf_sequence* handle) {
-  return on(handle, [](streamfuse::Session& session) { return session.reset(), SF_OK; });
+  return on(handle, [](streamfuse::Session& session) {
+    session.reset();
+    return SF_OK;
+  });
 }
 
 int sf_sequence_tokens(sf_sequence* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
@@ -200,7 +200,8 @@ int sf_sequence_save(sf_sequence* handle, const char* path, const void* note, si
   return on(handle, [&](streamfuse::Session& session) {
     if (path == nullptr) bad("save needs a path");
     if (note == nullptr && note_bytes > 0) bad("save got no note, but its bytes");
-    return session.save(path, std::string(static_cast<const char*>(note), note_bytes)), SF_OK;
+    session.save(path, std::string(static_cast<const char*>(note), note_bytes));
+    return SF_OK;
   });
 }
 
@@ -210,24 +211,22 @@ int sf_sequence_restore(sf_sequence* handle, const char* path, int (*take)(void*
     const auto given = [&](const std::string& note) {
       return take == nullptr ? SF_OK : take(context, note.data(), note.size());
     };
-    return session.restore(path, given), SF_OK;
+    session.restore(path, given);
+    return SF_OK;
   });
 }
 
 // ---- low level ----
 
 void sf_sequence_observe(sf_sequence* handle, void (*observer)(void*, const sf_pass*), void* context) {
-  if (handle != nullptr && handle->session != nullptr) handle->session->observe(observer, context);
-}
-
-void sf_sequence_plan_by(sf_sequence* handle, void (*planner)(void*, const int64_t*, int64_t, int64_t, sf_step*),
-                         void* context) {
-  if (handle != nullptr && handle->session != nullptr) handle->session->plan_by(planner, context);
+  if (handle != nullptr && handle->session != nullptr) handle->session->observer().set(observer, context);
 }
 
 int sf_sequence_set_costs(sf_sequence* handle, const double* first, const double* last, int32_t count, int32_t frozen) {
-  return on(handle,
-            [&](streamfuse::Session& session) { return session.set_costs(first, last, count, frozen != 0), SF_OK; });
+  return on(handle, [&](streamfuse::Session& session) {
+    session.set_costs(first, last, count, frozen != 0);
+    return SF_OK;
+  });
 }
 
 int64_t sf_grow_streams(sf_core_model* handle, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,

@@ -24,7 +24,7 @@ typedef struct sf_pass {
   const char* reason; /* why a plain pass is plain; NULL where it is no fall-back */
   sf_tree tree;
   const sf_results* results;
-  const int64_t* walk_rows;   /* [walk_n] the accepted path, the root first */
+  const int32_t* walk_rows;   /* [walk_n] the accepted path, the root first */
   const int64_t* walk_tokens; /* [walk_n] what was chosen after each of them */
   int64_t walk_n;
   int64_t delivered; /* tokens of the walk that were delivered */
@@ -33,23 +33,6 @@ typedef struct sf_pass {
 
 /* Sees every pass after its commit; NULL ends it. */
 SF_EXPORT void sf_sequence_observe(sf_sequence*, void (*observer)(void* context, const sf_pass* pass), void* context);
-
-/* What a planner of the caller's own wants next: a method (its place among the spec's verify methods, -1: decode) and a
- * tree, whose first row is replaced by the last token. */
-typedef struct sf_step {
-  int32_t method;
-  int32_t n;
-  int64_t* tokens; /* room for as many rows as the widest method has */
-  int64_t* parents;
-  int32_t streams; /* 1: ask for deferred streams after the pass */
-} sf_step;
-
-/* Takes the plan's place in texts that draft and name no width: called before every pass, with all tokens so far. NULL
- * gives the plan back. */
-SF_EXPORT void sf_sequence_plan_by(sf_sequence*,
-                                   void (*planner)(void* context, const int64_t* tokens, int64_t n, int64_t room,
-                                                   sf_step* step),
-                                   void* context);
 
 /* Costs in milliseconds per method, decode first, then the spec's verify methods in their order, then streams where the
  * bundle is deferred: [count] with the fewest real rows that no narrower method takes, [count] with all. Frozen ones

@@ -2,6 +2,7 @@
 // parent has a smaller row than its children. The reference loop has the same in runtime/reference/tree.py.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct Tree {
     nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact});
     return size() - 1;
   }
+  // Of the deepest of the first `rows` nodes.
+  int64_t depth(int64_t rows) const {
+    int64_t deepest = 0;
+    for (int64_t row = 0; row < rows; ++row) deepest = std::max(deepest, (*this)[row].depth);
+    return deepest;
+  }
   // The row of the child of `row` that carries the token; 0 where nobody drafted it there.
   int64_t child(int64_t row, int64_t token) const {
     for (int64_t other = row + 1; other < size(); ++other)
@@ -44,7 +51,10 @@ class Candidates {
     int64_t parent, rank, order;
   };
   void reserve(size_t count) { heap_.reserve(count); }
-  void clear() { heap_.clear(), order_ = 0; }
+  void clear() {
+    heap_.clear();
+    order_ = 0;
+  }
   bool empty() const { return heap_.empty(); }
   void add(double log_prob, int64_t parent, int64_t rank);
   One take();

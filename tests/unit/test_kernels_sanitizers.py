@@ -30,7 +30,9 @@ TOO_EARLY = "ThreadSanitizer: unexpected memory mapping"  # of older compilers o
 def built(sanitizers: str) -> Path:
     """The folder of the programs built with these sanitizers."""
     folder = default_build_dir().parent / "sanitize" / sanitizers.split(",")[0]
-    return build(folder, sanitize=sanitizers, targets=("test_ops", "test_engine"), quiet=True, jobs=2).parent
+    return build(
+        folder, sanitize=sanitizers, targets=("test_core", "test_ops", "test_engine"), quiet=True, jobs=2
+    ).parent
 
 
 def run(program: Path, *arguments: object, **environment: str) -> str:
@@ -62,6 +64,10 @@ def test_operators_touch_only_their_memory(address: Path, instruction_set: str) 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_engine_touches_only_its_memory(address: Path, tiny_graph: Path, width: int) -> None:
     run(address / "test_engine", tiny_graph, width)
+
+
+def test_the_loop_the_decisions_and_the_acceptance_hold_by_themselves(address: Path) -> None:
+    run(address / "test_core")
 
 
 @pytest.mark.full

@@ -5,18 +5,16 @@ Run: pytest tests/unit/test_runtime_plan.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 import plan_simulation
-from fakes import ArithmeticBackend, greedy_after, spec
+from fakes import ArithmeticBackend, spec
 from plan_simulation import DEVICES, REGIMES, Device, session_on, simulate, tables_knowing
-from streamfuse.runtime.backend import DECODE, STREAMS, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import DECODE, STREAMS, BoolArray, IntArray, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.core import CoreModel, CoreSession
-from streamfuse.runtime.reference.watch import Pass, observe, plan_by
+from streamfuse.runtime.reference.watch import Pass, observe
 from streamfuse.runtime.session import Session
 
 COSTS = "verifying costs more here than drafts bring"
@@ -37,56 +35,6 @@ def plain_text(prompt: list[int], config: GenerationConfig) -> list[int]:
         generation = session.generate(prompt, GenerationConfig(60, config.sampling, speculative=False))
         generation.finish()
         return generation.token_ids
-
-
-def any_plan(
-    model: ModelSpec, random: np.random.Generator
-) -> Callable[[list[int], int], tuple[str, list[int], list[int], bool]]:
-    """Random methods and trees, some of them right by knowing the greedy text; asks for deferred streams at random."""
-
-    def plan(tokens: list[int], room: int) -> tuple[str, list[int], list[int], bool]:
-        method = str(random.choice([DECODE, *model.widths]))
-        drafted, parents = [tokens[-1]], [-1]
-        paths = [list(tokens)]
-        while method != DECODE and len(drafted) < random.integers(1, model.rows(method) + 1):
-            parent = int(random.integers(len(drafted)))
-            token = greedy_after(paths[parent], 64) if random.random() < 0.7 else int(random.integers(64))
-            if len(paths[parent]) < model.capacity and [*paths[parent], token] not in paths:
-                drafted.append(token)
-                parents.append(parent)
-                paths.append([*paths[parent], token])
-            elif random.random() < 0.1:
-                break
-        return method, drafted, parents, bool(random.random() < 0.5)
-
-    return plan
-
-
-CARRYING = {"verify_1": (1, 1), "verify_4": (4, 4), "verify_8": (8, 6)}
-
-
-@pytest.mark.parametrize("widths", [None, CARRYING], ids=["trees", "and verify_1"])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "penalty"])
-def test_no_plan_changes_a_token(
-    sampling: SamplingConfig, widths: dict[str, tuple[int, int]] | None, rng: np.random.Generator
-) -> None:
-    config = GenerationConfig(60, sampling)
-    model = spec(widths=widths, deferred=True, stream_nodes={"verify_8": 2, "verify_4": 0})
-    text = plain_text([3, 1, 4], config)
-    accepted = asked = 0
-    for _ in range(25):
-        backend = ArithmeticBackend(model, mixed=True)
-        with CoreSession(CoreModel(model), backend) as session:
-            plan_by(session, any_plan(model, rng))
-            session.start([3, 1, 4], config)
-            while session.next() is not None:
-                pass
-            assert session.tokens[3:] == text
-            assert backend.cache == session.tokens[:-1]
-            accepted += session.statistics["draft_tokens_accepted"]
-            asked += session.statistics["streams_passes"]
-    assert accepted > 50
-    assert asked > 50
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "penalty"])
@@ -175,7 +123,11 @@ def test_a_text_that_cannot_be_drafted_rarely_has_streams_carried() -> None:
 
 
 def test_verify_1_is_no_width_to_ask_for() -> None:
-    model = spec(widths=CARRYING, deferred=True, stream_nodes={"verify_4": 0, "verify_8": 0})
+    model = spec(
+        widths={"verify_1": (1, 1), "verify_4": (4, 4), "verify_8": (8, 6)},
+        deferred=True,
+        stream_nodes={"verify_4": 0, "verify_8": 0},
+    )
     assert model.verify_widths == (4, 8)
     with Session(ArithmeticBackend(model)) as session, pytest.raises(ValueError, match="must be one of 4, 8 for this"):
         session.generate([1], GenerationConfig(4, width=1))

@@ -1,19 +1,16 @@
-"""Looking into the core and steering it, for tests, benches and experiments: core/streamfuse_low.h."""
+"""Looking into the core, for tests, benches and experiments: core/streamfuse_low.h."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from streamfuse.runtime.core import SOURCES, CoreSession, Results, view
-
-# (tokens, room) -> (method, tree's tokens, parents, whether to ask for deferred streams)
-Planner: TypeAlias = Callable[[list[int], int], tuple[str, list[int], list[int], bool]]
 
 
 class _Tree(ctypes.Structure):
@@ -31,16 +28,10 @@ class _Pass(ctypes.Structure):
     ]
 
 
-class _Step(ctypes.Structure):
-    _fields_ = [("method", c_int32), ("n", c_int32), ("tokens", c_void_p), ("parents", c_void_p), ("streams", c_int32)]
-
-
 OBSERVER = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Pass))
-PLANNER = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64, POINTER(_Step))
-STRUCTURES: dict[str, type[ctypes.Structure]] = {"sf_tree": _Tree, "sf_pass": _Pass, "sf_step": _Step}
+STRUCTURES: dict[str, type[ctypes.Structure]] = {"sf_tree": _Tree, "sf_pass": _Pass}
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # as in runtime/core.py
     "sf_sequence_observe": (None, [c_void_p, OBSERVER, c_void_p]),
-    "sf_sequence_plan_by": (None, [c_void_p, PLANNER, c_void_p]),
 }
 
 
@@ -85,7 +76,7 @@ class Pass:
             view(one.tree.log_probs, np.float64, n).tolist(),
             [SOURCES[source] for source in view(one.tree.sources, np.uint8, n).tolist()],
             kept,
-            view(one.walk_rows, np.int64, walk).tolist(),
+            view(one.walk_rows, np.int32, walk).tolist(),
             view(one.walk_tokens, np.int64, walk).tolist(),
             one.delivered,
             one.cached,
@@ -106,25 +97,6 @@ def observe(session: CoreSession, observer: Callable[[Pass], None] | None) -> No
     with session.handle as handle:
         _typed(session.library, "sf_sequence_observe")(handle, function, None)
         session.kept["observer"] = function
-
-
-def plan_by(session: CoreSession, planner: Planner) -> None:
-    """`planner` chooses every pass of texts that draft and name no width."""
-
-    def plan(_: Any, tokens: int, n: int, room: int, step: Any) -> None:
-        try:
-            method, drafted, parents, streams = planner(view(tokens, np.int64, n).tolist(), room)
-            one = step.contents
-            one.method = session.methods.index(method) if method in session.methods else -1
-            one.n, one.streams = len(drafted), streams
-            view(one.tokens, np.int64, len(drafted))[:] = drafted
-            view(one.parents, np.int64, len(drafted))[:] = parents
-        except BaseException as error:  # likewise
-            session.failure.append(error)
-
-    session.kept["planner"] = function = PLANNER(plan)
-    with session.handle as handle:
-        _typed(session.library, "sf_sequence_plan_by")(handle, function, None)
 
 
 def _typed(library: ctypes.CDLL, name: str) -> Callable[..., None]:

@@ -1,0 +1,182 @@
+#include "rounding.h"
+
+#include "decide.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace streamfuse {
+namespace {
+
+constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
+constexpr double kMostDebt = 0.3;                                     // plain passes below 0 that the budget remembers
+constexpr double kStale = 0.05;      // logarithm of how far the cost of a plain pass may be inferred
+constexpr double kLeastCost = 0.03;  // plain passes that verifying costs over a plain one, whatever was measured
+constexpr double kSure = 0.5;        // share of the expected hits that counts as budget
+constexpr double kPruner = 0.5;      // of what keeping a draft's best rows loses, the share that a pruner saves
+constexpr int64_t kTrials = 4;       // steps with streams in one trial
+constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
+constexpr int64_t kNewText =
+    64;                          // until streams are tried in a new text, at most: shorter texts cannot pay for a trial
+constexpr int64_t kTextEnd = 8;  // tokens: the end of a text says nothing of its middle
+constexpr double kLearn = 0.07;  // how much one step teaches about what streams are worth: about the last ten count
+constexpr double kRecent = 0.98;    // likewise of the rate: the last fifty
+constexpr double kGoodRatio = 0.7;  // predictions of streams that come true where not they but their cost is at fault
+
+// Tokens per millisecond of the best known way of decoding.
+double rate(const PlanState& state, const Facts& facts) {
+  return std::max(1.0 / facts.plain_ms(), state.ms > 0.0 ? state.tokens / state.ms : 0.0);
+}
+
+double cheapest_ms(const Facts& facts) { return std::min(facts.streams_ms(), facts.carried_ms()); }
+
+// Whether a plain pass should be measured: its cost was inferred from other passes, by more than what drafting gains.
+bool plain_is_stale(const PlanState& state, const Facts& facts) {
+  const double inferred = std::abs(facts.costs.inferred(kDecode));
+  return inferred > kStale && state.tokens / state.ms * facts.plain_ms() < std::exp(inferred);
+}
+
+// Whether streams for the next step are worth their milliseconds, given the gain of the free draft.
+bool worth_it(const PlanState& state, const Facts& facts, double free_gain, double ms) {
+  if (!facts.streams_usable) return false;
+  return state.trials < kTrials || state.worth - free_gain > rate(state, facts) * ms;
+}
+
+bool affords(const PlanState& state, const Facts& facts, double ms) { return state.budget >= ms / facts.plain_ms(); }
+
+// Whether the budget pays for streams and for a verify pass that brings nothing.
+bool affords_streams(const PlanState& state, const Facts& facts, double ms) {
+  const int64_t narrowest = facts.spec.carrier() + 1;  // that takes a draft
+  return affords(state, facts, ms + std::max(0.0, facts.costs.of(narrowest) - facts.plain_ms()));
+}
+
+// What streams must be worth to be bought: those of the next plain pass come half as often, so bought ones must gain
+// what both cost.
+double least_worth_ms(const Facts& facts) {
+  const double bought = facts.streams_ms();
+  return facts.spec.carrier() >= 0 ? std::max(bought, 2 * bought - facts.carried_ms()) : bought;
+}
+
+// Streams are left alone for a while: they did not pay, or the budget cannot pay for finding out.
+void back_off(PlanState& state, const char* reason) {
+  state.reason = reason;
+  state.trials = kTrials;
+  state.worth = std::min(state.worth, 0.0);
+  state.retry = state.position + state.back_off;
+  state.back_off = std::min(2 * state.back_off, kMostBackOff);
+}
+
+// What a step with streams gained. Streams that do not pay are left alone for a while.
+void value_streams(PlanState& state, const Facts& facts, double gain, double streams_ratio) {
+  ++state.trials;
+  state.worth += std::max(kLearn, 1.0 / static_cast<double>(state.trials)) * (gain - state.worth);
+  if (state.trials < kTrials) return;
+  if (state.worth > rate(state, facts) * cheapest_ms(facts))
+    state.back_off = kBackOff;
+  else if (state.position >= state.retry)
+    back_off(state, streams_ratio > kGoodRatio ? kVerifyingCosts : kRejected);
+}
+
+}  // namespace
+
+PlanState::PlanState() : budget(kBudget), back_off(kBackOff) {}
+
+double Facts::streams_ms() const { return spec.deferred ? costs.of(kStreams) : carried_ms(); }
+
+double Facts::carried_ms() const {
+  const int64_t carrier = spec.deferred ? spec.carrier() : 0;
+  return carrier < 0 ? costs.of(kStreams) : std::max(0.0, costs.of(carrier) - plain_ms());
+}
+
+Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree, std::span<const double> hits) {
+  const double now = rate(state, facts);
+  // With the fused schedule a verify pass leaves streams behind, which a plain one would have to be followed by buying.
+  const double left = facts.spec.deferred                               ? 0.0
+                      : worth_it(state, facts, 0.0, facts.streams_ms()) ? now * facts.streams_ms()
+                                                                        : 0.0;
+  Choice found;
+  for (size_t m = 0; m < facts.spec.verify.size(); ++m) {
+    const int64_t method = static_cast<int64_t>(m), keep = facts.spec.verify[m].keep;
+    const double least = now * facts.costs.per_node(method);
+    // What this row may bring where the method keeps `keep` of its rows: one that is kept takes a likelier one's place.
+    // A pruner knows streams' nodes better than their order says; of free drafts it knows no more than that.
+    const auto worth = [&](int64_t row) {
+      const double likely = std::min(1.0, hits[static_cast<size_t>(row)]);
+      const Tree::Node& node = tree[row];
+      return row < keep ? likely : node.source == SF_STREAMS && node.depth < keep ? kPruner * likely : 0.0;
+    };
+    int64_t nodes = std::min(tree.size(), facts.spec.verify[m].rows);
+    while (nodes > 1 && worth(nodes - 1) < least) --nodes;
+    double expected = 0.0;
+    for (int64_t row = 1; row < nodes; ++row) expected += worth(row);
+    const double extra = std::max(facts.costs.of(method, nodes) - facts.plain_ms(), kLeastCost * facts.plain_ms());
+    const double gain = left - now * extra + expected;
+    if (nodes > 1 && gain > found.gain) found = {method, nodes, gain, expected};
+    if (nodes == tree.size() && nodes <= keep) break;  // the whole tree: wider methods have nothing to add
+  }
+  return found;
+}
+
+Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::span<const double> hits) {
+  if (plain_is_stale(state, facts)) return {};
+  const Choice choice = best_choice(state, facts, tree, hits);
+  if (choice.method != kDecode) {
+    const double extra = facts.costs.of(choice.method, choice.nodes) - facts.plain_ms();
+    if (affords(state, facts, extra - kSure * choice.hits * facts.plain_ms()))
+      return {choice.method, choice.nodes, nullptr};
+  }
+  const double carried = facts.carried_ms();
+  if (worth_it(state, facts, 0.0, carried) && affords_streams(state, facts, carried)) {
+    if (facts.spec.carrier() >= 0) return {facts.spec.carrier(), 1, nullptr};
+    if (!facts.spec.deferred && !facts.streams_ready) return {0, 1, nullptr};
+    return {};
+  }
+  return {kDecode, 1, facts.spec.num_streams == 0 && tree.size() == 1 ? kNothingToDraft : state.reason};
+}
+
+void begin_text(PlanState& state) {
+  // What the text before was like says little of this one, so streams are tried soon, if the budget can pay.
+  state.back_off = std::min(state.back_off, kNewText);
+  state.retry = std::min(state.retry, state.position + kNewText);
+}
+
+bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
+  const double cost = facts.costs.of(outcome.step.method, outcome.step.nodes);
+  const double brought = static_cast<double>(outcome.tokens), gained = brought - cost / facts.plain_ms();
+  state.budget =
+      std::clamp(state.budget + (outcome.step.method == kDecode ? kTrickle : gained), -kMostDebt, kMostBudget);
+  state.tokens = kRecent * state.tokens + brought;
+  state.ms = kRecent * state.ms + cost;
+  state.position += outcome.tokens;
+  if (outcome.from_streams && outcome.room >= kTextEnd) {
+    // What a plain pass adds for the next step's streams is their cost, not this step's.
+    const bool carries = outcome.step.method >= 0 && outcome.step.method == facts.spec.carrier();
+    const double extra = cost - (carries ? facts.carried_ms() : 0.0) - facts.plain_ms();
+    value_streams(state, facts, brought - 1 - rate(state, facts) * extra, outcome.streams_ratio);
+  }
+  if (!facts.streams_usable) return false;
+  const double cheapest = cheapest_ms(facts);
+  const bool anew = !worth_it(state, facts, 0.0, cheapest) && state.position >= state.retry;
+  if (anew) state.trials = 0;
+  if (worth_it(state, facts, 0.0, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready)
+    back_off(state, kVerifyingCosts);
+  return anew;
+}
+
+void record_streams(PlanState& state, const Facts& facts) {
+  const double spent = facts.costs.of(kStreams);
+  state.budget -= spent / facts.plain_ms();
+  state.ms += spent;
+}
+
+bool may_buy(const PlanState& state, const Facts& facts, int64_t room) {
+  if (!facts.streams_usable || !facts.spec.deferred || facts.streams_ready || room < 2) return false;
+  if (facts.spec.carrier() >= 0 && state.trials < kTrials) return false;  // a plain pass carries the trial
+  return worth_it(state, facts, 0.0, least_worth_ms(facts)) && affords_streams(state, facts, facts.streams_ms());
+}
+
+bool buys_over(const PlanState& state, const Facts& facts, double free_gain) {
+  return worth_it(state, facts, free_gain, least_worth_ms(facts));
+}
+
+}  // namespace streamfuse

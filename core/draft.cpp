@@ -1,0 +1,108 @@
+#include "rounding.h"
+
+#include "draft.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "numbers.h"
+
+namespace streamfuse {
+
+void Draft::reserve(size_t nodes) {
+  for (Tree* one : {&tree, &streams, &table}) one->nodes.reserve(nodes);
+}
+
+void Draft::set_root(int64_t token) {
+  for (Tree* one : {&tree, &streams, &table}) one->set_root(token);
+  from_streams = from_lookup = false;
+}
+
+Drafter::Drafter(const Model& model)
+    : spec_(model.spec),
+      grower_(model),
+      table_(model),
+      look_up_(model.spec.capacity, model.spec.widest()),
+      of_streams_(model.tables.calibration, model.spec.num_streams),
+      of_table_({}, kTableDepth) {
+  ids_.resize(static_cast<size_t>(spec_.num_streams * spec_.top_k));
+  log_probs_.resize(ids_.size());
+}
+
+void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+  streams_ready_ = false;
+  look_up_.follow(tokens, kept);
+}
+
+void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
+  const int64_t widest = spec_.widest();
+  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  grow_streams(tokens.back(), widest, depth, out.streams);
+  out.from_streams = streams_ready_;
+  out.table.set_root(tokens.back());
+  attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, out.table); });
+  out.tree.nodes = out.streams.nodes;
+  joiner_.join(out.table, widest, out.tree);
+  out.from_lookup = false;
+  attempt(look_up_failed_, out.tree, [&] { out.from_lookup = look_up_.join(tokens, widest, depth, out.tree); });
+}
+
+bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out) {
+  if (spec_.num_streams > 0) {
+    grow_streams(tokens.back(), width, depth, out);
+    return !streams_failed_;
+  }
+  out.set_root(tokens.back());
+  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  bool found = false;
+  attempt(look_up_failed_, out, [&] { found = look_up_.join(tokens, width, depth, out); });
+  return found;
+}
+
+// A root alone where there are no streams, or they fail.
+void Drafter::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
+  out.set_root(root);
+  if (!streams_ready_) return;
+  attempt(streams_failed_, out, [&] { grower_.grow(root, ids_.data(), log_probs_.data(), width, depth, out); });
+  streams_ready_ = !streams_failed_;
+}
+
+// Runs one source of drafts. Where it fails, `tree` is the root alone.
+template <typename Grow>
+void Drafter::attempt(bool& failed, Tree& tree, const Grow& grow) {
+  if (failed) return;
+  try {
+    grow();
+  } catch (const std::exception& error) {
+    fail(failed, error.what());
+    tree.nodes.resize(1);
+  }
+}
+
+void Drafter::fail(bool& failed, const std::string& why) {
+  failed = true;
+  if (damage_.empty()) damage_ = "drafts are damaged: " + why;
+}
+
+void Drafter::expect(const Draft& draft, std::vector<double>& hits) const {
+  hits.clear();
+  for (const Tree::Node& node : draft.tree.nodes) {
+    const Calibration& calibration = node.source == SF_TABLE ? of_table_ : of_streams_;
+    hits.push_back(exponential(node.log_prob) * (node.exact ? 1.0 : calibration.ratio(node.depth)));
+  }
+}
+
+void Drafter::learn(const Draft& draft, std::span<const int64_t> chosen) {
+  if (draft.from_streams) of_streams_.learn(draft.streams, chosen);
+  if (draft.table.size() > 1) of_table_.learn(draft.table, chosen);
+  if (draft.from_lookup) look_up_.learn(chosen);
+}
+
+void Drafter::take(const Streams& streams) {
+  streams_ready_ = streams.ids != nullptr && streams.log_probs != nullptr && !streams_failed_;
+  if (!streams_ready_) return;
+  std::copy_n(streams.ids, ids_.size(), ids_.begin());
+  std::copy_n(streams.log_probs, log_probs_.size(), log_probs_.begin());
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,83 @@
+// The caller's engine (sf_backend): every call is checked, and nothing is read outside what its results hold.
+//
+// Throws Failure with the engine's own sentence.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costs.h"
+#include "draft.h"
+#include "tree.h"
+
+namespace streamfuse {
+
+// A caller's functions, given back once by whoever holds them last.
+class Backend {
+ public:
+  explicit Backend(const sf_backend* given);  // of this version or another; null: no functions
+  ~Backend() {
+    if (table_.release != nullptr) table_.release(table_.context);
+  }
+  Backend(Backend&& other) noexcept : table_(std::exchange(other.table_, {})) {}
+  Backend& operator=(Backend&&) = delete;
+
+  const sf_backend* operator->() const { return &table_; }
+
+ private:
+  sf_backend table_{};
+};
+
+class Engine {
+ public:
+  Engine(const Spec& spec, Backend backend);
+
+  // Tokens whose keys and values the cache holds.
+  int64_t cached() const { return cached_; }
+
+  // Reads and commits the next tokens of a prompt, at most `prefill_rows`.
+  void prefill(std::span<const int64_t> tokens);
+  // Runs a method on the first `nodes` rows of a tree, whose root follows what is cached.
+  const sf_results& run(int64_t method, const Tree& tree, int64_t nodes, bool want_logits);
+  // The same on a chain of `nodes` tokens 0, for measuring; nothing is committed.
+  void run_chain(int64_t method, int64_t nodes);
+  // Streams of a survivor of the last run, which `token` follows; the tokens before it are committed.
+  Streams streams(int64_t survivor, int64_t token);
+  // Streams of a survivor that came with the results of a run; null where it has none.
+  Streams streams_of(const sf_results& results, int64_t survivor) const;
+  // Rows of the last run enter the cache.
+  void commit(std::span<const int32_t> rows);
+  void truncate(int64_t length);
+  void idle();
+
+  const char* name_of(int64_t method) const;
+
+  // Bytes of the first `tokens` cache rows; 0 where the engine cannot save them.
+  uint64_t saved_bytes(int64_t tokens) const;
+  using Write = std::function<void(const void* data, uint64_t bytes)>;
+  using Read = std::function<bool(void* data, uint64_t bytes)>;  // false: there are not as many
+  void save(const Write& write) const;
+  // The cache is empty before; false: the file ended, and the cache is empty.
+  bool load(int64_t tokens, const Read& read);
+
+ private:
+  void call(const char* method, int64_t nodes, bool want_logits);
+  void fill_chain(int64_t nodes, int64_t position);
+  void check_results(int64_t method, int64_t nodes, bool want_logits) const;
+  void check(int code) const;
+  const char* last_error() const;
+
+  const Spec& spec_;
+  Backend backend_;
+  int64_t cached_ = 0;
+  sf_results results_{};
+  std::vector<int64_t> ids_, positions_;
+  std::vector<uint8_t> ancestors_;
+  std::vector<int32_t> rows_;
+};
+
+}  // namespace streamfuse

@@ -1,0 +1,22 @@
+// What a caller asks of one text.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "sample.h"
+
+namespace streamfuse {
+
+struct Generation {
+  int64_t max_new_tokens = 128;
+  Sampling sampling;
+  std::vector<int64_t> stop_ids;
+  bool speculative = true;
+  int64_t width = 0;  // 0: decided pass by pass
+
+  bool ends_text(int64_t token) const { return std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end(); }
+};
+
+}  // namespace streamfuse

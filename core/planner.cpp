@@ -1,0 +1,75 @@
+#include "rounding.h"
+
+#include "planner.h"
+
+#include <utility>
+
+namespace streamfuse {
+
+Planner::Planner(const Model& model, Costs& costs) : spec_(model.spec), costs_(costs), drafter_(model) {
+  const size_t most = 2 * static_cast<size_t>(spec_.widest());  // nodes of two drafts before they are cut
+  draft_.reserve(most);
+  ahead_.reserve(most);
+  hits_.reserve(most);
+}
+
+Facts Planner::facts() const {
+  return {spec_, costs_, spec_.num_streams > 0 && !drafter_.streams_failed(), drafter_.streams_ready()};
+}
+
+void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+  drafted_ahead_ = false;
+  drafter_.begin(tokens, kept);
+  begin_text(state_);
+}
+
+Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+  if (width > 0) return next_at_width(tokens, room, width);
+  if (drafted_ahead_ && !drafter_.streams_ready())
+    std::swap(draft_, ahead_);
+  else if (room > 1)
+    drafter_.draft(tokens, room - 1, draft_);
+  drafted_ahead_ = false;
+  if (room < 2) {  // the last token's successor is of no use
+    draft_.set_root(tokens.back());
+    return {};
+  }
+  drafter_.expect(draft_, hits_);
+  Step step = decide(state_, facts(), draft_.tree, hits_);
+  if (step.reason != nullptr && drafter_.damage() != nullptr) step.reason = drafter_.damage();
+  return step;
+}
+
+Step Planner::next_at_width(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+  draft_.set_root(tokens.back());
+  if (width < 2 || room < 2) return {};
+  if (!drafter_.draft_at_width(tokens, width, room - 1, draft_.tree)) return {kDecode, 1, drafter_.damage()};
+  int64_t method = 0;
+  while (spec_.verify[static_cast<size_t>(method)].rows < draft_.tree.size()) ++method;
+  return {method, draft_.tree.size(), nullptr};
+}
+
+bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime took,
+                    const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+  drafter_.take(streams);
+  if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && !drafter_.streams_failed();
+  costs_.observe(step.method, step.nodes, took.draft + took.pass);
+  drafter_.learn(draft_, chosen);
+  const Outcome outcome = {step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(),
+                           room};
+  if (record(state_, facts(), outcome)) drafter_.forget_streams();
+  if (!may_buy(state_, facts(), room)) return false;
+  drafter_.draft(tokens, room - 1, ahead_);
+  drafted_ahead_ = true;
+  drafter_.expect(ahead_, hits_);
+  return buys_over(state_, facts(), best_choice(state_, facts(), ahead_.tree, hits_).gain);
+}
+
+void Planner::learn_streams(const Streams& streams, double ms, int64_t width) {
+  drafter_.take(streams);
+  if (width > 0) return;
+  costs_.observe(kStreams, 1, ms);
+  record_streams(state_, facts());
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,303 @@
+// Tests of the core by itself, on an engine that computes its "model" from a hash of the text.
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../accept.h"
+#include "../decide.h"
+#include "../engine.h"
+#include "../error.h"
+#include "../session.h"
+
+using namespace streamfuse;
+
+namespace {
+
+int failures = 0;
+
+void expect(bool condition, const std::string& what) {
+  if (condition) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  ++failures;
+}
+
+constexpr int64_t kVocabulary = 32, kCapacity = 96;
+
+// Logits after a text: a hash of its last three tokens and its length.
+void logits_after(const std::vector<int64_t>& text, float* logits) {
+  uint64_t hash = text.size();
+  for (size_t i = text.size() < 3 ? 0 : text.size() - 3; i < text.size(); ++i)
+    hash = (hash ^ static_cast<uint64_t>(text[i])) * 0x9e3779b97f4a7c15u;
+  std::mt19937_64 random(hash);
+  for (int64_t i = 0; i < kVocabulary; ++i) logits[i] = static_cast<float>(random() % 4000) / 500.0f;
+}
+
+int64_t best_of(const float* logits) { return std::max_element(logits, logits + kVocabulary) - logits; }
+
+int64_t greedy_after(const std::vector<int64_t>& text) {
+  float logits[kVocabulary];
+  logits_after(text, logits);
+  return best_of(logits);
+}
+
+// Keeps the cached text and the texts of the last pass's rows.
+struct HashEngine {
+  std::vector<int64_t> cache;
+  std::vector<std::vector<int64_t>> rows;
+  std::vector<float> logits;
+  std::vector<int64_t> best, kept;
+  int64_t fail_at = -1;  // this pass from now fails
+  int releases = 0;
+
+  int run(int32_t n, const int64_t* ids, const uint8_t* ancestors, sf_results* out) {
+    if (fail_at-- == 0) return SF_EXECUTION;
+    rows.assign(static_cast<size_t>(n), cache);
+    logits.resize(static_cast<size_t>(n * kVocabulary));
+    best.clear();
+    kept.clear();
+    for (int32_t i = 0; i < n; ++i) {
+      for (int32_t j = 0; j < n; ++j)
+        if (ancestors[i * n + j]) rows[static_cast<size_t>(i)].push_back(ids[j]);
+      logits_after(rows[static_cast<size_t>(i)], logits.data() + i * kVocabulary);
+      best.push_back(best_of(logits.data() + i * kVocabulary));
+      kept.push_back(i);
+    }
+    *out = {n, 0, kVocabulary, 0, 0, logits.data(), best.data(), kept.data(), nullptr, nullptr};
+    return SF_OK;
+  }
+  int commit(const int32_t* committed, int32_t n) {
+    for (int32_t i = 0; i < n; ++i) cache.push_back(rows[static_cast<size_t>(committed[i])].back());
+    return SF_OK;
+  }
+
+  sf_backend table() {
+    sf_backend backend = {};
+    backend.size = sizeof backend;
+    backend.context = this;
+    backend.run = [](void* self, const char*, int32_t n, const int64_t* ids, const int64_t*, const uint8_t* ancestors,
+                     int32_t, sf_results* out) { return static_cast<HashEngine*>(self)->run(n, ids, ancestors, out); };
+    backend.commit = [](void* self, const int32_t* rows, int32_t n) {
+      return static_cast<HashEngine*>(self)->commit(rows, n);
+    };
+    backend.truncate = [](void* self, int64_t length) {
+      static_cast<HashEngine*>(self)->cache.resize(static_cast<size_t>(length));
+      return int{SF_OK};
+    };
+    backend.error = [](void*) { return "no power"; };
+    backend.release = [](void* self) { ++static_cast<HashEngine*>(self)->releases; };
+    return backend;
+  }
+};
+
+std::shared_ptr<const Model> model() {
+  static const sf_method verify[] = {{"verify_4", 4, 4, 0}, {"verify_8", 8, 8, 0}};
+  sf_spec spec = {};
+  spec.size = sizeof spec;
+  spec.capacity = kCapacity;
+  spec.vocab_size = kVocabulary;
+  spec.prefill_rows = 16;
+  spec.verify = verify;
+  spec.verify_count = 2;
+  spec.identity = "test";
+  return std::make_shared<const Model>(spec, nullptr, 0);
+}
+
+std::vector<int64_t> text_of(Session& session, const std::vector<int64_t>& prompt, const Generation& generation) {
+  session.start(prompt.data(), static_cast<int64_t>(prompt.size()), generation);
+  sf_token token;
+  while (session.next(token)) {
+  }
+  return session.tokens();
+}
+
+std::vector<Generation> generations() {
+  Generation greedy, sampled, penalized;
+  sampled.sampling = {.temperature = 1.0, .top_p = 0.9, .seed = 7};
+  penalized.sampling.penalty = 1.2;
+  return {greedy, sampled, penalized};
+}
+
+// A random tree of at most `most` nodes; most of its tokens follow the greedy text.
+void grow_any(std::vector<int64_t> text, int64_t most, std::mt19937& random, Tree& tree) {
+  tree.set_root(text.back());
+  std::vector<std::vector<int64_t>> texts = {std::move(text)};
+  while (tree.size() < most) {
+    const int64_t parent = static_cast<int64_t>(random()) % tree.size();
+    std::vector<int64_t> path = texts[static_cast<size_t>(parent)];
+    const int64_t token = random() % 4 > 0 ? greedy_after(path) : static_cast<int64_t>(random()) % kVocabulary;
+    if (tree.child(parent, token) > 0 && random() % 4 > 0) break;
+    path.push_back(token);
+    texts.push_back(std::move(path));
+    tree.add(token, parent, 0.0, SF_STREAMS);
+  }
+}
+
+void any_tree_leaves_the_text_as_it_is() {
+  const std::shared_ptr<const Model> bundle = model();
+  const std::vector<int64_t> prompt = {3, 1, 4};
+  std::mt19937 random(5);
+  for (const Generation& generation : generations()) {
+    Generation plain = generation;
+    plain.speculative = false;
+    HashEngine other;
+    const sf_backend functions = other.table();
+    Session session(bundle, Backend(&functions), {});
+    const std::vector<int64_t> expected = text_of(session, prompt, plain);
+    int64_t accepted = 0;
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      HashEngine hashes;
+      const sf_backend table = hashes.table();
+      Engine engine(bundle->spec, Backend(&table));
+      Acceptor acceptor(kVocabulary, kCapacity);
+      Statistics statistics;
+      Stopwatch watch(nullptr, nullptr);
+      Path path;
+      std::vector<int64_t> text = prompt;
+      engine.prefill({text.data(), text.size() - 1});
+      while (text.size() < expected.size()) {
+        Tree tree;
+        grow_any(text, 1 + static_cast<int64_t>(random() % 8), random, tree);
+        const int64_t room = static_cast<int64_t>(expected.size() - text.size());
+        const int64_t method = tree.size() == 1 ? kDecode : tree.size() <= 4 ? 0 : 1;
+        const sf_results& results = engine.run(method, tree, tree.size(), generation.sampling.needs_logits());
+        acceptor.accept(tree, tree.size(), results, generation, text, room, statistics, watch, path);
+        engine.commit(path.rows);
+        text.insert(text.end(), path.tokens.begin(), path.tokens.end());
+        accepted += static_cast<int64_t>(path.tokens.size()) - 1;
+        expect(hashes.cache == std::vector<int64_t>(text.begin(), text.end() - 1), "the cache holds the text");
+      }
+      expect(text == expected, "a text under random trees is the plain one");
+    }
+    expect(accepted > 200 || generation.sampling.temperature > 0, "greedy drafts are accepted");
+    expect(accepted > 20, "drafts are accepted");
+  }
+}
+
+void whatever_passes_cost_the_text_is_the_plain_one() {
+  const std::shared_ptr<const Model> bundle = model();
+  std::mt19937 random(6);
+  for (const Generation& generation : generations()) {
+    HashEngine hashes;
+    const sf_backend table = hashes.table();
+    Session session(bundle, Backend(&table), {});
+    Generation plain = generation;
+    plain.speculative = false;
+    const std::vector<int64_t> expected = text_of(session, {3, 1, 4, 1, 5, 3, 1, 4}, plain);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      double ms[3];
+      for (double& one : ms) one = 1.0 + static_cast<double>(random() % 300) / 100.0;
+      session.set_costs(ms, ms, 3, repeat % 2 == 0);
+      session.reset();
+      expect(text_of(session, {3, 1, 4, 1, 5, 3, 1, 4}, generation) == expected, "costs change no token");
+    }
+  }
+}
+
+void a_failing_engine_leaves_text_and_cache_together() {
+  const std::shared_ptr<const Model> bundle = model();
+  for (int64_t at = 0; at < 12; ++at) {
+    HashEngine hashes;
+    {
+      const sf_backend table = hashes.table();
+      Session session(bundle, Backend(&table), {});
+      const double ms[] = {1.0, 1.0, 1.0};
+      session.set_costs(ms, ms, 3, true);
+      hashes.fail_at = at;
+      std::string sentence;
+      try {
+        text_of(session, {3, 1, 4}, {});
+      } catch (const Failure& failure) {
+        sentence = failure.what();
+      }
+      expect(sentence == "no power", "the engine's own sentence is thrown");
+      const auto& tokens = session.tokens();
+      expect(static_cast<int64_t>(hashes.cache.size()) == session.cached(),
+             "the cache is as long as the session knows");
+      expect(std::equal(hashes.cache.begin(), hashes.cache.end(), tokens.begin()), "the cache holds the text's begin");
+      HashEngine fresh;
+      const sf_backend again = fresh.table();
+      Session other(bundle, Backend(&again), {});
+      expect(text_of(session, {3, 1, 4}, {}) == text_of(other, {3, 1, 4}, {}), "the session goes on as a new one");
+    }
+    expect(hashes.releases == 1, "an engine is given back once");
+  }
+}
+
+// ---- decisions ----
+
+struct Situation {
+  std::shared_ptr<const Model> bundle = model();
+  Costs costs{bundle->spec};
+  PlanState state;
+  Tree tree;
+  std::vector<double> hits = {1.0};
+
+  Situation(double plain, double verify_4, double verify_8) {
+    const double ms[] = {plain, verify_4, verify_8};
+    costs.set(ms, ms, 3, true);
+    tree.set_root(1);
+  }
+  // A chain of drafts, each accepted with this probability.
+  Situation& chain(int64_t length, double probability) {
+    for (int64_t i = 0; i < length; ++i) {
+      tree.add(2 + i, tree.size() - 1, 0.0, SF_LOOKUP);
+      hits.push_back(hits.back() * probability);
+    }
+    return *this;
+  }
+  Step decide() const { return streamfuse::decide(state, {bundle->spec, costs, false, false}, tree, hits); }
+};
+
+void decisions_follow_expected_gain_and_budget() {
+  expect(Situation(1.0, 1.1, 1.2).chain(3, 0.9).decide().method == 0, "a likely draft on a cheap pass is verified");
+  expect(Situation(1.0, 1.1, 1.2).chain(7, 0.95).decide().method == 1, "a long one takes the wider pass");
+  const Step refused = Situation(1.0, 3.0, 4.0).chain(3, 0.3).decide();
+  expect(refused.method == kDecode && refused.reason == kVerifyingCosts, "a costly pass is refused, with the reason");
+  expect(Situation(1.0, 1.1, 1.2).decide().reason == kNothingToDraft, "without a draft, the reason is that");
+  Situation narrow(1.0, 1.1, 1.2);
+  narrow.chain(2, 0.9).chain(5, 0.001);
+  expect(narrow.decide().method == 0 && narrow.decide().nodes <= 4,
+         "unlikely rows are cut, and the narrower pass taken");
+  Situation broke(1.0, 2.0, 2.5);
+  broke.chain(3, 0.8).state.budget = -0.3;
+  expect(broke.decide().method == kDecode, "what the budget cannot pay is not run");
+  broke.state.budget = 1.0;
+  expect(broke.decide().method == 0, "and is run where it can");
+  const PlanState before = broke.state;
+  broke.decide();
+  expect(before.budget == broke.state.budget && before.worth == broke.state.worth, "deciding changes no state");
+}
+
+void streams_that_do_not_pay_are_backed_off() {
+  Situation one(1.0, 1.5, 2.0);
+  one.chain(3, 0.5);
+  const Facts facts = {one.bundle->spec, one.costs, true, true};
+  PlanState state;
+  int64_t tried = 0;
+  for (int step = 0; step < 200; ++step) {
+    const bool in_trial = state.trials < 4;  // outside of trials nobody asks for streams
+    const Outcome outcome = {{0, 4, nullptr}, 1, in_trial, 0.2, 100};
+    tried += record(state, facts, outcome);
+  }
+  expect(state.reason == kRejected, "the reason is that drafts were rejected");
+  expect(tried > 0 && tried < 8, "trials are repeated ever more seldom");
+  expect(state.budget >= -0.3, "debts are bounded");
+  const int64_t retry = state.retry;
+  begin_text(state);
+  expect(state.retry <= retry && state.retry <= state.position + 64, "a new text is tried soon");
+}
+
+}  // namespace
+
+int main() {
+  any_tree_leaves_the_text_as_it_is();
+  whatever_passes_cost_the_text_is_the_plain_one();
+  a_failing_engine_leaves_text_and_cache_together();
+  decisions_follow_expected_gain_and_budget();
+  streams_that_do_not_pay_are_backed_off();
+  if (failures > 0) return EXIT_FAILURE;
+  std::puts("core: all tests passed");
+  return EXIT_SUCCESS;
+}
