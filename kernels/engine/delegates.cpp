@@ -1,9 +1,8 @@
 #include "delegates.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
-#if defined(__linux__) && !defined(__ANDROID__)
 #include <unistd.h>
-#endif
 
 #include <algorithm>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include <executorch/runtime/backend/interface.h>
 
 #include "json_string.h"
+#include "openvino.h"
 #include "platform.h"
 
 namespace streamfuse {
@@ -26,10 +26,12 @@ struct Delegate {
   const char* backend;
   std::vector<const char*> libraries;  // in ExecuTorch's wheel and in its Android build
   std::vector<const char*> vendor;     // without a suffix; opened before
-  const char* environment;             // names the vendor's SDK
+  const char* environment;             // names the vendor's SDK or, without `sdk_folder`, its library
   const char* sdk_folder;              // of a desktop's libraries in it
-  const char* package;                 // of pip, which has them too
+  const char* package;                 // of pip, which has them too: their folder in site-packages
   const char* advice;
+  std::string (*wrong)(void* library);   // what is wrong with the vendor's library; null: nothing
+  std::string (*advise)(void* library);  // once it did not load a model; null: nothing
 };
 
 const Delegate kDelegates[] = {
@@ -39,10 +41,37 @@ const Delegate kDelegates[] = {
      {"libQnnSystem", "libQnnHtp"},
      "QNN_SDK_ROOT",
      "/lib/x86_64-linux-clang/",
-     "onnxruntime_qnn",
+     "onnxruntime_qnn/",
      "on a desktop `pip install 'streamfuse[qnn]'` has Qualcomm's libraries, or set QNN_SDK_ROOT to its SDK; in an app "
-     "pack libqnn_executorch_backend.so and the files that docs/android.md lists"},
+     "pack libqnn_executorch_backend.so and the files that docs/android.md lists",
+     nullptr,
+     nullptr},
+#if defined(__linux__) && !defined(__ANDROID__)  // where ExecuTorch has it
+    {"openvino",
+     "OpenvinoBackend",
+     {"libexecutorch_backend_openvino"},
+     {"libopenvino_c"},
+     "OPENVINO_LIB_PATH",
+     nullptr,
+     "openvino/libs/",
+     "`pip install 'streamfuse[openvino]'` has OpenVINO, or set OPENVINO_LIB_PATH to its libopenvino_c.so",
+     wrong_openvino,
+     openvino_advice},
+#endif
 };
+
+// The library in a folder, also where it has only a name with a version behind, as in Python's packages on Linux.
+std::string with_version(const std::string& folder, const std::string& name) {
+  const std::string path = folder + name;
+  if (folder.empty() || access(path.c_str(), F_OK) == 0) return path;
+  std::string found = path;
+  if (DIR* const listing = opendir(folder.c_str()); listing != nullptr) {
+    while (const dirent* const entry = readdir(listing))
+      if (std::string(entry->d_name).rfind(name + ".", 0) == 0) found = folder + entry->d_name;
+    closedir(listing);
+  }
+  return found;
+}
 
 void* opened(const std::string& path, std::string& why) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -51,11 +80,33 @@ void* opened(const std::string& path, std::string& why) {
   return library;
 }
 
-// The first of these places that has the library.
-bool open_any(const std::string& name, const std::vector<std::string>& folders, std::string& why) {
-  for (const std::string& folder : folders)
-    if (opened(folder + name + kLibrarySuffix, why) != nullptr) return true;
-  return false;
+// The library from the first of these places that has it, which `path` becomes; null if none has.
+void* open_any(const std::string& name, const std::vector<std::string>& folders, std::string& path, std::string& why) {
+  for (const std::string& folder : folders) {
+    path = with_version(folder, name + kLibrarySuffix);
+    if (void* const library = opened(path, why); library != nullptr) return library;
+  }
+  return nullptr;
+}
+
+// Opens what the vendor has of a delegate, `library` the last of it; what is missing, or empty.
+std::string open_vendors(const Delegate& delegate, void*& library) {
+  const char* const set = std::getenv(delegate.environment);
+  const bool is_set = set != nullptr && *set != 0, names_library = is_set && delegate.sdk_folder == nullptr;
+  std::vector<std::string> folders = {""};  // as the system finds them, which is also what is loaded already
+  if (is_set && !names_library) folders.insert(folders.begin(), std::string(set) + delegate.sdk_folder);
+  folders.push_back(executorch_folder() + "../../" + delegate.package);  // both lie in site-packages
+  for (const char* const name : delegate.vendor) {
+    std::string path = names_library ? set : "", why;
+    library = names_library ? opened(path, why) : open_any(name, folders, path, why);
+    if (library == nullptr)
+      return (names_library ? delegate.environment : std::string(name) + kLibrarySuffix) + " cannot be loaded (" + why +
+             ")";
+    if (delegate.wrong != nullptr)
+      if (const std::string wrong = delegate.wrong(library); !wrong.empty()) return path + " " + wrong;
+    if (delegate.sdk_folder == nullptr) setenv(delegate.environment, path.c_str(), 1);  // the delegate opens it too
+  }
+  return "";
 }
 
 std::mutex output_lock;  // of the process's two streams
@@ -115,21 +166,25 @@ std::string load_delegate(const std::string& name) {
   const std::lock_guard<std::mutex> guard(lock);
   for (const Delegate& delegate : kDelegates) {
     if (name != delegate.backend) continue;
-    const std::string own = executorch_folder();
-    std::vector<std::string> folders = {""};  // as the system finds them, which is also what is loaded already
-    if (const char* const sdk = std::getenv(delegate.environment); sdk != nullptr && *sdk != 0)
-      folders.insert(folders.begin(), std::string(sdk) + delegate.sdk_folder);
-    folders.push_back(own + "../../" + delegate.package + "/");  // both lie in site-packages
-    std::string why;
-    for (const char* const library : delegate.vendor)
-      if (!open_any(library, folders, why))
-        return std::string(library) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;
+    void* vendors = nullptr;
+    if (const std::string missing = open_vendors(delegate, vendors); !missing.empty())
+      return missing + "; " + delegate.advice;
     if (executorch::runtime::get_backend_class(delegate.backend) != nullptr) return "";  // linked, or loaded before
+    std::string path, why;
     for (const char* const library : delegate.libraries)
-      if (open_any(library, {own, ""}, why)) return "";
+      if (open_any(library, {executorch_folder(), ""}, path, why) != nullptr) return "";
     return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;
   }
   return "no library of its own is known for it";
+}
+
+std::string vendors_advice(const std::string& name) {
+  for (const Delegate& delegate : kDelegates) {
+    void* vendors = nullptr;
+    if (name == delegate.backend && delegate.advise != nullptr && open_vendors(delegate, vendors).empty())
+      return delegate.advise(vendors);
+  }
+  return "";
 }
 
 std::string list_backends() {

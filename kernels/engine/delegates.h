@@ -10,6 +10,9 @@ namespace streamfuse {
 // Returns what is missing and where to get it, as the end of an error message; empty if all were loaded.
 std::string load_delegate(const std::string& name);
 
+// What to do where that backend did not load its part of a program; empty if nothing is known.
+std::string vendors_advice(const std::string& name);
+
 // What sf_engine_backends gives. A backend that is linked is registered with ExecuTorch; the others it tries to load.
 std::string list_backends();
 

@@ -87,7 +87,10 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
     throw Failure(SF_MISSING_OPERATOR, "method " + signature_.name +
                                            " needs operators that this library does not carry: " +
                                            (missing.empty() ? scope.errors() : missing));
-  const std::string vendors = output.errors();
+  std::string vendors = output.errors();
+  const MethodMeta meta = program.executorch().method_meta(signature_.name.c_str()).get();
+  for (size_t i = 0; vendors.empty() && i < meta.num_backends(); ++i)
+    vendors = vendors_advice(meta.get_backend_name(i).get());
   throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + said(error, scope) +
                                     (vendors.empty() ? "" : "; " + vendors));
 }

@@ -43,6 +43,7 @@ NEEDS = {
     "export": Need("exporting", _EXPORT, "export"),
     "export-coreml": Need("exporting for Core ML", (*_EXPORT, "coremltools"), "export,coreml"),
     "export-onnx": Need("exporting to ONNX", (*_EXPORT, "onnx", "onnx_ir", "onnxruntime"), "export,onnx"),
+    "export-openvino": Need("exporting for OpenVINO", (*_EXPORT, "openvino"), "openvino"),
     "transport": Need("the optimal transport plan", ("scipy",), "research"),
     "layer-skip": Need("the search for layers to leave out", ("optuna",), "research"),
     "sign": Need("a signature", ("cryptography",), "sign"),
@@ -87,7 +88,10 @@ def need(name: str) -> None:
 
 def need_export(target: str, backend: str) -> None:
     """`need` for an export to a target by a backend; empty words are the defaults."""
-    need("export-onnx" if target == "onnx" else "export-coreml" if "coreml" in (target, backend) else "export")
+    for name in ("onnx", "coreml", "openvino"):
+        if name in (target, backend):
+            return need(f"export-{name}")
+    return need("export")
 
 
 def need_native() -> None:

@@ -9,7 +9,9 @@ import json
 import subprocess
 import sys
 from hashlib import sha256
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -98,6 +100,24 @@ def test_graphs_that_share_their_weights_run_on_a_phone_only(monkeypatch: pytest
     assert "phone only" in listed(shared, code=1)["bundle"]["problem"]
     apart = bundle_of(tmp_path / "apart", "qnn", soc="SM8750", weight_sharing="off")
     assert listed(apart)["bundle"]["usable"]
+
+
+def test_a_device_that_openvino_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Core:
+        available_devices = ("CPU", "GPU.0", "GPU.1")
+
+    module = ModuleType("openvino")
+    module.__spec__ = ModuleSpec("openvino", None)
+    vars(module)["Core"] = Core
+    monkeypatch.setitem(sys.modules, "openvino", module)
+    monkeypatch.setattr(devices_facts, "list_backends", lambda: {"kernels": None, "openvino": None})
+    for device in ("cpu", "gpu"):
+        assert listed(bundle_of(tmp_path / device, "openvino", device=device))["bundle"]["usable"]
+    found = listed(bundle_of(tmp_path / "npu", "openvino", device="npu"), code=1)["bundle"]
+    assert (found["device"], found["problem"]) == (
+        "npu",
+        "OpenVINO has cpu, gpu here, not npu: export with --device of one of those",
+    )
 
 
 def test_a_delegate_that_no_library_carries_is_refused_by_name(no_qnn: None, tmp_path: Path) -> None:

@@ -44,11 +44,12 @@ FORMS: dict[str, dict[str, Any]] = {
     "core ml delegate": {"target": "executorch", "backend": "coreml", "quantize": "int4"},
     "vulkan": {"target": "executorch", "backend": "vulkan", "quantize": "int8"},
     "qnn": {"target": "executorch", "backend": "qnn", "weight_sharing": "off"},
+    "openvino": {"target": "executorch", "backend": "openvino"},
     "core ml": {"target": "coreml", "backend": "mlprogram"},
     "core ml, layout ane": {"target": "coreml", "backend": "mlprogram", "layout": "ane"},
     "onnx": {"target": "onnx", "backend": "onnxruntime"},
 }
-HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx")  # the other engines are on devices
+HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
 SIZES: dict[str, Any] = {"num_hidden_layers": 2}
 DEFAULT = {"kernels": ARCHITECTURES, "onnx": ARCHITECTURES, **dict.fromkeys(HERE[1:4], ("Qwen2ForCausalLM",))}

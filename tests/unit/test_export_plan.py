@@ -80,7 +80,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"target": "tflite"}, "--target must be one of executorch, coreml, onnx, not tflite"),
         (
             {"backend": "mps"},
-            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn with --target executorch, not mps",
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn, openvino with --target executorch, not "
+            "mps",
         ),
         ({"target": "onnx", "backend": "vulkan"}, "--backend must be onnxruntime with --target onnx, not vulkan"),
         (
@@ -296,6 +297,7 @@ MEASURED = [
     ({"backend": "xnnpack"}, *SMOL, 127, 2.8),
     ({"backend": "coreml", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 111, 3.8),
     ({"backend": "vulkan", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 198, 4.2),
+    ({"backend": "openvino", "widths": (8,)}, 102, *SMOL[1:], 85, 3.6),
     ({"target": "coreml"}, *SMOL, 45, 2.7),
     ({"target": "coreml", "layout": "ane"}, *SMOL, 69, 2.8),
     ({"target": "onnx"}, *SMOL, 12, 2.0),
@@ -358,7 +360,8 @@ def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Chec
         ),
         (
             ["--backend", "mps"],
-            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn with --target executorch, not mps",
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn, openvino with --target executorch, not "
+            "mps",
         ),
         (
             ["--compute-units", "all"],
@@ -428,6 +431,21 @@ def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoin
     ):
         found = preview(plan_for(checkpoint, tmp_path / "bundle", group_size=32, **changes))
         assert found.parts["embedding"].bytes == round(expected), changes
+
+
+def test_each_of_openvinos_methods_counts_its_weights(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    settings = {"schedule": Schedule.DEFERRED, "prune_keep": 4, "default_width": 4}
+    found = {}
+    for backend in ("openvino", "vulkan"):
+        for widths in ((4,), (4, 8)):
+            plan = plan_for(checkpoint, tmp_path / "bundle", backend=backend, widths=widths, **settings)
+            found[backend, len(widths)] = preview(plan)
+    one, two = found["openvino", 1], found["openvino", 2]
+    method = sum(one.parts[part].bytes for part in ("attention", "mlp", "head"))
+    assert two.files["model.pte"] - one.files["model.pte"] == method
+    assert two.run_bytes - one.run_bytes == method
+    assert one.files["model.pte"] > 3 * method  # prefill, decode, verify_4, and two layers of `streams`
+    assert found["vulkan", 1].files["model.pte"] == found["vulkan", 2].files["model.pte"]
 
 
 def write_config(folder: Path, text: str) -> str:

@@ -71,6 +71,7 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
         ("export -o new --config plan.yaml", "yaml", "exporting needs pyyaml: pip install 'streamfuse[export]'"),
         ("export -o new --target onnx", "onnx", "exporting to ONNX needs onnx: pip install 'streamfuse[export,onnx]'"),
         ("export -o new --backend coreml", "coremltools", "pip install 'streamfuse[export,coreml]'"),
+        ("export -o new --backend openvino", "openvino", "pip install 'streamfuse[openvino]'"),
         ("keys new", "cryptography", "a signature needs cryptography: pip install 'streamfuse[sign]'"),
         ("export -o new --sign-key file", "cryptography", "pip install 'streamfuse[sign]'"),
         ("invent new", "torch", "inventing prompts needs torch: pip install 'streamfuse[export]'"),

@@ -62,4 +62,6 @@ def _needs(bundle: dict[str, Any]) -> str:
     kind = f"{bundle['target']} ({bundle['backend']})"
     if bundle["soc"] is not None:
         kind += f", compiled for {bundle['soc']}, weight sharing {bundle['weight_sharing']}"
+    if bundle["device"] is not None:
+        kind += f", compiled for {bundle['device']}"
     return f"{bundle['folder']} needs {kind}: {bundle['problem'] or 'runs here'}"

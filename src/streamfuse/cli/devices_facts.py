@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from importlib.util import find_spec
 from typing import Any
 
 from streamfuse.bundle import Bundle, open_bundle
@@ -68,12 +69,27 @@ def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str
         compiled = json.loads(bundle.file(_REPORT).read_text(encoding="utf-8")).get("target", {})
     if problem is None and compiled.get("weight_sharing") == "on":
         problem = _SHARED
+    if problem is None and manifest.backend == "openvino":
+        problem = _absent(compiled.get("device", "cpu"))
     return {
         "folder": folder,
         "target": manifest.target,
         "backend": manifest.backend,
         "soc": compiled.get("soc"),
         "weight_sharing": compiled.get("weight_sharing"),
+        "device": compiled.get("device"),
         "usable": problem is None,
         "problem": problem,
     }
+
+
+def _absent(device: str) -> str | None:
+    """Why OpenVINO cannot run a bundle for that device here, or None, also where only its C library is here to ask."""
+    if device == "cpu" or find_spec("openvino") is None:
+        return None
+    from openvino import Core
+
+    here = sorted({name.partition(".")[0].lower() for name in Core().available_devices})
+    if device in here:
+        return None
+    return f"OpenVINO has {', '.join(here) or 'no device'} here, not {device}: export with --device of one of those"

@@ -25,7 +25,12 @@ from . import devices_facts
 from .errors import describe
 
 _PACKAGES = ("torch", "executorch", "onnxruntime", "coremltools", "transformers", "numpy")
-_RUNS = {"kernels": "by the native engine", "xnnpack": "by the native engine", "onnxruntime": "by ONNX Runtime"}
+_RUNS = {
+    "kernels": "by the native engine",
+    "xnnpack": "by the native engine",
+    "openvino": "by OpenVINO",
+    "onnxruntime": "by ONNX Runtime",
+}
 
 
 def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def export(
     backend: Annotated[
         str,
         typer.Option(
-            **complete.among("kernels", "xnnpack", "coreml", "vulkan", "qnn"),
+            **complete.among("kernels", "xnnpack", "coreml", "vulkan", "qnn", "openvino"),
             help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators. vulkan runs only "
             "where the Android library was built with it.",
             show_default="kernels",
@@ -130,6 +130,15 @@ def export(
             **complete.among("on", "off"),
             help="Whether all methods share one copy of the weights; off: the desktop's simulator runs the file; qnn.",
             show_default="on",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            **complete.among("cpu", "gpu", "npu"),
+            help="Device that OpenVINO compiles the graphs for, one of this machine's; openvino.",
+            show_default="cpu",
             rich_help_panel=_FORMAT,
         ),
     ] = "auto",
@@ -356,6 +365,7 @@ def export(
             minimum_deployment_target=minimum_deployment_target,
             soc=soc,
             weight_sharing=weight_sharing,
+            device=device,
             provider=provider,
             merge_adapter=merge_adapter,
             max_context_len=max_context_len,

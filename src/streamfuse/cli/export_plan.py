@@ -23,11 +23,14 @@ def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
         return
     if "coreml" not in (plan.target, plan.backend):
         config = {name: value for name, value in config.items() if name not in _COREML}
+    if plan.backend != "openvino":
+        del config["device"]
     if plan.target != "onnx":
         del config["provider"]
     said = {"adapter": expected.adapter, "sampling": f"{plan.sampling}: {expected.sampling.words}"}
     _section("plan", {"output_dir": plan.output_dir, **config, **said})
-    _section("weights, one copy for all methods", {**_parts(plan, expected), "all": _megabytes(expected.weight_bytes)})
+    copies = "a copy of what it reads in each method" if plan.backend == "openvino" else "one copy for all methods"
+    _section(f"weights, {copies}", {**_parts(plan, expected), "all": _megabytes(expected.weight_bytes)})
     files = {name: _megabytes(size) for name, size in expected.files.items()}
     _section("files", {**files, "all": _megabytes(sum(expected.files.values()))})
     _section(

@@ -11,6 +11,7 @@ AUTO = "auto"
 LAYOUTS = ("plain", "ane")
 COMPUTE_UNITS = ("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only")
 SOCS = ("SM8550", "SM8650", "SM8750", "SM8850")  # Snapdragon 8 Gen 2 and 3, 8 Elite and 8 Elite Gen 5
+DEVICES = ("cpu", "gpu", "npu")  # of OpenVINO
 DEPLOYMENT_TARGETS = ("iOS18", "iOS26", "macOS15", "macOS26")
 
 
@@ -50,6 +51,7 @@ BACKENDS: dict[str, dict[str, Choices]] = {
         "coreml": _DELEGATE,
         "vulkan": _DELEGATE,
         "qnn": Choices((Quantize.NONE, Quantize.INT8_WEIGHTS), ("float16",)),
+        "openvino": Choices(_INTEGERS, ("float32",)),
     },
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},
     "onnx": {"onnxruntime": Choices(_INTEGERS, ("float32", "float16"))},

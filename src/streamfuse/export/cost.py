@@ -40,6 +40,7 @@ _LINES = {
     "coreml": _Line(8, 0.45, 0.15, 2.0e9, 13),
     "vulkan": _Line(8, 1.0, 0.15, 2.4e9, 13),
     "qnn": _Line(8, 9.0, 0.15, 1.5e9, 70),  # the proof on the simulator is most of it
+    "openvino": _Line(8, 0.56, 0.15, 1.3e9, 17),
     "mlprogram": _Line(4, 0.16, 0.12, 1.2e9, 11),
     "onnxruntime": _Line(2, 0.02, 0.07, 0.8e9, 9),
 }

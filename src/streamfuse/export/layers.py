@@ -282,6 +282,9 @@ class Attention(nn.Module):
         self.scale = scale
         self.register_buffer("positions", torch.arange(capacity))
 
+    def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
+        return scores(query, key, key_cache)
+
     def forward(
         self,
         query: Tensor,
@@ -298,17 +301,21 @@ class Attention(nn.Module):
         valid = (self.positions < cache_length).to(query.dtype).unsqueeze(0).expand(rows, capacity)
         seen = torch.cat([valid, visible.to(query.dtype)], dim=1)
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
-        found = scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
+        found = self.scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)
 
 
 def scores(query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
     """Of scaled query [R, Hq, D] with cached and new keys: [Hkv, R * Hq / Hkv, C + R], heads of one key as rows."""
-    rows, heads, dim = query.shape
-    kv_heads = key.shape[1]
-    grouped = query.view(rows, kv_heads, heads // kv_heads, dim).permute(1, 0, 2, 3)
-    grouped = grouped.reshape(kv_heads, rows * heads // kv_heads, dim)
+    grouped = by_key(query, key.shape[1])
     return torch.cat([torch.bmm(grouped, keys.permute(1, 2, 0)) for keys in (key_cache, key)], dim=2)
+
+
+def by_key(query: Tensor, kv_heads: int) -> Tensor:
+    """Query [R, Hq, D] as [Hkv, R * Hq / Hkv, D]: the rows that each head of keys is multiplied with."""
+    rows, heads, dim = query.shape
+    grouped = query.view(rows, kv_heads, heads // kv_heads, dim).permute(1, 0, 2, 3)
+    return grouped.reshape(kv_heads, rows * heads // kv_heads, dim)
 
 
 def weighed(weights: Tensor, value: Tensor, value_cache: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from .choices import (
     BACKENDS,
     COMPUTE_UNITS,
     DEPLOYMENT_TARGETS,
+    DEVICES,
     LAYOUTS,
     SOCS,
     Quantize,
@@ -133,6 +134,8 @@ class ExportPlan:
         soc: the Snapdragon that a context is compiled for; qnn alone. auto: SM8650.
         weight_sharing: whether the graphs of a context share their weights, which a desktop's simulator cannot load: on
             or off; qnn alone. auto: on.
+        device: that OpenVINO compiles for: cpu, gpu or npu, which the exporting machine must have; openvino alone.
+            auto: cpu.
         minimum_deployment_target: oldest system that must run it, likewise. auto: iOS18.
         provider: of ONNX Runtime, for which the graphs are written; onnx. auto: cpu.
         merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
@@ -169,6 +172,7 @@ class ExportPlan:
     compute_units: str = AUTO
     soc: str = AUTO
     weight_sharing: str = AUTO
+    device: str = AUTO
     minimum_deployment_target: str = AUTO
     provider: str = AUTO
     merge_adapter: str = AUTO
@@ -288,6 +292,7 @@ class ExportPlan:
         self._choose_for("minimum_deployment_target", DEPLOYMENT_TARGETS, "iOS18", *core_ml)
         self._choose_for("soc", SOCS, "SM8650", self.backend == "qnn", "--backend qnn")
         self._choose_for("weight_sharing", ("on", "off"), "on", self.backend == "qnn", "--backend qnn")
+        self._choose_for("device", DEVICES, "cpu", self.backend == "openvino", "--backend openvino")
         self._choose_for("provider", tuple(PROVIDERS), CPU, self.target == "onnx", "--target onnx")
 
     def _choose_for(self, name: str, choices: tuple[str, ...], usual: str, applies: bool, to: str) -> None:

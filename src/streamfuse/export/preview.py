@@ -37,6 +37,7 @@ class Preview:
         adapter: a line about it.
         sampling: the bundle's sampling defaults.
         parts: weights by part, one copy for all methods.
+        graph_bytes: the weights in the graphs' file, of which OpenVINO's delegates have a copy each.
         files: what will lie in the bundle; the graphs with what they add to the weights.
         cache_bytes: keys and values of a whole context.
         delegates: delegates of each method, XNNPACK's only.
@@ -47,6 +48,7 @@ class Preview:
     adapter: str
     sampling: SamplingDefaults
     parts: dict[str, PartSize]
+    graph_bytes: int
     files: dict[str, int]
     cache_bytes: int
     delegates: dict[str, int]
@@ -60,7 +62,7 @@ class Preview:
     @property
     def run_bytes(self) -> int:
         """Memory of a process that runs the bundle, its own code left out: weights, caches, drafting data."""
-        return self.weight_bytes + self.cache_bytes + self.files.get(DRAFT_FILE, 0)
+        return self.graph_bytes + self.cache_bytes + self.files.get(DRAFT_FILE, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """For `--dry-run --json`."""
@@ -109,11 +111,13 @@ def preview(plan: ExportPlan) -> Preview:
         * DTYPE_BITS[plan.dtype if plan.target != "executorch" or plan.backend == "qnn" else "float32"]
         // 8
     )
+    graph_bytes = _graph_bytes(plan, parts, layers, config.num_layers)
     return Preview(
         adapter=_adapter_line(plan),
         sampling=sampling_defaults(plan.model, plan.sampling),
         parts=parts,
-        files=_files(plan, model, streams, sum(part.bytes for part in parts.values())),
+        graph_bytes=graph_bytes,
+        files=_files(plan, model, streams, graph_bytes),
         cache_bytes=config.num_layers * (cache_bytes(*sizes) if plan.kernels else floats),
         delegates=delegates,
         calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
@@ -221,6 +225,19 @@ def _layers_run(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
     """Layers of each method."""
     methods = ["prefill", "decode", *(f"verify_{rows}" for rows in plan.widths)]
     return {**dict.fromkeys(methods, layers), **({"streams": top} if plan.shapes.deferred else {})}
+
+
+def _graph_bytes(plan: ExportPlan, parts: dict[str, PartSize], layers: dict[str, int], all_layers: int) -> int:
+    """Of the weights in the graphs' file: one copy, except of what each of OpenVINO's delegates has for itself."""
+    if plan.backend != "openvino":
+        return sum(part.bytes for part in parts.values())
+    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}
+    total = parts["embedding"].bytes
+    for method, count in layers.items():
+        total += (parts["attention"].bytes + parts["mlp"].bytes) * count // all_layers
+        total += 0 if method in ("prefill", "streams") else parts["head"].bytes
+        total += parts["streams"].bytes if carrying.get(method, method == "streams") else 0
+    return total
 
 
 def _delegates(plan: ExportPlan, method: str, layers: int) -> int:

@@ -28,7 +28,7 @@ Sizes = dict[str, PartSize]
 
 
 _PRODUCTS = ("attention", "mlp")  # parts whose matrices low-rank adapters sit beside
-_OWN_HEAD = ("xnnpack", "vulkan", "qnn")  # the delegate has the head, ExecuTorch's own look-up the table
+_OWN_HEAD = ("xnnpack", "vulkan", "qnn", "openvino")  # the delegate has the head, ExecuTorch's own look-up the table
 
 
 def schemes(plan: ExportPlan) -> dict[str, Facts]:

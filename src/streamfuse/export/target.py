@@ -33,6 +33,7 @@ _PLACES = {  # module and class below this package, by backend
     "coreml": "executorch.coreml:CoreMLDelegateTarget",
     "vulkan": "executorch.vulkan:VulkanTarget",
     "qnn": "executorch.qnn:QnnTarget",
+    "openvino": "executorch.openvino:OpenvinoTarget",
     "mlprogram": "coreml.target:CoreMLTarget",
     "onnxruntime": "onnx.target:OnnxTarget",
 }

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
@@ -31,19 +31,20 @@ from torch.nn import functional as F
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
-from ..graphs import Method
 from ..pruning import HalfSurvivors, SigmoidEdges, SoftmaxEdges, Survivors
 from ..schemes import PartScheme
 from ..selftest import FLOORS
 from ..target import TargetFacts
 from . import stock
-from .border import Border, Columns, Narrow, WithIds, narrowed, taken
+from .border import Border, BorderTarget, Columns, Narrow, narrowed, taken
 from .decomposed import Int8Linear, ops
-from .delegate import DelegateTarget, Form
+from .delegate import Form
 from .lower import edge_program, to_program
 from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
 from .qnn_sdk import load_compiler, quiet
 from .target import GRAPH_FILE
+
+FLOATS = torch.float16
 
 
 class Norm(stock.Norm):
@@ -68,7 +69,7 @@ class Int8(Int8Linear):
 
 
 class QnnForm(Form):
-    NORM, ROW_DTYPE = Norm, torch.float16
+    NORM, ROW_DTYPE = Norm, FLOATS
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return Int8(linear)
@@ -98,7 +99,7 @@ def in_order_of_work(program: ExportedProgram) -> list[int]:
     return order
 
 
-class QnnTarget(DelegateTarget):
+class QnnTarget(BorderTarget):
     """The vendor's simulator runs here the graphs that a phone's processor runs.
 
     It loads no context whose graphs share their weights. Where the file's do, the same graphs are compiled without
@@ -112,13 +113,6 @@ class QnnTarget(DelegateTarget):
         self.floor, self.form = FLOORS["float16"], QnnForm(self.plan)
         self.proof = self.folder / GRAPH_FILE
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
-
-    def quantize(self) -> dict[str, Method] | None:
-        methods = super().quantize()
-        if methods is None:
-            return None
-        ids = self.model.stream_vocab
-        return {name: cast("Method", WithIds(method, ids)) for name, method in methods.items()}
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside, all of them graphs of one context."""
@@ -148,7 +142,7 @@ class QnnTarget(DelegateTarget):
         inners = copy.deepcopy(inners).half().eval()
         for module in inners.modules():
             for name, buffer in () if isinstance(module, Int8) else module.named_buffers(recurse=False):
-                module.register_buffer(name, narrowed(buffer))
+                module.register_buffer(name, narrowed(buffer, FLOATS))
         return dict(inners.items())
 
     def _programs(self, inners: dict[str, nn.Module]) -> dict[str, ExportedProgram]:
@@ -158,7 +152,8 @@ class QnnTarget(DelegateTarget):
         exported, transforms = {}, {}
         for name, inner in inners.items():
             self.progress(f"{name}: graph")
-            inputs = tuple(map(narrowed, taken(self.methods[name], self.examples()[name])))
+            given = taken(self.methods[name], self.examples()[name])
+            inputs = tuple(narrowed(tensor, FLOATS) for tensor in given)
             with quiet():
                 program = deduplicated(torch.export.export(inner, inputs, strict=False))
                 exported[name] = passes.transform_for_export_pipeline(program)
@@ -189,7 +184,7 @@ class QnnTarget(DelegateTarget):
         made: dict[str, nn.Module] = {}
         for name, (result,) in results.items():
             module = delegate_module(answers_with_shapes(programs[name]), QnnBackend.__name__, result, specs)
-            made[name] = Border(module, self.methods[name], self.model.stream_vocab, orders[name])
+            made[name] = Border(module, self.methods[name], self.model.stream_vocab, FLOATS, orders[name])
         return edge_program(made, self.examples(), constants)
 
     def _specs(self, sharing: bool) -> list[CompileSpec]:
