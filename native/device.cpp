@@ -56,7 +56,7 @@ std::string build() {
   struct stat facts {};
   if (dladdr(reinterpret_cast<const void*>(&sf_abi_version), &info) == 0 || info.dli_fname == nullptr) return "";
   if (stat(info.dli_fname, &facts) != 0) return info.dli_fname;  // inside an app's package
-  return std::to_string(facts.st_size) + " " + std::to_string(facts.st_mtime);
+  return "engine " + std::to_string(facts.st_size) + " " + std::to_string(facts.st_mtime);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ std::string machine() {
   uname(&system);
   const char* forced = std::getenv("STREAMFUSE_ISA");
   return std::string(system.sysname) + " " + system.machine + ", " + processor() + ", " +
-         std::to_string(std::thread::hardware_concurrency()) + " cores, build " + build() +
+         std::to_string(std::thread::hardware_concurrency()) + " cores, " + build() +
          (forced == nullptr || *forced == 0 ? "" : std::string(", ") + forced);
 }
 

@@ -15,17 +15,19 @@ Model::Model(const char* folder, const sf_model_options& options)
   const auto started = std::chrono::steady_clock::now();
   int code = options.public_key == nullptr ? sf_bundle_open(folder, options.skip_hashes == 0, Made(bundle_))
                                            : sf_bundle_open_signed(folder, options.public_key, Made(bundle_));
-  check(code, sf_bundle_error(bundle_.get()));
+  bundle_needs(code);
   spec_.size = sizeof spec_;
-  check(sf_bundle_spec(bundle_.get(), &spec_), sf_bundle_error(bundle_.get()));
+  bundle_needs(sf_bundle_spec(bundle_.get(), &spec_));
   if (options.own_engine == 0) load_program(options.threads);
   const sf_tensor* tensors = nullptr;
   int32_t count = 0;
-  check(sf_bundle_tensors(bundle_.get(), &tensors, &count), sf_bundle_error(bundle_.get()));
+  bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));
   code = sf_core_model_open(&spec_, tensors, count, Made(core_));
   check(code, sf_core_model_error(core_.get()));
   load_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
 }
+
+void Model::bundle_needs(int code) const { check(code, sf_bundle_error(bundle_.get())); }
 
 void Model::load_program(int32_t threads) {
   const std::string_view graph = sf_bundle_graph(bundle_.get());

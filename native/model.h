@@ -30,6 +30,7 @@ class Model {
   std::string cost_file(const std::string& device) const;
 
  private:
+  void bundle_needs(int code) const;
   void load_program(int32_t threads);
 
   std::string folder_, cost_folder_, machine_, threads_;

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bundle_library
-from bundle_library import BAD_ARGUMENT, BAD_FILE, END, LIBRARY, OK, LibraryFailure
+from bundle_library import BAD_ARGUMENT, BAD_FILE, BUILT, END, LIBRARY, OK, LibraryFailure
 from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
 
-__all__ = ["BAD_ARGUMENT", "BAD_FILE", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
+__all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
 
 
 class _Sized(ctypes.Structure):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
@@ -13,7 +14,8 @@ from typing import Any
 from streamfuse.native.library import file_name, load_executorch
 from streamfuse.runtime.core import Options, Spec, Tensor
 
-LIBRARY = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")
+BUILT = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")
+LIBRARY = Path(os.environ.get("STREAMFUSE_TESTED_LIBRARY", BUILT))  # another one: with checks, by a test of them
 OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
 
 

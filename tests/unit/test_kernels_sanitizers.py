@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from bundle_library import BUILT
 from native_samples import WIDTHS
+from pages import ROOT
 from streamfuse.native.build import build, default_build_dir
 from streamfuse.native.library import core_name, library_name
 
@@ -74,27 +76,46 @@ def test_the_loop_the_decisions_and_the_acceptance_hold_by_themselves(address: P
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's runtime is loaded as Linux does it")
 def test_the_core_touches_only_its_memory(tmp_path: Path) -> None:
     """Its own tests again, hostile tables and lying engines among them, on a core with checks."""
-    compiler, root = os.environ.get("CXX", "g++"), Path(__file__).parents[2]
-    library = tmp_path / core_name()
+    library = checked(tmp_path / core_name(), sorted((ROOT / "core").glob("*.cpp")))
+    (tmp_path / library_name()).symlink_to(default_build_dir() / library_name())
+    passes(["test_core.py", "test_runtime_draft.py"], STREAMFUSE_ENGINE=str(library.with_name(library_name())))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's runtime is loaded as Linux does it")
+@pytest.mark.skipif(not BUILT.is_file(), reason=f"{BUILT.name} is missing; run: make native-mobile")
+def test_the_library_of_apps_touches_only_its_memory(tmp_path: Path) -> None:
+    """Its own tests again, failing engines among them, on native/ with checks over the rest as it was built."""
+    folders = [f"-I{ROOT / folder}" for folder in ("core", "text", "kernels/engine")]
+    below = [f"-L{BUILT.parent}", "-lstreamfuse", f"-Wl,-rpath,{BUILT.parent}"]
+    library = checked(tmp_path / "libchecked.so", sorted((ROOT / "native").glob("*.cpp")), *folders, *below)
+    passes(["test_native.py", "test_native_borders.py"], STREAMFUSE_TESTED_LIBRARY=str(library))
+
+
+def checked(library: Path, sources: list[Path], *options: str) -> Path:
+    """A library of these sources with the address and undefined-behaviour sanitizers."""
     flags = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden"]
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    sources = sorted(map(str, (root / "core").glob("*.cpp")))
-    subprocess.run([compiler, *flags, *checks, *sources, "-o", str(library)], check=True, capture_output=True)
-    (tmp_path / library_name()).symlink_to(default_build_dir() / library_name())
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run(
+        [compiler, *flags, *checks, *map(str, sources), *options, "-o", str(library)], check=True, capture_output=True
+    )
+    return library
+
+
+def passes(files: list[str], **environment: str) -> None:
+    """These files of tests pass with the sanitizers' runtimes loaded."""
+    compiler = os.environ.get("CXX", "g++")
     runtimes = [
         subprocess.run(
             [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
         ).stdout.strip()
         for name in ("libasan.so", "libubsan.so")
     ]
-    environment = {
-        "LD_PRELOAD": " ".join(runtimes),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "STREAMFUSE_ENGINE": str(tmp_path / library_name()),
-    }
-    tests = [str(root / "tests" / "unit" / name) for name in ("test_core.py", "test_runtime_draft.py")]
+    checks = {"LD_PRELOAD": " ".join(runtimes), "ASAN_OPTIONS": "detect_leaks=0"}
+    tests = [str(ROOT / "tests" / "unit" / name) for name in files]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | checks | environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

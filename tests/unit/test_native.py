@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from app_library import BAD_ARGUMENT, BAD_FILE, LIBRARY, AppModel, AppSession, LibraryFailure
+from app_library import BAD_ARGUMENT, BAD_FILE, BUILT, LIBRARY, AppModel, AppSession, LibraryFailure
 from pages import ROOT, samples
 
 QUESTIONS = ["Who keeps the lamp?", "Why?"]
@@ -56,7 +56,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ask")
     (folder / "ask.c").write_text(sample.text, encoding="utf-8")
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "native"), "-I", str(ROOT / "core")]
-    link = ["-L", str(LIBRARY.parent), "-lstreamfuse", f"-Wl,-rpath,{LIBRARY.parent}"]
+    link = ["-L", str(BUILT.parent), "-lstreamfuse", f"-Wl,-rpath,{BUILT.parent}"]
     subprocess.run([os.environ.get("CC", "cc"), *flags, "ask.c", *link, "-o", "ask"], cwd=folder, check=True)
     return folder / "ask"
 

@@ -10,7 +10,6 @@ internal class Answer(
     private enum class State { NEW, RUNNING, ENDED }
 
     @Volatile private var state = State.NEW
-    private var delivered = 0
     private var heldBack: Piece? = null
 
     /** Somebody asked for its end. */
@@ -29,7 +28,7 @@ internal class Answer(
         sequence.use { native ->
             try {
                 if (state == State.NEW) start(native)
-                native.next()?.also { delivered++ }
+                native.next()
             } catch (failure: Throwable) {
                 runCatching { end() }.onFailure(failure::addSuppressed)
                 throw failure
@@ -56,24 +55,20 @@ internal class Answer(
 
     private fun start(native: NativeSession) {
         sequence.begin(this)
-        native.start(prompt, session is Completion, config)
+        native.start(prompt, config)
         state = State.RUNNING
         session.readMessages(native)
         if (stopped) native.stop() // asked for before it began, which forgets what was asked
     }
 
     private fun closeTurn(native: NativeSession) {
-        native.finish()
-        val read = runCatching { Statistics.of(native.statistics()) }
-        read.onSuccess {
-            statistics = it
-            session.statistics = it
+        try {
+            native.finish()
+            heldBack = native.next()
+        } finally {
+            session.readMessages(native)
+            statistics = Statistics.of(native.statistics()).also { session.statistics = it }
         }
-        // Without it the next question would be refused, so it comes also where there are no statistics.
-        val text = native.endText(answered = delivered > 0 || statistics.finishReason != "stopped")
-        if (text.isNotEmpty()) heldBack = Piece(text, null)
-        session.readMessages(native)
-        read.getOrThrow()
     }
 
     private fun takeHeldBack(): Piece? = heldBack.also { heldBack = null }

@@ -17,7 +17,6 @@ public class Model internal constructor(
     native: NativeModel,
     private val folder: File,
     internal val options: Options,
-    started: Long,
 ) : AutoCloseable {
     private val memory = ModelMemory(native)
 
@@ -25,7 +24,6 @@ public class Model internal constructor(
     public val manifest: String = native.manifest
     private val facts = reader.decodeFromString(Manifest.serializer(), manifest)
     private val engine = reader.decodeFromString(Engine.serializer(), native.description)
-    private val costs = CostFile(options.cacheDir, native.identity, native.stamp, options.threads)
 
     /** The name of the model, for example `HuggingFaceTB/SmolLM2-135M-Instruct`. */
     public val name: String get() = facts.model.name
@@ -63,7 +61,7 @@ public class Model internal constructor(
     }
 
     /** Milliseconds that loading took. */
-    public val loadMs: Double = (System.nanoTime() - started) / 1e6
+    public val loadMs: Double = native.loadMs
     private val watch = Leaks.watch(this, "the model $folder", memory::close)
 
     /**
@@ -81,14 +79,7 @@ public class Model internal constructor(
         system: String? = null,
         history: List<Message> = emptyList(),
         config: GenerationConfig = GenerationConfig(),
-    ): Chat {
-        if (!canChat) {
-            val sentence = "$folder has no chat template; use completion() for plain text"
-            throw StreamFuseException(ErrorCode.BAD_ARGUMENT, sentence)
-        }
-        val first = Chat.jsonOf(system, history)
-        return open("a chat", first) { Chat(this, it, config.over(defaults), first) }
-    }
+    ): Chat = open("a chat", { it.newChat(system, history) }) { Chat(this, it, config.over(defaults)) }
 
     /** [chat] on [Options.dispatcher]. Where the caller is cancelled meanwhile, the chat is closed again. */
     public suspend fun chatInBackground(
@@ -108,7 +99,7 @@ public class Model internal constructor(
     @JvmOverloads
     @Blocking
     public fun completion(config: GenerationConfig = GenerationConfig()): Completion =
-        open("a completion", Chat.jsonOf(null, emptyList())) { Completion(this, it, config.over(defaults)) }
+        open("a completion", NativeModel::newCompletion) { Completion(this, it, config.over(defaults)) }
 
     /** [completion] on [Options.dispatcher]. Where the caller is cancelled meanwhile, it is closed again. */
     public suspend fun completionInBackground(config: GenerationConfig = GenerationConfig()): Completion =
@@ -127,9 +118,9 @@ public class Model internal constructor(
     /** [close] on [Options.dispatcher], also where the caller is cancelled. */
     public suspend fun closeInBackground(): Unit = withContext(NonCancellable + options.dispatcher) { close() }
 
-    private fun <S : Session> open(kind: String, messages: ByteArray, make: (Sequence) -> S): S {
+    private fun <S : Session> open(kind: String, native: (NativeModel) -> NativeSession, make: (Sequence) -> S): S {
         Leaks.sweep()
-        val sequence = memory.open { it.newSession(messages, costs, loadMs) }
+        val sequence = memory.open(native)
         try {
             return make(sequence).also { session ->
                 sequence.use(session::readMessages)

@@ -2,14 +2,16 @@ package dev.streamfuse
 
 import java.io.File
 import java.nio.ByteBuffer
+import kotlin.math.abs
 
 /**
  * The functions of `src/main/cpp/streamfuse_jni.cpp`, once [NativeLibrary] is loaded. Texts are UTF-8, paths too.
- * Functions that return an Int give a code of core/streamfuse_core.h; arrays are null where memory is out.
+ * Functions that return an Int give a code of core/streamfuse_core.h, a negative one where the file itself found no
+ * memory; arrays are null where memory is out.
  */
 internal object Native {
     const val OK = 0
-    const val OUT_OF_MEMORY = 7
+    const val OUT_OF_MEMORY = -7
     const val END = 100
 
     @JvmStatic external fun openModel(
@@ -17,24 +19,23 @@ internal object Native {
         threads: Int,
         checkHashes: Boolean,
         publicKey: ByteArray?,
+        costFolder: ByteArray?,
         reply: ByteBuffer,
     ): Int
 
     @JvmStatic external fun closeModel(model: Long)
     @JvmStatic external fun modelError(model: Long): ByteArray?
     @JvmStatic external fun manifest(model: Long): ByteArray?
-    @JvmStatic external fun identity(model: Long): ByteArray?
     @JvmStatic external fun description(model: Long): ByteArray?
+    @JvmStatic external fun loadMs(model: Long): Double
     @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
-    @JvmStatic external fun engineStamp(): ByteArray?
     @JvmStatic external fun backends(): ByteArray?
 
     @JvmStatic external fun newSession(
         model: Long,
-        messages: ByteArray,
-        costFile: ByteArray?,
-        device: ByteArray,
-        loadMs: Double,
+        chat: Boolean,
+        system: ByteArray?,
+        history: ByteArray?,
         reply: ByteBuffer,
     ): Int
 
@@ -44,7 +45,6 @@ internal object Native {
     @JvmStatic external fun start(
         session: Long,
         prompt: ByteArray,
-        raw: Boolean,
         stops: ByteArray,
         stopIds: LongArray,
         options: ByteBuffer,
@@ -54,12 +54,11 @@ internal object Native {
     @JvmStatic external fun longText(session: Long): ByteArray?
     @JvmStatic external fun stop(session: Long)
     @JvmStatic external fun finish(session: Long): Int
-    @JvmStatic external fun endText(session: Long, answered: Boolean, reply: ByteBuffer): Int
     @JvmStatic external fun statistics(session: Long): ByteArray?
     @JvmStatic external fun messages(session: Long): ByteArray?
-    @JvmStatic external fun reset(session: Long, messages: ByteArray): Int
+    @JvmStatic external fun reset(session: Long): Int
     @JvmStatic external fun save(session: Long, path: ByteArray): Int
-    @JvmStatic external fun restore(session: Long, path: ByteArray, conversation: Boolean): Int
+    @JvmStatic external fun restore(session: Long, path: ByteArray): Int
 }
 
 /** The file with the functions of [Native], loaded once for the process. */
@@ -88,11 +87,11 @@ internal object NativeLibrary {
 }
 
 /** What the native half wrote as UTF-8; null means that memory is out. */
-internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure(Native.OUT_OF_MEMORY, "")
+internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure(Native.OUT_OF_MEMORY) { "" }
 
-/** The exception of a code and its sentence. */
-internal fun failure(code: Int, sentence: String): StreamFuseException =
-    StreamFuseException(ErrorCode.of(code), sentence.ifEmpty { "memory is out" })
+/** The exception of a code; [sentence] gives the handle's where it has one. */
+internal fun failure(code: Int, sentence: () -> String): StreamFuseException =
+    StreamFuseException(ErrorCode.of(abs(code)), if (code < 0) "memory is out" else sentence())
 
 /** A path for the native half, which reads it up to a zero byte. */
 internal fun File.bytes(): ByteArray {

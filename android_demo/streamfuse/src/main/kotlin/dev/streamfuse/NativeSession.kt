@@ -1,6 +1,7 @@
 package dev.streamfuse
 
 import java.io.File
+import java.nio.ByteBuffer
 import kotlinx.serialization.builtins.ListSerializer
 import kotlinx.serialization.builtins.serializer
 import kotlinx.serialization.json.Json
@@ -10,20 +11,20 @@ import kotlinx.serialization.json.Json
  * a time uses it, [stop] excepted. Its functions throw [StreamFuseException].
  */
 internal interface NativeSession {
-    /** Begins an answer. [config] is complete but for the width; raw: [prompt] is no turn of a conversation. */
-    fun start(prompt: String, raw: Boolean, config: GenerationConfig)
+    /** Begins an answer. [config] is complete but for the width. */
+    fun start(prompt: String, config: GenerationConfig)
 
-    /** The next step; null at the end. */
+    /** The next step; null at the end, once the turn is closed. */
     fun next(): Piece?
 
     /** Ends the answer at its next token; where none runs, nothing remembers it. */
     fun stop()
 
-    /** Ends the answer after what was delivered. Where it fails the cache is shorter, and the next answer reads more. */
+    /**
+     * Ends the answer after what was delivered, and closes the turn; text that was held back is the next step. Nothing
+     * happens where it has ended.
+     */
     fun finish()
-
-    /** Closes the answer's text, and gives what was held back of it. Unless [answered], the question is forgotten. */
-    fun endText(answered: Boolean): String
 
     /** Of the last answer, JSON. */
     fun statistics(): String
@@ -31,23 +32,22 @@ internal interface NativeSession {
     /** The turns, JSON. */
     fun messages(): String
 
-    fun reset(messages: ByteArray)
+    fun reset()
 
     fun save(file: File)
 
-    /** conversation: also the turns, which the file must have then. */
-    fun restore(file: File, conversation: Boolean)
+    fun restore(file: File)
 
     fun free()
 }
 
 /** A [NativeSession] over C++; [reply] is the memory that both sides read. */
-internal class JniSession(private val handle: Long, private val reply: Reply) : NativeSession {
-    override fun start(prompt: String, raw: Boolean, config: GenerationConfig) {
+internal class JniSession private constructor(private val handle: Long, private val reply: Reply) : NativeSession {
+    override fun start(prompt: String, config: GenerationConfig) {
         reply.config = config
         val stops = Json.encodeToString(ListSerializer(String.serializer()), config.stop!!).encodeToByteArray()
         val stopIds = LongArray(config.stopTokenIds!!.size) { config.stopTokenIds[it].toLong() }
-        check(Native.start(handle, prompt.encodeToByteArray(), raw, stops, stopIds, reply.buffer))
+        check(Native.start(handle, prompt.encodeToByteArray(), stops, stopIds, reply.buffer))
     }
 
     override fun next(): Piece? {
@@ -59,28 +59,37 @@ internal class JniSession(private val handle: Long, private val reply: Reply) : 
 
     override fun stop() = Native.stop(handle)
 
-    override fun finish() {
-        Native.finish(handle)
-    }
-
-    override fun endText(answered: Boolean): String {
-        check(Native.endText(handle, answered, reply.buffer))
-        return reply.step { Native.longText(handle) }.text
-    }
+    override fun finish() = check(Native.finish(handle))
 
     override fun statistics() = Native.statistics(handle).text()
 
     override fun messages() = Native.messages(handle).text()
 
-    override fun reset(messages: ByteArray) = check(Native.reset(handle, messages))
+    override fun reset() = check(Native.reset(handle))
 
     override fun save(file: File) = check(Native.save(handle, file.bytes()))
 
-    override fun restore(file: File, conversation: Boolean) = check(Native.restore(handle, file.bytes(), conversation))
+    override fun restore(file: File) = check(Native.restore(handle, file.bytes()))
 
     override fun free() = Native.freeSession(handle)
 
     private fun check(code: Int) {
-        if (code != Native.OK) throw failure(code, Native.error(handle).text())
+        if (code != Native.OK) throw failure(code) { Native.error(handle).text() }
+    }
+
+    companion object {
+        /** The session that [make] puts into a reply, also where it fails. */
+        fun open(make: (ByteBuffer) -> Int): JniSession {
+            val reply = Reply()
+            val code = make(reply.buffer)
+            if (reply.handle == 0L) throw failure(Native.OUT_OF_MEMORY) { "" }
+            val session = JniSession(reply.handle, reply)
+            try {
+                return session.also { it.check(code) }
+            } catch (error: Throwable) {
+                session.free()
+                throw error
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ internal class Reply {
                 String(bytes, 0, length.toInt(), Charsets.UTF_8)
             }
         }
-        return Piece(text, buffer.getLong(8).toInt(), Source.entries[buffer.getInt(16)])
+        return Piece(text, buffer.getLong(8).toInt().takeIf { it >= 0 }, Source.entries[buffer.getInt(16)])
     }
 
     /** Whether the bundle that gave the [config] has a chat template. */

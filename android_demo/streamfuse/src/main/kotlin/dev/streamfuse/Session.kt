@@ -112,7 +112,7 @@ public sealed class Session(
     /** Forgets all tokens, and all turns but those that it was made with: the system message and the history. */
     @Blocking
     public fun reset(): Unit = sequence.alone { native ->
-        native.reset(firstMessages())
+        native.reset()
         readMessages(native)
     }
 
@@ -138,7 +138,7 @@ public sealed class Session(
      */
     @Blocking
     public fun restore(file: File): Unit = sequence.alone { native ->
-        native.restore(file, this is Chat)
+        native.restore(file)
         readMessages(native)
     }
 
@@ -154,9 +154,6 @@ public sealed class Session(
 
     /** [close] on [Options.dispatcher], also where the caller is cancelled. */
     public suspend fun closeInBackground(): Unit = withContext(NonCancellable + dispatcher) { close() }
-
-    /** The turns of a new conversation, as JSON. */
-    internal abstract fun firstMessages(): ByteArray
 
     /** Takes the turns over from the native half; under the sequence's lock. */
     internal abstract fun readMessages(native: NativeSession)

@@ -60,12 +60,11 @@ public object StreamFuse {
     @JvmOverloads
     @Blocking
     public fun load(folder: File, options: Options = Options()): Model {
-        val started = System.nanoTime()
         NativeLibrary.require()
         Leaks.sweep()
         val native = JniModel.open(folder, options)
         try {
-            return Model(native, folder, options, started)
+            return Model(native, folder, options)
         } catch (error: Throwable) {
             native.close()
             throw error

@@ -265,7 +265,7 @@ class ChatTest {
                 }
             }
             val kept = folder.list()!!.single()
-            assertTrue(Regex("[0-9a-f]{24}\\.costs").matches(kept), kept)
+            assertTrue(Regex("[0-9a-f]{16}\\.costs").matches(kept), kept)
         }
         assertNotNull(folder.listFiles()!!.single().readText().lines().firstOrNull { "engine" in it })
     }

@@ -11,17 +11,18 @@ internal class FakeNative : NativeModel {
         private set
 
     override val manifest = """{"backend": "kernels", "model": {"name": "fake"}, "methods": {}, "cache": {"capacity": 100}}"""
-    override val identity = "fake"
-    override val stamp = "fake"
     override val description = """{"threads": 1}"""
+    override val loadMs = 1.0
 
     override fun defaults() = GenerationConfig(
         maxNewTokens = 5, temperature = 0.0, topK = 0, topP = 1.0, minP = 0.0, repetitionPenalty = 1.0, seed = 0,
         ignoreEos = false, enableSpeculativeDecoding = true,
     ) to true
 
-    override fun newSession(messages: ByteArray, costs: CostFile, loadMs: Double) =
-        FakeNativeSession(messages).also { sessions += it }
+    override fun newChat(system: String?, history: List<Message>) =
+        FakeNativeSession(listOfNotNull(system?.let { Message(Role.SYSTEM, it) }) + history).also { sessions += it }
+
+    override fun newCompletion() = newChat(null, emptyList())
 
     override fun close() {
         check(sessions.all { it.freed }) { "a session outlives its model" }
@@ -29,9 +30,9 @@ internal class FakeNative : NativeModel {
     }
 }
 
-internal class FakeNativeSession(messages: ByteArray) : NativeSession {
+internal class FakeNativeSession(private val first: List<Message>) : NativeSession {
     private val json = ListSerializer(Message.serializer())
-    private var turns = Json.decodeFromString(json, messages.decodeToString())
+    private var turns = first
     private var question: String? = null
     private var answer = ""
     private var left = 0
@@ -47,7 +48,7 @@ internal class FakeNativeSession(messages: ByteArray) : NativeSession {
     /** Called before each token is there, the first included: where a test holds the prompt, or fails. */
     var beforeToken: (index: Int) -> Unit = {}
 
-    override fun start(prompt: String, raw: Boolean, config: GenerationConfig) {
+    override fun start(prompt: String, config: GenerationConfig) {
         check(!freed && question == null) { "the last answer has not been ended" }
         question = prompt
         answer = ""
@@ -58,10 +59,11 @@ internal class FakeNativeSession(messages: ByteArray) : NativeSession {
     }
 
     override fun next(): Piece? {
-        check(!freed && question != null)
+        check(!freed)
+        if (question == null) return null
         beforeToken(count)
-        if (stopping) return null
-        if (left == 0) return null.also { reason = "length" }
+        if (left == 0 && !stopping) reason = "length"
+        if (left == 0 || stopping) return null.also { finish() }
         left--
         val text = " ${turns.sumOf { it.content.length } + count++}"
         answer += text
@@ -72,26 +74,26 @@ internal class FakeNativeSession(messages: ByteArray) : NativeSession {
         stopping = true
     }
 
-    override fun finish() = Unit
-
-    override fun endText(answered: Boolean): String {
-        endFails?.let { throw it }
-        if (answered) turns = turns + Message(Role.USER, question!!) + Message(Role.ASSISTANT, answer)
+    override fun finish() {
+        val asked = question ?: return
         question = null
-        return ""
+        endFails?.let { throw it }
+        if (count > 0 || reason != "stopped") turns = turns + Message(Role.USER, asked) + Message(Role.ASSISTANT, answer)
     }
 
     override fun statistics() = """{"generated_tokens": $count, "finish_reason": "$reason"}"""
 
     override fun messages() = Json.encodeToString(json, turns)
 
-    override fun reset(messages: ByteArray) {
-        turns = Json.decodeFromString(json, messages.decodeToString())
+    override fun reset() {
+        turns = first
     }
 
     override fun save(file: File) = file.writeText(messages())
 
-    override fun restore(file: File, conversation: Boolean) = reset(file.readBytes())
+    override fun restore(file: File) {
+        turns = Json.decodeFromString(json, file.readText())
+    }
 
     override fun free() {
         check(!freed) { "freed twice" }
@@ -101,4 +103,4 @@ internal class FakeNativeSession(messages: ByteArray) : NativeSession {
 
 /** A model over the fake. */
 internal fun FakeNative.model(options: Options = Options(), name: String = "fake") =
-    Model(this, File(name), options, System.nanoTime())
+    Model(this, File(name), options)
