@@ -1,17 +1,17 @@
 # streamfuse: everything from a fresh clone to a running model. GNU make 3.81 or newer (macOS's own is enough).
 #
-#   make demo     virtual environment, native engine, model, bundle, and one prompt plainly and speculatively
+#   make demo     virtual environment, native libraries, model, bundle, and one prompt plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     all tests, with the real model too
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
 #   make check    format, lint, types, import arrows: what CI and pre-commit run
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
-#   make native-mobile  build/mobile/libstreamfuse: core, engine and text/ in one library for an app (needs cargo)
-#   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17, Maven and cargo)
+#   make native-mobile  build/mobile/libstreamfuse: core, engine and text/ in one library for an app
+#   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17 and Maven)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
 #   make fuzz     coverage-guided fuzzing of engine and core, and chat templates, FUZZ_SECONDS=300 each (needs clang++ with
-#                 libFuzzer, and cargo)
+#                 libFuzzer)
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -30,7 +30,6 @@ TEST_PROCESSES ?= 2
 PROMPT ?= Explain why the sky is blue.
 
 UNAME := $(shell uname -s)
-CARGO := $(shell command -v cargo 2>/dev/null)
 COMMA := ,
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -49,11 +48,11 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 # Two processes, a file of tests at a time, in the order of tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 PACKAGE := src/streamfuse
-NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp kernels/*/*.h) $(PACKAGE)/native/build.py
+NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp kernels/*/*.h) $(PACKAGE)/native/build.py $(PACKAGE)/native/cargo.py
 BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile no-mobile
+.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -76,10 +75,7 @@ native: $(ENGINE_STAMP)
 
 native-mobile: $(MOBILE_STAMP)
 
-no-mobile:
-	@echo "note: no cargo here, so text/ is neither built nor tested; https://rustup.rs has it" >&2
-
-test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(if $(shell command -v cargo),$(MOBILE_STAMP),no-mobile)
+test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(MOBILE_STAMP)
 	$(PYTEST) $(if $(filter test-full,$@),--full)
 
 # Seconds: no weights, no network, no bundle.
@@ -96,15 +92,13 @@ android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/ma
 apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
-# Without cargo there is no text/, so no bundle is opened: only the modules and tests that need none.
-ios: $(if $(CARGO),build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP))
-	$(if $(CARGO),$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl,\
-		@echo "note: no cargo, so the Swift tests that open bundles are left out" >&2)
-	STREAMFUSE_FAKE_CORE_ML=1 $(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
+ios: build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
+	$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
+	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release \
 		ios_demo/tools/swift test --scratch-path build/ios/swift
 	ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \
 		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
-	$(if $(CARGO),STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release) \
+	STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release \
 		ios_demo/tools/swift test --package-path ios_demo/App --scratch-path build/ios/app
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
@@ -176,8 +170,14 @@ $(VENV)/.apple: pyproject.toml $(VENV)/.demo
 	@$(STEP) "Zig: 0.1 GB to download" $(PIP_INSTALL) -e ".[apple]"
 	@touch $@
 
-$(ENGINE_STAMP): $(NATIVE_SOURCES) $(VENV)/.demo
-	@$(STEP) "Native engine: C++, one or two minutes" $(BIN)/python -m streamfuse.native.build
+# Rust, for text/: that of PATH where it is new enough, else Debian's, else rustup's in build/rust.
+$(VENV)/.rust: | $(BIN)/python
+	@PYTHONPATH=src $(BIN)/python -m streamfuse.native.cargo >/dev/null 2>&1 || \
+		$(STEP) "Rust, which this machine lacks: 0.2 GB to download" .ci/rust $(BIN)/python
+	@touch $@
+
+$(ENGINE_STAMP): $(NATIVE_SOURCES) $(BUNDLE_SOURCES) $(VENV)/.demo $(VENV)/.rust
+	@$(STEP) "Native libraries: C++ and Rust, three to five minutes" $(BIN)/python -m streamfuse.native.build
 	@touch $@
 
 # Both are found in PATH, as Maven and CMake themselves do.
@@ -189,8 +189,8 @@ build/mobile/libstreamfuse_jni.so: $(wildcard android_demo/streamfuse/src/main/c
 		-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/mobile && cmake --build build/mobile/jni"
 	@touch $@
 
-$(MOBILE_STAMP): $(BUNDLE_SOURCES) $(ENGINE_STAMP)
-	@$(STEP) "Library for apps: C++ and Rust, two or three minutes" $(BIN)/python -m streamfuse.native.mobile
+$(MOBILE_STAMP): $(ENGINE_STAMP)
+	@$(STEP) "Library for apps: links the native libraries into one" $(BIN)/python -m streamfuse.native.mobile
 	@touch $@
 
 build/demo/manifest.json: ADAPTER := chat-lossless

@@ -1,4 +1,4 @@
-"""Puts the built native engine into wheels; everything else about the package is in pyproject.toml.
+"""Puts the built native libraries into wheels; everything else about the package is in pyproject.toml.
 
 An editable install builds nothing here: it uses build/native (`python -m streamfuse.native.build`).
 """
@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "src"))  # a build backend runs without the project's own folder on its path
 
 from streamfuse.native import build as native  # noqa: E402  these need the standard library only
+from streamfuse.native import cargo  # noqa: E402
 from streamfuse.native import library as engine  # noqa: E402
 
 
@@ -51,9 +52,11 @@ class BuildEngine(Command):
         build_dir = Path(self.build_temp).resolve() / "engine"
         try:
             executorch = self.executorch()
-            native.build(build_dir, executorch=executorch, targets=["streamfuse_engine", "streamfuse_core"])
+            text = {"STREAMFUSE_BUNDLE_LIBRARY": str(cargo.cargo_build(cargo.default_target_dir()))}
+            libraries = ["streamfuse_engine", "streamfuse_core", "streamfuse_text"]
+            native.build(build_dir, executorch=executorch, targets=libraries, options=text)
         except native.BuildError as error:
-            sys.exit(f"error: the native engine is not built: {error}")
+            sys.exit(f"error: the native libraries are not built: {error}")
         target = Path(self.build_lib).resolve() / "streamfuse" / "native" / "lib"
         install = [native.cmake_program(), "--install", str(build_dir), "--prefix", str(target), "--strip"]
         subprocess.run(install, check=True)

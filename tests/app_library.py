@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
@@ -11,10 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bundle_library
-from bundle_library import BAD_ARGUMENT, BAD_FILE, BUILT, END, LIBRARY, OK, LibraryFailure
+from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
+from streamfuse.native.library import file_name, load_executorch
 from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
 
 __all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
+
+
+BUILT = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")
+LIBRARY = Path(os.environ.get("STREAMFUSE_TESTED_LIBRARY", BUILT))  # another one: with checks, by a test of them
 
 
 class _Sized(ctypes.Structure):
@@ -91,8 +97,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    loaded = bundle_library.library()
-    for name, (result, arguments) in SIGNATURES.items():
+    load_executorch(LIBRARY)
+    loaded = ctypes.CDLL(str(LIBRARY))
+    for name, (result, arguments) in {**bundle_library.SIGNATURES, **SIGNATURES}.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
     return loaded

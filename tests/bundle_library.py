@@ -4,49 +4,37 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from streamfuse.native.library import file_name, load_executorch
+from streamfuse.native.library import find_text
+from streamfuse.runtime import text_library
 from streamfuse.runtime.core import Options, Spec, Tensor
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, BROKEN, END, OK
 
-BUILT = Path(__file__).parents[1] / "build" / "mobile" / file_name("streamfuse")
-LIBRARY = Path(os.environ.get("STREAMFUSE_TESTED_LIBRARY", BUILT))  # another one: with checks, by a test of them
-OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
+__all__ = [
+    "BAD_ARGUMENT",
+    "BAD_FILE",
+    "BAD_TABLES",
+    "BROKEN",
+    "END",
+    "OK",
+    "LibraryBundle",
+    "LibraryFailure",
+    "LibraryText",
+]
 
-
-_text, _place, _size = POINTER(c_void_p), POINTER(c_void_p), POINTER(c_size_t)
-_ids, _count = POINTER(c_void_p), POINTER(c_int64)
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "sf_bundle_open": (c_int, [c_char_p, c_int32, _place]),
-    "sf_bundle_open_signed": (c_int, [c_char_p, c_char_p, _place]),
-    "sf_bundle_close": (None, [c_void_p]),
-    "sf_bundle_error": (c_char_p, [c_void_p]),
+LIBRARY = find_text()
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # and those that Python does not call
+    **text_library.SIGNATURES,
     "sf_bundle_spec": (c_int, [c_void_p, POINTER(Spec)]),
-    "sf_bundle_tensors": (c_int, [c_void_p, POINTER(POINTER(Tensor)), POINTER(c_int32)]),
     "sf_bundle_defaults": (c_int, [c_void_p, POINTER(Options)]),
-    "sf_bundle_manifest": (c_char_p, [c_void_p]),
     "sf_bundle_graph": (c_char_p, [c_void_p]),
     "sf_bundle_can_chat": (c_int32, [c_void_p]),
-    "sf_new_text": (c_int, [c_void_p, _place]),
-    "sf_free_text": (None, [c_void_p]),
-    "sf_text_error": (c_char_p, [c_void_p]),
-    "sf_text_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int32, _ids, _count]),
-    "sf_text_decode": (c_int, [c_void_p, c_void_p, c_int64, _text, _size]),
-    "sf_text_render": (c_int, [c_void_p, c_char_p, c_size_t, _text, _size]),
-    "sf_text_reset": (c_int, [c_void_p, c_char_p, c_size_t]),
-    "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _ids, _count]),
-    "sf_text_take_back": (c_int, [c_void_p]),
-    "sf_text_messages": (c_int, [c_void_p, _text, _size]),
-    "sf_text_save": (c_int, [c_void_p, _text, _size]),
-    "sf_text_restore": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t]),
-    "sf_text_push": (c_int, [c_void_p, c_int64, _text, _size]),
-    "sf_text_end": (c_int, [c_void_p, _text, _size]),
 }
 
 
@@ -60,7 +48,6 @@ class LibraryFailure(Exception):
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    load_executorch(LIBRARY)
     loaded = ctypes.CDLL(str(LIBRARY))
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(loaded, name)

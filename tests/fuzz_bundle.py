@@ -27,7 +27,7 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.core import CoreError
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.tensors import map_tensors
-from streamfuse.text_io import TextError, TextIO
+from streamfuse.runtime.text import TextError, Tokenizer
 
 _SECONDS = 10  # for one bundle
 _MOST_MEMORY = 1 << 30  # beyond what the process has when it begins
@@ -89,7 +89,7 @@ def sentence_of(folder: Path) -> str | None:
     try:
         bundle = open_bundle(folder)
         model = bundle.manifest.model
-        text = TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+        text = Tokenizer(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
     except (BundleError, TextError) as error:
         own = _named(str(error), folder, "chat template")
         return f"text/ opens it, and Python says: {own}" if refused is None and LIBRARY.is_file() else own

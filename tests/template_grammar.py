@@ -8,8 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from streamfuse.chat_template.methods import TEXT
-
+_METHODS = [
+    "capitalize", "center", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isascii",
+    "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "isupper", "join", "ljust", "lower", "lstrip",
+    "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit",
+    "rstrip", "split", "splitlines", "startswith", "strip", "title", "upper", "zfill",
+]  # fmt: skip
 _TEXTS = [
     "'abc'", "'a b  c'", "''", "'<think>x</think>'", "'é😀'", "'12'", "' x\\n'", "'a,b'", "'%s-%d'", "'{} {}'",
     "'3.5'",
@@ -106,7 +110,7 @@ class Grammar:
         )
 
     def method(self) -> str:
-        name = self.of(sorted(TEXT))
+        name = self.of(_METHODS)
         arguments = self.of(_METHOD_ARGUMENTS.get(name, [""]))
         return f"({self.text()}).{name}({arguments})"
 

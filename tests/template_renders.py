@@ -1,16 +1,15 @@
-"""A chat template rendered in three ways: by transformers, by Python and by the library."""
+"""A chat template rendered by transformers and by streamfuse."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from bundle_library import LibraryBundle, LibraryFailure
-from bundle_samples import edit_manifest, write_bundle
-from streamfuse.chat_template import Message, Template, TextError
+from bundle_samples import IM_END, IM_START, byte_tokenizer
+from streamfuse.runtime.text import Message, TextError, Tokenizer
 
 MARKS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
 CHAT: list[Message] = [
@@ -19,7 +18,7 @@ CHAT: list[Message] = [
     {"role": "assistant", "content": "<think>\nhm\n</think>\n\nFine."},
     {"role": "user", "content": "x"},
 ]
-Rendered = tuple[bool, str]  # whether the template was rendered, and the text or what is said
+Rendered = tuple[bool, str]  # whether the template was rendered, and the text or the error
 
 
 def by_transformers(source: str, messages: list[Message]) -> Rendered:
@@ -30,28 +29,15 @@ def by_transformers(source: str, messages: list[Message]) -> Rendered:
         return False, str(error)
 
 
-def by_python(source: str, messages: list[Message]) -> Rendered:
+def by_streamfuse(source: str, messages: list[Message]) -> Rendered:
     try:
-        return True, Template(source).render(messages, MARKS)
+        return True, Tokenizer(_tokenizer_file(), source, IM_START, [IM_END]).render(messages)
     except TextError as error:
         return False, str(error)
 
 
-class Library:
-    """Renders through bundles that differ in their template only."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.bundle = write_bundle(self.folder / "bundle")
-
-    def close(self) -> None:
-        shutil.rmtree(self.folder)
-
-    def __call__(self, source: str, messages: list[Message]) -> Rendered:
-        new = {"chat_template": source, "bos_token_id": 256, "eos_token_ids": [257]}
-        edit_manifest(self.bundle, lambda fields: fields["model"].update(new))
-        try:
-            with LibraryBundle(self.bundle, check_hashes=False) as bundle:
-                return True, bundle.text().render(messages)
-        except LibraryFailure as failure:
-            return False, str(failure)
+@lru_cache
+def _tokenizer_file() -> Path:
+    folder = tempfile.mkdtemp()
+    byte_tokenizer().save(f"{folder}/tokenizer.json")
+    return Path(folder, "tokenizer.json")

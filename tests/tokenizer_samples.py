@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import (
@@ -18,6 +20,7 @@ from tokenizers import (
 
 from bundle_samples import CHAT_TEMPLATE, byte_tokenizer, manifest_fields
 from streamfuse.bundle import BundleWriter
+from streamfuse.runtime import text
 from text_samples import texts
 
 THREE_LINES = " ".join(["one and two three"] * 50)
@@ -110,6 +113,30 @@ def qwen_like() -> Tokenizer:
     marks = ["<think>", "</think>", "<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>"]
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in (*marks, "covid", "  ", "\n\n")])
     return tokenizer
+
+
+def words_of(words: Sequence[str], special: Sequence[str] = (), spaced: bool = False) -> Tokenizer:
+    """A token per word, in order; `special` are some of them. Texts are the words without space between them; `spaced`:
+    a `▁` in a word is a space, but for the first of a text, as SentencePiece has it."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always") if spaced else decoders.Fuse()
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
+def letters() -> text.Tokenizer:
+    """What `fakes.decode_letters` decodes with."""
+    return opened(words_of([chr(48 + token) for token in range(64)]))
+
+
+def opened(
+    tokenizer: Tokenizer, template: str | None = None, bos: int | None = None, eos: Sequence[int] = ()
+) -> text.Tokenizer:
+    """The runtime's tokenizer of one that a test made."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tokenizer.json")
+        tokenizer.save(str(path))
+        return text.Tokenizer(path, template, bos, eos)
 
 
 KINDS = {

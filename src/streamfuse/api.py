@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.runtime.config import GenerationConfig, OptionError, PromptError, SamplingConfig, check_prompt
-from streamfuse.text_io import Conversation, TextIO
+from streamfuse.runtime.text import Conversation, Tokenizer
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
@@ -137,7 +137,7 @@ class Model:
         need_engine(self.bundle)
         check_provider(self.bundle, provider)
         model = self.manifest.model
-        self.text = TextIO(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+        self.text = Tokenizer(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
         self._threads, self._provider, self._cost_cache = threads, provider, cost_cache
         self._new_engine: Any = None
         self._load_ms = 0.0
@@ -194,12 +194,11 @@ class Model:
             session = Session(
                 backend,
                 map_tensors(self.bundle.draft) if self.bundle.draft else None,
-                self.text.decode if text else None,
+                self.text if text else None,
                 identity=identity_of(self.bundle),
                 cost_file=cost_file(self.bundle, device) if self._cost_cache else None,
                 device=device,
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
-                special=self.text.special,
             )
         except TablesError as error:
             backend.close()
@@ -243,7 +242,7 @@ class Model:
             TextError: the bundle has no chat template, or `history` holds something else.
         """
         if not self.text.can_chat:
-            from streamfuse.text_io import TextError
+            from streamfuse.runtime.text import TextError
 
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
         self.config(**options)  # what is wrong with them is said now

@@ -23,7 +23,7 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.tensors import map_tensors
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 BUNDLE = Path(__file__).parents[2] / "build" / "demo"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -52,16 +52,16 @@ def engine(bundle: Bundle) -> Iterator[ExecuTorchBackend]:
 
 
 @pytest.fixture(scope="module")
-def text(bundle: Bundle) -> TextIO:
+def text(bundle: Bundle) -> Tokenizer:
     model = bundle.manifest.model
-    return TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+    return Tokenizer(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
 
 
-def natural_text(text: TextIO) -> list[int]:
+def natural_text(text: Tokenizer) -> list[int]:
     return text.encode((DOCS / "runtime.md").read_text(encoding="utf-8"))[:TEXT_TOKENS]
 
 
-def pages(text: TextIO) -> list[int]:
+def pages(text: Tokenizer) -> list[int]:
     return text.encode("\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))))
 
 
@@ -91,14 +91,14 @@ def test_weights_are_those_of_the_gguf_bit_for_bit(bundle: Bundle) -> None:
     assert grid["attention"]["groups"] + grid["mlp"]["groups"] == 3_317_760
 
 
-def test_every_width_gives_the_bits_of_decode(engine: ExecuTorchBackend, text: TextIO) -> None:
+def test_every_width_gives_the_bits_of_decode(engine: ExecuTorchBackend, text: Tokenizer) -> None:
     tokens = natural_text(text)
     plain = decode_rows(engine, tokens)
     for method in engine.spec.widths:
         assert np.array_equal(verify_rows(engine, method, tokens)[: len(plain)], plain), method
 
 
-def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchBackend, text: TextIO) -> None:
+def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchBackend, text: Tokenizer) -> None:
     tokens = natural_text(text)
     plain = decode_rows(engine, tokens)
     for length in (1, 17, 63):
@@ -107,7 +107,7 @@ def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchB
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_speculation_changes_no_token(bundle: Bundle, text: TextIO, temperature: float) -> None:
+def test_speculation_changes_no_token(bundle: Bundle, text: Tokenizer, temperature: float) -> None:
     tables = map_tensors(bundle.draft) if bundle.draft else None
     with Session(ExecuTorchBackend(bundle.graph, bundle.spec()), tables) as session:
         for seed, prompt in enumerate(PROMPTS):
@@ -143,7 +143,7 @@ def surprise(logits: np.ndarray, tokens: list[int]) -> float:
 
 @pytest.mark.network
 @torch.no_grad()
-def test_quantization_costs_little_perplexity(engine: ExecuTorchBackend, text: TextIO) -> None:
+def test_quantization_costs_little_perplexity(engine: ExecuTorchBackend, text: Tokenizer) -> None:
     """Over this project's pages in pieces of 512 tokens, through the engine and in PyTorch with the GGUF's weights."""
     base, tokens = load_base(resolve_model(DEFAULT_MODEL)), pages(text)
     exact = quantized = count = 0.0

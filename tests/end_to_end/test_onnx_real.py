@@ -17,7 +17,7 @@ from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 NATIVE = Path(__file__).parents[2] / "build" / "demo"
 PROMPTS = ["Why is the sky blue?", "Count from one to twenty."]
@@ -51,7 +51,7 @@ def test_the_onnx_bundle_keeps_the_law_and_agrees_with_the_native_one(bundle: Bu
     from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
     model = bundle.manifest.model
-    text = TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+    text = Tokenizer(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
     prompts = [text.encode_chat([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     native = open_bundle(NATIVE)
     with ExecuTorchBackend(native.graph, native.spec()) as engine:

@@ -29,7 +29,7 @@ from streamfuse.cli.options import GenerationOptions
 from streamfuse.extras import MissingExtra
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
-from streamfuse.text_io import TextError
+from streamfuse.runtime.text import TextError
 
 IMPORT_SECONDS = 0.3
 

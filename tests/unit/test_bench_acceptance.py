@@ -19,27 +19,28 @@ from streamfuse import engines
 from streamfuse.bench.acceptance import AcceptanceSettings, measure_bundle
 from streamfuse.cli import app
 from streamfuse.runtime.session import Session
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import Example, Sample
+from tokenizer_samples import letters
 
 NEW = 12
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> TextIO:
+def text(tmp_path: Path) -> Tokenizer:
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    return TextIO(tmp_path / "tokenizer.json", CHAT_TEMPLATE, None, [IM_END])
+    return Tokenizer(tmp_path / "tokenizer.json", CHAT_TEMPLATE, None, [IM_END])
 
 
 def session_of(backend: fakes.ArithmeticBackend) -> Session:
-    return Session(backend, None, fakes.decode_letters)
+    return Session(backend, None, letters())
 
 
 def backend(accuracy: int = 12, script: Sequence[int] | None = None, capacity: int = 96) -> fakes.ArithmeticBackend:
     return fakes.ArithmeticBackend(fakes.spec(capacity=capacity, vocab_size=300), accuracy, script)
 
 
-def measure(on: fakes.ArithmeticBackend, text: TextIO, *samples: Sample, **settings: Any) -> dict[str, Any]:
+def measure(on: fakes.ArithmeticBackend, text: Tokenizer, *samples: Sample, **settings: Any) -> dict[str, Any]:
     asked = AcceptanceSettings(**{"width": 8, "max_new_tokens": NEW, **settings})
     return measure_bundle(session_of(on), text, samples, asked, lambda count: None).to_dict()
 
@@ -51,7 +52,7 @@ def plain_text(prompt: list[int]) -> list[int]:
     return tokens
 
 
-def test_drafts_that_are_always_right_give_the_most_tokens_per_pass(text: TextIO) -> None:
+def test_drafts_that_are_always_right_give_the_most_tokens_per_pass(text: Tokenizer) -> None:
     sample = Sample((), ids=Example([5, 6, 7], 3))
     found = measure(backend(script=plain_text([5, 6, 7])), text, sample)
     # The first pass gives one token; each of the others its three drafted ones and one more: 1 + 4 + 4 + 3.
@@ -63,7 +64,7 @@ def test_drafts_that_are_always_right_give_the_most_tokens_per_pass(text: TextIO
     assert found["equal"] == 1
 
 
-def test_drafts_that_are_always_wrong_give_one_token_per_pass(text: TextIO) -> None:
+def test_drafts_that_are_always_wrong_give_one_token_per_pass(text: Tokenizer) -> None:
     on = backend(script=[(token + 9) % 300 for token in plain_text([5, 6, 7])])
     found = measure(on, text, Sample((), ids=Example([5, 6, 7], 3)))
     assert found["call_reduction_ratio"] == found["mean_accepted_tokens"] == 1
@@ -71,7 +72,7 @@ def test_drafts_that_are_always_wrong_give_one_token_per_pass(text: TextIO) -> N
     assert found["equal"] == 1
 
 
-def test_counts_are_those_of_the_runtimes_statistics(text: TextIO) -> None:
+def test_counts_are_those_of_the_runtimes_statistics(text: Tokenizer) -> None:
     prompts = [[1, 2], [3, 4, 5], [7]]
     found = measure(backend(), text, *(Sample((), ids=Example(prompt, len(prompt))) for prompt in prompts))
     tokens = passes = 0.0
@@ -96,7 +97,7 @@ def config(speculative: bool) -> Any:
     return GenerationConfig(NEW, speculative=speculative, width=8 if speculative else None)
 
 
-def test_every_turn_is_asked_after_the_models_own_answer(text: TextIO) -> None:
+def test_every_turn_is_asked_after_the_models_own_answer(text: Tokenizer) -> None:
     asked: list[list[int]] = []
 
     class Listening(fakes.ArithmeticBackend):
@@ -105,7 +106,7 @@ def test_every_turn_is_asked_after_the_models_own_answer(text: TextIO) -> None:
             super().truncate(length)
 
     on = Listening(fakes.spec(capacity=400, vocab_size=258))
-    session = Session(on, None, text.decode)
+    session = Session(on, None, text)
     settings = AcceptanceSettings(8, NEW)
     found = measure_bundle(session, text, [Sample(("a", "b"), source="x")], settings, lambda count: None).to_dict()
     assert (found["samples"], found["answers"], found["equal"]) == (1, 2, 1)
@@ -114,7 +115,7 @@ def test_every_turn_is_asked_after_the_models_own_answer(text: TextIO) -> None:
     assert any(len(cache) > len(first) + NEW for cache in answer)  # the second turn has the first and its answer
 
 
-def test_samples_that_do_not_fit_are_left_out_and_sources_are_told_apart(text: TextIO) -> None:
+def test_samples_that_do_not_fit_are_left_out_and_sources_are_told_apart(text: Tokenizer) -> None:
     short = [Sample((), source=name, ids=Example([1, 2], 2)) for name in ("x", "y", "y")]
     long = Sample((), source="y", ids=Example([1] * 90, 90))
     found = measure(backend(), text, *short, long)
@@ -123,7 +124,7 @@ def test_samples_that_do_not_fit_are_left_out_and_sources_are_told_apart(text: T
     assert found["tokens"] == sum(one["tokens"] for one in found["sources"].values())
 
 
-def test_a_sampled_text_is_compared_too_and_plain_decoding_may_be_left_out(text: TextIO) -> None:
+def test_a_sampled_text_is_compared_too_and_plain_decoding_may_be_left_out(text: Tokenizer) -> None:
     sample = Sample((), ids=Example([1, 2], 2))
     assert measure(backend(), text, sample, temperature=1.0, seed=3)["equal"] == 1
     on = backend()

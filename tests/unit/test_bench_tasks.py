@@ -33,7 +33,7 @@ from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare,
 from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
 from streamfuse.cli import app
 from streamfuse.runtime.session import Session
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.readers import read_samples
 
 PROMPTS = [[1, 2, 3], [4, 5]]
@@ -283,7 +283,7 @@ def test_adversarial_prompts_are_hot_and_repeatable(
     assert code == 0, stderr
     facts = json.loads(stdout)
     assert (facts["temperature"], facts["prompts"], facts["equal"]) == (1.5, 3, True)
-    text = TextIO(bundle / "tokenizer.json", None)
+    text = Tokenizer(bundle / "tokenizer.json", None)
     assert bench_prompts.random_words(text, 200, 3, 1) == bench_prompts.random_words(text, 200, 3, 1)
     assert bench_prompts.random_words(text, 200, 3, 1) != bench_prompts.random_words(text, 200, 3, 2)
 

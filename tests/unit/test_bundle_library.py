@@ -1,6 +1,6 @@
 """The text library opens a bundle as Python's reader does: the same facts, and the same refusal of every damaged one.
 
-Run: make native-mobile; python -m pytest tests/unit/test_bundle_library.py
+Run: python -m pytest tests/unit/test_bundle_library.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from bundle_damages import DAMAGES, TABLE_DAMAGES, edit_manifest, flip_a_byte
 from bundle_library import (
     BAD_FILE,
     BAD_TABLES,
-    LIBRARY,
     OK,
     LibraryBundle,
     LibraryFailure,
@@ -34,7 +33,7 @@ from streamfuse.bundle.manifest import OPERATORS
 from streamfuse.bundle.reader import Bundle
 from streamfuse.engines import identity_of
 from streamfuse.runtime.tensors import map_tensors
-from streamfuse.text_io import TextError, TextIO
+from streamfuse.runtime.text import TextError, Tokenizer
 
 BUILD = Path(__file__).parents[2] / "build"
 TABLES = {
@@ -43,8 +42,6 @@ TABLES = {
     "calibration": np.array([[0.5, -1.5]], np.float32),
     "ngram_keys": np.array([2**40, -1, 3]),
 }
-
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def open_in_python(folder: Path, verify: bool = True) -> tuple[Bundle, dict[str,
     """All that opening checks, in the order of streamfuse.api."""
     bundle = open_bundle(folder, verify)
     model = bundle.manifest.model
-    TextIO(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+    Tokenizer(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
     return bundle, map_tensors(bundle.draft) if bundle.draft else {}
 
 

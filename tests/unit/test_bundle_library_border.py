@@ -1,6 +1,6 @@
 """The C border of text/: what it exports, null pointers, structures of other sizes, text that is none.
 
-Run: make native-mobile; python -m pytest tests/unit/test_bundle_library_border.py
+Run: python -m pytest tests/unit/test_bundle_library_border.py
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from ctypes import byref, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app_library import BUILT
 from bundle_library import BAD_ARGUMENT, BAD_FILE, BROKEN, LIBRARY, OK, LibraryBundle, LibraryFailure, library
 from bundle_samples import write_bundle
-
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
+from c_headers import functions
 
 
 @pytest.fixture
@@ -25,16 +25,25 @@ def bundle(tmp_path: Path) -> Path:
     return write_bundle(tmp_path / "demo")
 
 
-def test_the_library_exports_its_headers_and_nothing_else() -> None:
+def exported(library: Path) -> set[str]:
     command = ["nm", "-gU"] if sys.platform == "darwin" else ["nm", "-D", "--defined-only"]
-    listing = subprocess.run([*command, str(LIBRARY)], capture_output=True, text=True, check=True).stdout
-    names = {line.split()[-1].lstrip("_") for line in listing.splitlines()}
+    listing = subprocess.run([*command, str(library)], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1].lstrip("_") for line in listing.splitlines()}
+
+
+def test_the_library_exports_its_header_and_nothing_else() -> None:
+    assert exported(LIBRARY) == {name for name in functions() if "bundle" in name or "text" in name}
+
+
+@pytest.mark.skipif(not BUILT.is_file(), reason=f"{BUILT.name} is missing; run: make native-mobile")
+def test_the_library_of_apps_exports_all_headers_and_nothing_else() -> None:
+    names = exported(BUILT)
     assert {"sf_core_model_open", "sf_program_open", "sf_bundle_open", "sf_text_end"} <= names
     assert all(name.startswith("sf_") for name in names)
 
 
 def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
-    lib, place, size, count = library(), c_void_p(), c_size_t(), c_int64()
+    lib, place, size, count, special = library(), c_void_p(), c_size_t(), c_int64(), c_int32()
     assert lib.sf_bundle_open(bytes(bundle), 1, None) == BAD_ARGUMENT
     code, handle = opened_with(None)
     assert (code, lib.sf_bundle_error(handle)) == (BAD_ARGUMENT, b"the folder is a null pointer")
@@ -50,7 +59,18 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
         lib.sf_bundle_close(handle)
     assert lib.sf_bundle_error(None)
     assert lib.sf_text_error(None)
-    assert lib.sf_bundle_can_chat(None) == 0
+    assert lib.sf_bundle_can_chat(None) == lib.sf_text_can_chat(None) == 0
+    assert lib.sf_bundle_folder(None) == b""
+    assert lib.sf_bundle_check_key(None)
+    assert lib.sf_text_open(b"tokenizer.json", None, 0, None) == lib.sf_text_clone(None, None) == BAD_ARGUMENT
+    for make in (
+        lambda out: lib.sf_text_open(None, None, 0, out),
+        lambda out: lib.sf_text_open(bytes(bundle / "tokenizer.json"), b"[", 1, out),
+        lambda out: lib.sf_text_clone(None, out),
+    ):
+        assert make(byref(handle)) == BAD_ARGUMENT
+        assert lib.sf_text_error(handle)
+        lib.sf_free_text(handle)
     assert lib.sf_bundle_spec(None, None) == BAD_ARGUMENT
     lib.sf_bundle_close(None)
     lib.sf_free_text(None)
@@ -70,6 +90,13 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
             lib.sf_text_decode(text.handle, None, 2, byref(place), byref(size)),
             lib.sf_text_decode(text.handle, None, -2, byref(place), byref(size)),
             lib.sf_text_ask(text.handle, b"abc", 3, None, None),
+            lib.sf_text_encode_chat(text.handle, None, 5, byref(place), byref(count)),
+            lib.sf_text_encode_chat(text.handle, b"[]", 2, None, None),
+            lib.sf_text_render_cut(text.handle, b"[]", 2, None, None),
+            lib.sf_text_token(text.handle, -1, byref(place), byref(size), byref(special)),
+            lib.sf_text_token(text.handle, 1, byref(place), byref(size), None),
+            lib.sf_text_answer(text.handle, b"abc", 3, None, 2),
+            lib.sf_text_begin_after(text.handle, None, 0, None, 2),
             lib.sf_text_encode(text.handle, b"abc", 2**63, 0, byref(place), byref(count)),
         ):
             assert code == BAD_ARGUMENT
@@ -106,7 +133,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda text: text.render(b"{}"),
     lambda text: text.render([{"role": "user"}]),
     lambda text: text.render([{"role": "user", "content": 3}]),
-    lambda text: text.render([{"role": "user", "content": "x", "more": "y"}]),
+    lambda text: text.render([{"role": "user", "content": "x", "more": 1}]),
     lambda text: text.reset(b"nonsense"),
     lambda text: text.begin(b"[1]"),
     lambda text: text.begin([""]),

@@ -1,4 +1,4 @@
-"""Chat templates in Python and in the library (text/src/jinja), held to what transformers renders."""
+"""Chat templates (text/src/jinja) give the text that transformers renders."""
 
 from __future__ import annotations
 
@@ -6,30 +6,20 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import unicodedata
 from pathlib import Path
 
 import pytest
 
-from bundle_library import LIBRARY
 from hostile_templates import HOSTILE
-from streamfuse.chat_template import Message
+from streamfuse.runtime.text import Message
 from template_grammar import template
-from template_renders import CHAT, Library, by_python, by_transformers
+from template_renders import CHAT, MARKS, by_streamfuse, by_transformers
 from text_samples import TEMPLATES, chats
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning")  # of random templates that transformers compiles
-needs_library = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
-
-
-@pytest.fixture(scope="module")
-def by_library() -> Iterator[Library]:
-    library = Library()
-    yield library
-    library.close()
-
 
 CONSTRUCTS = {
     "line ends of another system": "{% if true %}\r\na\r\n{% endif %}\r\n{{ 'b\r\n' }}\rc\r\n",
@@ -65,23 +55,31 @@ CONSTRUCTS = {
 
 
 @pytest.mark.parametrize("name", CONSTRUCTS)
-def test_python_writes_as_transformers_does(name: str) -> None:
-    assert by_python(CONSTRUCTS[name], CHAT) == by_transformers(CONSTRUCTS[name], CHAT)
+def test_what_a_template_writes_is_what_transformers_writes(name: str) -> None:
+    assert by_streamfuse(CONSTRUCTS[name], CHAT) == by_transformers(CONSTRUCTS[name], CHAT)
 
 
-@needs_library
-@pytest.mark.parametrize("name", CONSTRUCTS)
-def test_the_library_writes_as_transformers_does(name: str, by_library: Library) -> None:
-    assert by_library(CONSTRUCTS[name], CHAT) == by_transformers(CONSTRUCTS[name], CHAT)
+def is_plain(content: str) -> bool:
+    """Whether Python's tables of Unicode know all of it, and it spells no control token, which would be cut."""
+    known = all(unicodedata.category(letter) != "Cn" for letter in content)
+    return known and "\ufdd0" not in content and not any(mark in content for mark in MARKS.values())
 
 
-def test_python_renders_the_families_of_templates_as_transformers_does() -> None:
+def test_families_of_templates_are_rendered_as_transformers_does() -> None:
     for source in TEMPLATES.values():
         for messages in chats(60):
+            if not all(is_plain(one["content"]) for one in messages):
+                continue
             expected = by_transformers(source, messages)
-            found = by_python(source, messages)
+            found = by_streamfuse(source, messages)
             assert found[0] == expected[0], messages
             assert found[1] == expected[1] or not expected[0], messages
+
+
+def test_more_fields_of_a_message_reach_the_template() -> None:
+    source = "{% for m in messages %}{{ m.role }}{{ m.title }}{{ m.content }}{{ m | tojson }}{% endfor %}"
+    messages = [{"role": "assistant", "content": "a", "title": "b<c>", "name": "d"}]
+    assert by_streamfuse(source, messages) == by_transformers(source, messages)
 
 
 def holds(found: tuple[bool, str], source: str, messages: list[Message]) -> bool:
@@ -91,38 +89,25 @@ def holds(found: tuple[bool, str], source: str, messages: list[Message]) -> bool
     return found[0] or not expected[0]
 
 
-def test_random_templates_in_python_give_the_text_of_transformers_or_an_error() -> None:
+def test_random_templates_give_the_text_of_transformers_or_an_error() -> None:
     sources = [template(random.Random(number)) for number in range(400)]
-    same = sum(holds(by_python(source, CHAT), source, CHAT) for source in sources)
-    assert same > 385  # what is not supported is rare
+    same = sum(holds(by_streamfuse(source, CHAT), source, CHAT) for source in sources)
+    assert same > 380  # what is not supported is rare
 
 
-@needs_library
-def test_random_templates_in_the_library_give_the_text_of_transformers_or_an_error(by_library: Library) -> None:
-    sources = [template(random.Random(number)) for number in range(400)]
-    same = sum(holds(by_library(source, CHAT), source, CHAT) for source in sources)
-    assert same > 380
-
-
-def ended(render: object, source: str) -> str:
+def ended(source: str) -> str:
     started = time.monotonic()
-    rendered, said = render(source, CHAT)  # type: ignore[operator]
+    rendered, said = by_streamfuse(source, CHAT)
     assert time.monotonic() - started < 20
     assert not rendered
     assert "\n" not in said
     assert "the chat template" in said
-    return str(said)
+    return said
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_ends_with_a_sentence_in_python(name: str) -> None:
-    ended(by_python, HOSTILE[name])
-
-
-@needs_library
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_ends_with_a_sentence_in_the_library(name: str, by_library: Library) -> None:
-    ended(by_library, HOSTILE[name])
+def test_a_hostile_template_ends_with_a_sentence(name: str) -> None:
+    ended(HOSTILE[name])
 
 
 NOT_VALID = [
@@ -135,17 +120,10 @@ NOT_VALID = [
 
 
 @pytest.mark.parametrize("source", NOT_VALID)
-def test_a_template_that_is_too_large_or_reaches_for_others_is_not_valid(source: str) -> None:
-    assert "not valid Jinja" in ended(by_python, source)
+def test_a_template_that_is_too_large_or_reaches_for_others_is_refused(source: str) -> None:
+    ended(source)
 
 
-@needs_library
-@pytest.mark.parametrize("source", NOT_VALID)
-def test_such_a_template_is_not_valid_in_the_library_either(source: str, by_library: Library) -> None:
-    assert not by_library(source, CHAT)[0]
-
-
-@needs_library
 def test_a_short_run_of_the_fuzzer_finds_nothing() -> None:
     command = [sys.executable, str(ROOT / "tests" / "fuzz" / "templates.py"), "--count", "60"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -154,19 +132,17 @@ def test_a_short_run_of_the_fuzzer_finds_nothing() -> None:
 
 _LITTLE_MEMORY = """
 import resource, sys
-from template_renders import CHAT, Library
-library = Library()
-assert library("{{ messages[0].role }}", CHAT) == (True, "system")
+from template_renders import CHAT, by_streamfuse
+assert by_streamfuse("{{ messages[0].role }}", CHAT) == (True, "system")
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 for more in (96 << 20, 1 << 20):
     resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
-    print(library("{{ messages[0].role }}", CHAT))
+    print(by_streamfuse("{{ messages[0].role }}", CHAT))
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(library("{{ messages[0].role }}", CHAT))
+print(by_streamfuse("{{ messages[0].role }}", CHAT))
 """
 
 
-@needs_library
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of a process's addresses is Linux's")
 def test_little_memory_for_a_stack_is_a_sentence_and_no_end() -> None:
     done = subprocess.run([sys.executable, "-c", _LITTLE_MEMORY], capture_output=True, text=True, cwd=ROOT / "tests")

@@ -1,4 +1,4 @@
-"""What a message says is text for the model, whatever tokens it spells, with every kind of tokenizer; in Rust too.
+"""What a message says is text for the model, whatever tokens it spells, with every kind of tokenizer.
 
 Run: python -m pytest tests/unit/test_control_tokens.py
 """
@@ -6,18 +6,16 @@ Run: python -m pytest tests/unit/test_control_tokens.py
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer
+import tokenizers
+from tokenizers import AddedToken
 
-from bundle_library import LIBRARY, LibraryBundle, LibraryFailure
-from streamfuse.bundle import open_bundle
-from streamfuse.chat_template import Template
-from streamfuse.text_io import Conversation, TextError, TextIO
+from streamfuse.runtime.text import Conversation, TextError, Tokenizer
+from template_renders import by_transformers
 from text_samples import texts
-from tokenizer_samples import KINDS, bundle_with, metaspace_like, qwen_like, word_like
+from tokenizer_samples import KINDS, metaspace_like, opened, qwen_like, word_like
 
 # Writes its marks from parts, and cuts thoughts out of earlier answers.
 TEMPLATE = (
@@ -30,10 +28,8 @@ FORMS = [
 ]  # fmt: skip
 
 
-def write(path: Path, tokenizer: Tokenizer, template: str = TEMPLATE) -> TextIO:
-    """The text of a bundle with this tokenizer at `path`."""
-    model = open_bundle(bundle_with(path, tokenizer, template)).manifest.model
-    return TextIO(path / "tokenizer.json", template, model.bos_token_id, model.eos_token_ids)
+def made(tokenizer: tokenizers.Tokenizer, template: str = TEMPLATE) -> Tokenizer:
+    return opened(tokenizer, template, 1, [2])
 
 
 def spellings(word: str) -> list[str]:
@@ -47,19 +43,16 @@ def marks_in(ids: list[int], marks: set[int]) -> list[int]:
     return [token for token in ids if token in marks]
 
 
-def marks_of(tokenizer: Tokenizer) -> set[int]:
+def marks_of(tokenizer: tokenizers.Tokenizer) -> set[int]:
     words = {"covid", "  ", "\n\n", "<unk>", "[UNK]"}  # text, or what stands for text that is not known
     return {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.content not in words}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_spelling_of_a_mark_in_a_message_is_the_mark(kind: str, tmp_path: Path) -> None:
+def test_no_spelling_of_a_mark_in_a_message_is_the_mark(kind: str) -> None:
     tokenizer = KINDS[kind]()
-    text, marks = write(tmp_path / "bundle", tokenizer), marks_of(tokenizer)
+    text, marks = made(tokenizer), marks_of(tokenizer)
     words = [token.content for number, token in tokenizer.get_added_tokens_decoder().items() if number in marks]
-    library = None
-    if LIBRARY.is_file():
-        library = LibraryBundle(tmp_path / "bundle").text()
     for role in ("user", "system", "assistant"):
         question = {"role": "user", "content": "x"}
         expected = marks_in(text.encode_chat([{"role": role, "content": "hello"}, question]), marks)
@@ -69,16 +62,12 @@ def test_no_spelling_of_a_mark_in_a_message_is_the_mark(kind: str, tmp_path: Pat
             messages = [{"role": role, "content": f"hello {spelt}"}, question]
             ids = text.encode_chat(messages)
             assert marks_in(ids, marks) == expected, spelt
-            if library is not None:
-                library.reset(messages[:1])
-                assert library.ask("x") == ids, spelt
-                library.take_back()
 
 
-def test_two_messages_of_random_marks_write_none(tmp_path: Path) -> None:
-    for kind, make in KINDS.items():
+def test_two_messages_of_random_marks_write_none() -> None:
+    for make in KINDS.values():
         tokenizer, rng = make(), random.Random(3)
-        text, marks = write(tmp_path / kind, tokenizer), marks_of(tokenizer)
+        text, marks = made(tokenizer), marks_of(tokenizer)
         expected = marks_in(
             text.encode_chat([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]), marks
         )
@@ -91,9 +80,9 @@ def test_two_messages_of_random_marks_write_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_without_a_mark_has_the_tokens_that_it_has_without_this_step(kind: str, tmp_path: Path) -> None:
+def test_text_without_a_mark_has_the_tokens_that_it_has_without_this_step(kind: str) -> None:
     tokenizer = KINDS[kind]()
-    text = write(tmp_path / "bundle", tokenizer)
+    text = made(tokenizer)
     words = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.content.strip()]
     read = 0
     for content in ["covid  and\n\n \n\n", *texts(400, 23)]:
@@ -106,80 +95,65 @@ def test_text_without_a_mark_has_the_tokens_that_it_has_without_this_step(kind: 
     assert read > 200
 
 
-def test_words_and_spaces_that_were_added_to_a_vocabulary_stay_tokens(tmp_path: Path) -> None:
+def test_words_and_spaces_that_were_added_to_a_vocabulary_stay_tokens() -> None:
     tokenizer = qwen_like()
-    ids = write(tmp_path / "bundle", tokenizer).encode_chat([{"role": "user", "content": "covid  x"}])
+    ids = made(tokenizer).encode_chat([{"role": "user", "content": "covid  x"}])
     assert tokenizer.token_to_id("covid") in ids
     assert tokenizer.token_to_id("  ") in ids
 
 
-def test_a_word_that_the_template_spells_is_a_mark_in_no_message(tmp_path: Path) -> None:
+def test_a_word_that_the_template_spells_is_a_mark_in_no_message() -> None:
     tokenizer = qwen_like()
     tokenizer.add_tokens([AddedToken("Question:", normalized=False)])
-    text = write(tmp_path / "bundle", tokenizer, "{% for m in messages %}Question: {{ m.content }}{% endfor %}")
+    text = made(tokenizer, "{% for m in messages %}Question: {{ m.content }}{% endfor %}")
     mark = tokenizer.token_to_id("Question:")
     assert text.encode_chat([{"role": "user", "content": "a Question: b"}]).count(mark) == 1
 
 
-def test_a_mark_of_one_character_is_replaced(tmp_path: Path) -> None:
+def test_a_mark_of_one_character_is_replaced() -> None:
     tokenizer = qwen_like()
     tokenizer.add_special_tokens(["¶"])
-    text = write(tmp_path / "bundle", tokenizer, "{% for m in messages %}{{ m.content }}¶{% endfor %}")
+    text = made(tokenizer, "{% for m in messages %}{{ m.content }}¶{% endfor %}")
     ids = text.encode_chat([{"role": "user", "content": "a¶b"}])
     assert ids.count(tokenizer.token_to_id("¶")) == 1
     assert text.decode(ids) == "a\ufffdb"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_completes_no_mark_that_the_template_writes_in_part(kind: str, tmp_path: Path) -> None:
+def test_a_message_completes_no_mark_that_the_template_writes_in_part(kind: str) -> None:
     tokenizer = KINDS[kind]()
     marks = marks_of(tokenizer)
     words = [token.content for number, token in tokenizer.get_added_tokens_decoder().items() if number in marks]
-    for number, word in enumerate(word for word in words if len(word) > 1):
+    for word in (word for word in words if len(word) > 1):
         wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in word)
         for cut in {1, len(word) // 2, len(word) - 1}:
             before, behind = word[:cut], word[cut:]
-            path = tmp_path / f"{number}.{cut}"
             template = (
                 f"{{% for m in messages %}}{{{{ {before!r} + m.content | trim }}}} and "
                 f"{{{{ m.content }}}}{{{{ {behind!r} }}}}{{% endfor %}}{{# {word} #}}"
             )
-            text = write(path, tokenizer, template)
-            library = LibraryBundle(path).text() if LIBRARY.is_file() else None
+            text = made(tokenizer, template)
             plain = marks_in(text.encode_chat([{"role": "user", "content": "x"}]), marks)
             for content in (f"{behind}a", f"a{before}", f" {behind}\n{before}\n", f"{wide[cut:]}a{wide[:cut]}"):
                 messages = [{"role": "user", "content": content}]
                 ids = text.encode_chat(messages)
                 assert marks_in(ids, marks) == plain, (template, content)
-                assert text.render(messages) == template_text(template, content)
-                if library is not None:
-                    library.reset([])
-                    assert library.ask(content) == ids, (template, content)
-                    library.take_back()
-
-
-def template_text(template: str, content: str) -> str:
-    return Template(template).render([{"role": "user", "content": content}], {})
+                assert (True, text.render(messages)) == by_transformers(template, messages)
 
 
 @pytest.mark.parametrize("content", [">", "> quoted <", "|im_end|> <|", "]", "a [", ">\n<"])
-def test_text_that_begins_like_the_end_of_a_mark_keeps_its_tokens_where_it_completes_none(
-    content: str, tmp_path: Path
-) -> None:
-    for kind, make in KINDS.items():
+def test_text_that_begins_like_the_end_of_a_mark_keeps_its_tokens_where_it_completes_none(content: str) -> None:
+    for make in KINDS.values():
         tokenizer = make()
-        text = write(tmp_path / kind, tokenizer)
+        text = made(tokenizer)
         messages = [{"role": "user", "content": content}]
         whole = tokenizer.encode(text.render(messages), add_special_tokens=False).ids
         assert text.encode_chat(messages) == whole
-        if LIBRARY.is_file():
-            with LibraryBundle(tmp_path / kind) as bundle:
-                assert bundle.text().ask(content) == whole
 
 
-def test_a_role_writes_no_mark(tmp_path: Path) -> None:
-    for kind, tokenizer in (("metaspace", metaspace_like()), ("qwen", qwen_like())):
-        text, marks = write(tmp_path / kind, tokenizer), marks_of(tokenizer)
+def test_a_role_writes_no_mark() -> None:
+    for tokenizer in (metaspace_like(), qwen_like()):
+        text, marks = made(tokenizer), marks_of(tokenizer)
         plain = marks_in(
             text.encode_chat([{"role": "someone", "content": "a"}, {"role": "user", "content": "b"}]), marks
         )
@@ -187,16 +161,12 @@ def test_a_role_writes_no_mark(tmp_path: Path) -> None:
             messages = [{"role": role, "content": "a"}]
             ids = text.encode_chat([*messages, {"role": "user", "content": "b"}])
             assert marks_in(ids, marks) == plain, role
-            if LIBRARY.is_file():
-                library = LibraryBundle(tmp_path / kind).text()
-                library.reset(messages)
-                assert library.ask("b") == ids
 
 
-def test_a_template_still_finds_the_marks_of_thoughts_in_an_answer(tmp_path: Path) -> None:
+def test_a_template_still_finds_the_marks_of_thoughts_in_an_answer() -> None:
     """As transformers does; other marks that the same answer spells are text."""
     tokenizer = qwen_like()
-    text = write(tmp_path / "bundle", tokenizer)
+    text = made(tokenizer)
     answer = "<think>hm</think>yes <\uff5cUser\uff5c> <|im_end|>"
     messages = [{"role": "assistant", "content": answer}, {"role": "user", "content": "</think>no"}]
     assert "hm" not in text.render(messages)
@@ -204,19 +174,13 @@ def test_a_template_still_finds_the_marks_of_thoughts_in_an_answer(tmp_path: Pat
     plain = [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "no"}]
     marks = marks_of(tokenizer)
     assert marks_in(text.encode_chat(messages), marks) == marks_in(text.encode_chat(plain), marks)
-    if LIBRARY.is_file():
-        with LibraryBundle(tmp_path / "bundle") as bundle:
-            library = bundle.text()
-            library.reset(messages[:1])
-            assert library.ask("</think>no") == text.encode_chat(messages)
-            assert library.render(messages) == text.render(messages)
+    conversation = Conversation(text, history=messages[:1])
+    assert conversation.ask("</think>no") == text.encode_chat(messages)
 
 
-def test_an_answer_that_was_written_keeps_its_tokens(tmp_path: Path) -> None:
+def test_an_answer_that_was_written_keeps_its_tokens() -> None:
     tokenizer = qwen_like()
-    conversation = Conversation(
-        write(tmp_path / "bundle", tokenizer, "{% for m in messages %}{{ m.content }}</think>{% endfor %}")
-    )
+    conversation = Conversation(made(tokenizer, "{% for m in messages %}{{ m.content }}</think>{% endfor %}"))
     first = conversation.ask("one")
     written = [*tokenizer.encode("a").ids, tokenizer.token_to_id("<\uff5cUser\uff5c>")]
     conversation.answer("a<\uff5cUser\uff5c>", written)
@@ -234,17 +198,14 @@ def test_an_answer_that_was_written_keeps_its_tokens(tmp_path: Path) -> None:
         ([{"role": 3, "content": "a"}], "message 1: its role must be text, not 3"),
     ],
 )
-def test_what_is_no_message_is_refused_with_its_number(messages: list[Any], words: str, tmp_path: Path) -> None:
+def test_what_is_no_message_is_refused_with_its_number(messages: list[Any], words: str) -> None:
     with pytest.raises(TextError, match=words):
-        write(tmp_path / "bundle", qwen_like()).encode_chat(messages)
+        made(qwen_like()).encode_chat(messages)
 
 
-def test_a_tokenizer_that_refuses_a_text_is_a_sentence(tmp_path: Path) -> None:
+def test_a_tokenizer_that_refuses_a_text_is_a_sentence() -> None:
     tokenizer = word_like()
     tokenizer.model.unk_token = "[NONE]"
-    text = write(tmp_path / "bundle", tokenizer)
+    text = made(tokenizer)
     with pytest.raises(TextError, match="the tokenizer refuses this text"):
         text.encode("日")
-    if LIBRARY.is_file():
-        with LibraryBundle(tmp_path / "bundle") as bundle, pytest.raises(LibraryFailure, match="the tokenizer refuses"):
-            bundle.text().encode("日")

@@ -51,7 +51,7 @@ def test_the_named_extras_bring_what_a_part_needs(name: str) -> None:
 
 def test_the_runtime_brings_no_package_of_an_extra() -> None:
     plain = {re.split(r"[<>=]", line)[0] for line in PROJECT["dependencies"]}
-    assert plain == {"jinja2", "numpy", "pydantic", "rich", "tokenizers", "typer"}
+    assert plain == {"numpy", "pydantic", "rich", "typer"}
 
 
 def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

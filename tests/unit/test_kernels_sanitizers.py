@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle_library import BUILT
+from app_library import BUILT
 from native_samples import WIDTHS
 from pages import ROOT
 from streamfuse.native.build import build, default_build_dir

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from bundle_library import LIBRARY
 from bundle_samples import edit_manifest, write_bundle
 
 TESTS = Path(__file__).parents[1]
@@ -63,8 +62,6 @@ WRONG: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("reader", ["python", "text"])
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_told_in_bounded_memory(name: str, reader: str, tmp_path: Path) -> None:
-    if reader == "text" and not LIBRARY.is_file():
-        pytest.skip(f"{LIBRARY.name} is missing; run: make native-mobile")
     edit, words = WRONG[name]
     bundle = write_bundle(tmp_path / "demo")
     edit_manifest(bundle, edit)

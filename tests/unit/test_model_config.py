@@ -19,7 +19,7 @@ from streamfuse.export import selftest
 from streamfuse.model.checkpoint import load_base, own_template, read_adapter, save_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.fields import CheckpointWarning
-from streamfuse.text_io import TextError
+from streamfuse.runtime.text import TextError
 from streamfuse.train.config import TrainConfig
 from streamfuse.train.generate import DistillConfig
 

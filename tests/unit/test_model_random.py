@@ -17,7 +17,7 @@ from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_shape_has_the_same_weights_each_time(tmp_path: Path) -> None:
 
 def test_without_a_tokenizer_a_token_is_a_byte(tmp_path: Path) -> None:
     write_random_model(tmp_path, {**tiny.CONFIG, "vocab_size": 256}, weights=False)
-    text = TextIO(tmp_path / "tokenizer.json", None)
+    text = Tokenizer(tmp_path / "tokenizer.json", None)
     ids = text.encode("Größe, 大")
     assert len(ids) == len("Größe, 大".encode())
     assert max(ids) < 256

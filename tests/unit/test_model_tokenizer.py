@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
-from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 import streamfuse
@@ -20,7 +20,6 @@ import tiny
 from bundle_library import LIBRARY, LibraryBundle
 from export_samples import tiny_model, write_checkpoint
 from streamfuse.model.config import CheckpointError, ModelConfig
-from streamfuse.text_io import TextIO
 from streamfuse.train.formats import Sample
 from streamfuse.train.prompts import open_text
 from streamfuse.train.readers import encode_prompt
@@ -47,7 +46,7 @@ def say(folder: Path, **config: Any) -> None:
 
 def mark(folder: Path, *around: str) -> None:
     """Let tokenizer.json itself put tokens around a text."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     known = [(word, tokenizer.token_to_id(word)) for word in around if word != "$A"]
     tokenizer.post_processor = TemplateProcessing(single=list(around), special_tokens=known)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -136,7 +135,7 @@ def test_a_damaged_special_tokens_map_is_named(said: str, folder: Path) -> None:
 
 def test_a_word_of_the_vocabulary_can_be_a_special_token(folder: Path) -> None:
     say(folder, bos_token="!", eos_token="A")
-    letters = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    letters = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     found = ModelConfig.load(folder)
     assert (found.bos_token_id, found.eos_token_ids[0]) == (letters.token_to_id("!"), letters.token_to_id("A"))
 
@@ -151,7 +150,7 @@ def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool,
     streamfuse.export(
         out, model=folder, adapter="none", max_context_len=128, prefill_len=8, widths=[4], default_width=4
     )
-    letters = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    letters = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def spelt(text: str) -> list[int]:
         return list(letters.encode(text, add_special_tokens=False).ids)
@@ -169,8 +168,3 @@ def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool,
     if LIBRARY.is_file():
         with LibraryBundle(out) as bundle, closing(bundle.text()) as library:
             assert library.encode("hello", marks=True) == plain
-
-
-def test_a_text_takes_a_tokenizer_or_its_file(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    assert TextIO(path, None).encode("yes") == TextIO(Tokenizer.from_file(str(path)), None).encode("yes")

@@ -9,6 +9,8 @@ import pytest
 from fakes import ArithmeticBackend, decode_letters, spec
 from streamfuse.runtime.config import GenerationConfig, PromptError
 from streamfuse.runtime.session import Session
+from streamfuse.runtime.text import Tokenizer
+from tokenizer_samples import letters, opened, words_of
 
 
 def fresh(prompt: list[int], config: GenerationConfig) -> list[int]:
@@ -18,7 +20,7 @@ def fresh(prompt: list[int], config: GenerationConfig) -> list[int]:
 
 
 def session_with_text() -> Session:
-    return Session(ArithmeticBackend(spec(), 16), decode=decode_letters)
+    return Session(ArithmeticBackend(spec(), 16), tokenizer=letters())
 
 
 @pytest.mark.parametrize("width", [None, 2, 8])
@@ -142,8 +144,8 @@ def test_a_refused_prompt_leaves_the_session_as_it_was() -> None:
     assert (session.tokens, session.backend.cache) == (tokens, cache)
 
 
-def test_stop_strings_without_a_detokenizer_are_refused() -> None:
-    with pytest.raises(ValueError, match="need a detokenizer"):
+def test_stop_strings_without_a_tokenizer_are_refused() -> None:
+    with pytest.raises(ValueError, match="need a tokenizer"):
         Session(ArithmeticBackend(spec())).generate([1], GenerationConfig(stop_strings=("a",)))
 
 
@@ -161,12 +163,18 @@ def decode_words(ids: Sequence[int]) -> str:
     return "".join(f" w{token}" for token in ids if token % 2 == 0)[1:]
 
 
+def words() -> Tokenizer:
+    """What `decode_words` decodes with."""
+    special = [f"<{token}>" for token in range(1, 64, 2)]
+    return opened(words_of([f"<{token}>" if token % 2 else f"▁w{token}" for token in range(64)], special, spaced=True))
+
+
 def spelt(token: int) -> str:
     return f"<{token}>" if token % 2 else ""
 
 
 def test_the_text_of_a_raw_prompt_continues_it() -> None:
-    session = Session(ArithmeticBackend(spec()), decode=decode_words, special=spelt)
+    session = Session(ArithmeticBackend(spec()), tokenizer=words())
     for prompt in ([4, 2, 3], [2, 5, 7]):
         for raw in (True, False):
             generation = session.generate(prompt, GenerationConfig(12), raw=raw)
@@ -177,7 +185,7 @@ def test_the_text_of_a_raw_prompt_continues_it() -> None:
 
 
 def test_a_special_token_can_be_a_stop_string() -> None:
-    session = Session(ArithmeticBackend(spec()), decode=decode_words, special=spelt)
+    session = Session(ArithmeticBackend(spec()), tokenizer=words())
     whole = session.generate([4, 2, 3], GenerationConfig(40))
     whole.finish()
     place = next(place for place, token in enumerate(whole.token_ids) if place > 3 and token % 2)

@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import models, pre_tokenizers
 
 import tiny
 from streamfuse.model.transformer import Transformer
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import DistillConfig
 from streamfuse.train.invent import Opening, invent, openings, user_turn
@@ -29,15 +30,15 @@ WORDS = [f"word{i}" for i in range(4, tiny.VOCAB_SIZE)]
 CONFIG = DistillConfig(batch_size=16, max_new_tokens=60, temperature=1.0, dtype="float32")
 
 
-def text_io(folder: Path, template: str = CHATML) -> TextIO:
+def text_io(folder: Path, template: str = CHATML) -> Tokenizer:
     """Words for tokens: 1 ends a turn, w2, w3, ... are what is said."""
     vocab = {"<|im_start|>": 0, "<|im_end|>": END, "user": 2, "assistant": 3}
     vocab |= {word: i for i, word in enumerate(WORDS, 4)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="user"))
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="user"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    return TextIO(folder / "tokenizer.json", template)
+    return Tokenizer(folder / "tokenizer.json", template)
 
 
 @pytest.fixture
@@ -52,7 +53,12 @@ def model() -> Transformer:
 
 
 def run(
-    model: Transformer, text: TextIO, out: Path, count: int, config: DistillConfig = CONFIG, begin: tuple[str, ...] = ()
+    model: Transformer,
+    text: Tokenizer,
+    out: Path,
+    count: int,
+    config: DistillConfig = CONFIG,
+    begin: tuple[str, ...] = (),
 ) -> Iterator[int]:
     return invent(model, text, out, count, config, *openings(text, begin))
 
@@ -113,7 +119,7 @@ def test_beginnings_take_turns(model: Transformer, tmp_path: Path) -> None:
     assert set(beginnings) == {1, 2}
 
 
-def answers(path: Path, text: TextIO, finished: bool = True) -> Path:
+def answers(path: Path, text: Tokenizer, finished: bool = True) -> Path:
     rows = [
         {"id": i, "prompt": f"word{i + 4}", "input_ids": [0], "completion_ids": text.encode(f"word{i + 9}"),
          "finished": finished}

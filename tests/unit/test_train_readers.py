@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bundle_samples import CHAT_TEMPLATE, IM_END, byte_tokenizer
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import DataError, Example, Sample
 from streamfuse.train.readers import encode_prompt, merged, read_samples, spread, to_examples
 from streamfuse.train.templates import Template
@@ -32,9 +32,9 @@ def read(tmp_path: Path, *rows: object, **options: Any) -> list[Sample]:
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> TextIO:
+def text(tmp_path: Path) -> Tokenizer:
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    return TextIO(tmp_path / "tokenizer.json", CHAT_TEMPLATE, None, [IM_END])
+    return Tokenizer(tmp_path / "tokenizer.json", CHAT_TEMPLATE, None, [IM_END])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_format_is_told_by_its_fields(
     assert sample.number == row.get("question_id", row.get("prompt_id"))
 
 
-def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text: TextIO) -> None:
+def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text: Tokenizer) -> None:
     chat = [
         {"role": "system", "content": "s"}, {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
@@ -159,7 +159,7 @@ def test_rows_that_ask_the_same_are_one_sample_and_a_part_is_spread_over_all(tmp
     assert len(read(tmp_path, *rows, limit=2)) == 2
 
 
-def test_examples_are_the_chat_and_each_answer_with_its_end(text: TextIO) -> None:
+def test_examples_are_the_chat_and_each_answer_with_its_end(text: Tokenizer) -> None:
     sample = Sample(("Hi",), ("hello there", "hey", "a longer answer"))
     prompt = encode_prompt(sample, text)
     assert text.decode(prompt) == "user\nHi\nassistant\n"
@@ -173,7 +173,7 @@ def test_examples_are_the_chat_and_each_answer_with_its_end(text: TextIO) -> Non
         to_examples([short, Sample(("Hi",))], text, IM_END, 1000)
 
 
-def test_distilled_tokens_are_taken_as_they_are_and_must_be_of_the_vocabulary(text: TextIO) -> None:
+def test_distilled_tokens_are_taken_as_they_are_and_must_be_of_the_vocabulary(text: Tokenizer) -> None:
     sample = Sample((), ids=Example([1, 2, 3, 4, 5, 6], 2))
     assert to_examples([sample], text, IM_END, 6) == [sample.ids]
     assert encode_prompt(sample, text) == [1, 2]

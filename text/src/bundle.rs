@@ -1,26 +1,22 @@
-//! Opening a bundle: everything that can be wrong with the folder is found here, in the order of Python's reader.
+//! Opening a bundle: everything that can be wrong with the folder is found here.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::chat::{Message, Writer};
-use crate::control_tokens::{Kept, CUT};
 use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
+use crate::language::Language;
 use crate::manifest::{self, Manifest};
 use crate::signature::{self, PublicKey};
-use crate::stream::Decoder;
 use crate::tables::{self, Tensor};
-use crate::template::Template;
-use crate::tokenizer::Tokenizer;
 
 const MOST_MANIFEST_BYTES: u64 = 16 << 20;
-const MOST_TOKENIZER_BYTES: u64 = 128 << 20;
+pub const MOST_TOKENIZER_BYTES: u64 = 128 << 20;
 const TOKENIZER: &str = "tokenizer.json";
-const MODEL: &str = "assistant"; // the role of what the model wrote
 const DRAFT: &str = "draft.safetensors";
 
 pub struct Bundle {
@@ -28,10 +24,10 @@ pub struct Bundle {
     pub manifest: Manifest,
     pub graph: CString,
     pub identity: CString,
-    pub tokenizer: Tokenizer,
+    pub folder: CString,
+    pub language: Arc<Language>,
     pub tensors: Vec<Tensor>,
     pub tables: Option<Mmap>,
-    template: Option<Template>,
 }
 
 impl Bundle {
@@ -60,16 +56,8 @@ impl Bundle {
 
         let path = folder.file(TOKENIZER);
         let file = folder.read(&path, tokenizer_bytes)?;
-        let ends: Vec<i64> = manifest.bos_token_id.iter().chain(&manifest.eos_token_ids).copied().collect();
-        let tokenizer = Tokenizer::new(&file, &path, manifest.chat_template.as_deref().unwrap_or_default(), &ends)?;
-        let template = match &manifest.chat_template {
-            Some(source) => {
-                let bos = tokenizer.word(manifest.bos_token_id);
-                let eos = tokenizer.word(manifest.eos_token_ids.first().copied());
-                Some(Template::new(source.clone(), bos, eos)?)
-            }
-            None => None,
-        };
+        let (bos, eos) = (manifest.bos_token_id, &manifest.eos_token_ids);
+        let language = Arc::new(Language::new(&file, &path, manifest.chat_template.clone(), bos, eos)?);
         let (tensors, tables) = match manifest.file(DRAFT) {
             Some(_) => read_tables(&folder.file(DRAFT))?,
             None => (Vec::new(), None),
@@ -78,77 +66,12 @@ impl Bundle {
             graph: c_string(graph(&folder, &manifest).into_os_string().into_vec())?,
             identity: c_string(identity(&manifest).into_bytes())?,
             manifest_text: c_string(text.into_bytes())?,
+            folder: c_string(folder.path().as_os_str().to_owned().into_vec())?,
             manifest,
-            tokenizer,
+            language,
             tensors,
             tables,
-            template,
         })
-    }
-
-    pub fn can_chat(&self) -> bool {
-        self.template.is_some()
-    }
-
-    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their ends,
-    /// where a control token may span one.
-    fn render_cut(&self, messages: &[Message], kept: &Kept, edges: bool) -> Result<String> {
-        let Some(template) = &self.template else {
-            return Err(bad_argument("this bundle has no chat template; complete plain text instead"));
-        };
-        let none = Kept::new();
-        let cut = |message: &Message| {
-            let content = self.tokenizer.cut(&message.content, if message.role == MODEL { kept } else { &none });
-            Message {
-                role: self.tokenizer.cut_role(&message.role),
-                content: if edges { self.tokenizer.cut_edges(&content) } else { content },
-            }
-        };
-        template.render(&messages.iter().map(cut).collect::<Vec<_>>())
-    }
-}
-
-impl Writer for Bundle {
-    fn cut(&self, text: &str) -> String {
-        self.tokenizer.cut(text, &Kept::new())
-    }
-
-    /// A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
-    /// begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
-    /// template writes one part and a message the other is cut between the two.
-    fn render(&self, messages: &[Message]) -> Result<String> {
-        let source = self.manifest.chat_template.as_deref().unwrap_or_default();
-        let own = messages.iter().filter(|message| message.role == MODEL);
-        let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content.replace(CUT, "")));
-        let mut kept: Kept = spelt.filter(|word| source.contains(word)).collect();
-        let mut rendered = self.render_cut(messages, &kept, false)?;
-        for word in kept.clone() {
-            let fewer: Kept = kept.iter().filter(|other| **other != word).cloned().collect();
-            match self.render_cut(messages, &fewer, false) {
-                Ok(without) if without.replace(CUT, "") == rendered.replace(CUT, "") => {
-                    (rendered, kept) = (without, fewer);
-                }
-                _ => (),
-            }
-        }
-        match self.render_cut(messages, &kept, true) {
-            Ok(edged) if edged.replace(CUT, "") == rendered.replace(CUT, "") => {
-                Ok(self.tokenizer.cut_spanning(&rendered, &edged))
-            }
-            _ => Ok(rendered),
-        }
-    }
-
-    fn encode(&self, rendered: &str) -> Result<Vec<u32>> {
-        self.tokenizer.encode_rendered(rendered)
-    }
-
-    fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.tokenizer.decode(ids)
-    }
-
-    fn has(&self, id: u32) -> bool {
-        self.tokenizer.has(id)
     }
 }
 

@@ -1,15 +1,17 @@
-//! The turns of a chat, and the exact tokens of each, so that the cache of a session is never read again (text_io.py).
+//! The turns of a chat, and the exact tokens of each, so that the cache of a session is never read again.
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{bad_argument, bad_file, Failure, Result};
 use crate::json::Json;
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
 pub struct Message {
     pub role: String,
     pub content: String,
+    #[serde(flatten)]
+    pub others: IndexMap<String, String>, // fields that a template may read, such as reasoning_content
 }
 
 impl Message {
@@ -20,7 +22,16 @@ impl Message {
     }
 
     fn new(role: &str, content: String) -> Message {
-        Message { role: role.to_owned(), content }
+        Message { role: role.to_owned(), content, others: IndexMap::new() }
+    }
+
+    /// The same with other words: `role` writes the role, `text` every other field.
+    pub fn map(&self, role: impl Fn(&str) -> String, text: impl Fn(&str) -> String) -> Message {
+        Message {
+            role: role(&self.role),
+            content: text(&self.content),
+            others: self.others.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
+        }
     }
 }
 
@@ -129,7 +140,14 @@ impl Conversation {
 
     fn of_state(state: &Json, writer: &impl Writer) -> Option<Conversation> {
         let text = |value: &Json, name: &str| Some(value.get(name)?.text()?.to_owned());
-        let message = |value| Some(Message { role: text(value, "role")?, content: text(value, "content")? });
+        let message = |value: &Json| {
+            let others = value.object()?.iter().filter(|(name, _)| !["role", "content"].contains(&name.as_str()));
+            Some(Message {
+                role: text(value, "role")?,
+                content: text(value, "content")?,
+                others: others.map(|(name, value)| Some((name.clone(), value.text()?.to_owned()))).collect::<Option<_>>()?,
+            })
+        };
         let id = |value: &Json| u32::try_from(value.whole()?).ok().filter(|&id| writer.has(id));
         Some(Conversation {
             messages: state.get("messages")?.list()?.iter().map(message).collect::<Option<_>>()?,

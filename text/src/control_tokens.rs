@@ -1,5 +1,4 @@
-//! Control tokens that a message spells are read as text: what a template writes as a mark never comes out of a message
-//! (src/streamfuse/control_tokens.py).
+//! Control tokens that a message spells are read as text: what a template writes as a mark never comes out of a message.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;

@@ -136,6 +136,18 @@ impl Folder {
     }
 }
 
+/// The bytes of a regular file that is in no bundle.
+pub fn read_bounded(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
+    let facts = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+    if !facts.is_file() {
+        return Err(bad_file(format!("{}: cannot be read (not a regular file)", path.display())));
+    }
+    if facts.len() > most_bytes {
+        return Err(bad_file(format!("{}: {} bytes is too large for a tokenizer", path.display(), facts.len())));
+    }
+    fs::read(path).map_err(|error| unreadable(path, &error))
+}
+
 /// Where the writer keeps a bundle that it overwrites, on systems that need a moment without the name.
 fn set_aside(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_string_lossy();

@@ -1,8 +1,7 @@
 //! A bundle, and the text around its tokens, behind the C interface of `streamfuse_bundle.h`.
 //!
 //! `border` is the interface and the only place that dereferences what C hands over; the others are safe Rust and know
-//! nothing of it. What they check and write is what Python's `src/streamfuse/bundle`, `runtime/tensors.py`,
-//! `runtime/text.py` and `text_io.py` check and write; tests/unit/test_bundle_library.py holds the two together.
+//! nothing of it. tests/unit/test_text_*.py hold ids and chats to transformers, and manifests to their schema.
 #![deny(unsafe_code)]
 
 mod border;
@@ -13,6 +12,7 @@ mod error;
 mod files;
 mod jinja;
 mod json;
+mod language;
 mod manifest;
 mod panics;
 mod schema;

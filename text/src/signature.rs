@@ -1,8 +1,10 @@
 //! Who wrote a bundle: an ed25519 signature over its manifest, as src/streamfuse/bundle/signature.py makes it.
 
+use std::ffi::CStr;
+
 use ed25519_dalek::{Signature, VerifyingKey};
 
-use crate::error::{bad_argument, Failure, Result};
+use crate::error::{bad_argument, Failure};
 
 pub const NAME: &str = "manifest.sig";
 pub const BYTES: u64 = 64;
@@ -12,19 +14,39 @@ const PURPOSE: &[u8] = b"streamfuse bundle manifest v1\n";
 
 pub struct PublicKey(VerifyingKey);
 
+/// Why a text is no public key.
+pub enum KeyFault {
+    NotHexadecimal,
+    Weak,
+}
+
+impl KeyFault {
+    pub fn sentence(&self) -> &'static CStr {
+        match self {
+            KeyFault::NotHexadecimal => {
+                c"the public key must be 64 hexadecimal digits, the line that `streamfuse keys` writes"
+            }
+            KeyFault::Weak => {
+                c"the public key is no point of ed25519, or a weak one; make a pair with `streamfuse keys`"
+            }
+        }
+    }
+}
+
+impl From<KeyFault> for Failure {
+    fn from(fault: KeyFault) -> Failure {
+        bad_argument(fault.sentence().to_string_lossy())
+    }
+}
+
 impl PublicKey {
     /// Reads the line that `streamfuse keys` writes: 64 hexadecimal digits.
-    pub fn parse(text: &[u8]) -> Result<PublicKey> {
-        let bytes = bytes_of_hex(text.trim_ascii()).ok_or_else(|| {
-            bad_argument("the public key must be 64 hexadecimal digits, the line that `streamfuse keys` writes")
-        })?;
+    pub fn parse(text: &[u8]) -> Result<PublicKey, KeyFault> {
+        let bytes = bytes_of_hex(text.trim_ascii()).ok_or(KeyFault::NotHexadecimal)?;
         // A point has one name here, and a key of small order would sign nearly everything.
-        let unfit = || -> Failure {
-            bad_argument("the public key is no point of ed25519, or a weak one; make a pair with `streamfuse keys`")
-        };
-        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| unfit())?;
+        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| KeyFault::Weak)?;
         if key.is_weak() || key.to_edwards().compress().as_bytes() != &bytes {
-            return Err(unfit());
+            return Err(KeyFault::Weak);
         }
         Ok(PublicKey(key))
     }

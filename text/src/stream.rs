@@ -1,4 +1,4 @@
-//! Text from a stream of tokens: never a broken character, never the beginning of a stop string (runtime/text.py).
+//! Text from a stream of tokens: never a broken character, never the beginning of a stop string.
 
 use crate::error::Result;
 

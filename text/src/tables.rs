@@ -1,4 +1,4 @@
-//! The drafting tables: a safetensors file, of which nothing that its header says is believed (runtime/tensors.py).
+//! The drafting tables: a safetensors file, of which nothing that its header says is believed.
 
 use crate::json::{quoted, Json};
 

@@ -1,4 +1,4 @@
-//! The chat template, as Hugging Face transformers renders it (chat_template/).
+//! The chat template, as Hugging Face transformers renders it.
 
 use crate::chat::Message;
 use crate::error::{bad_argument, bad_file, one_line, Result};
@@ -23,7 +23,9 @@ impl Template {
         let variables = || {
             let text = |text: &String| Value::text(text.as_str());
             let message = |message: &Message| {
-                Value::pairs(vec![("role", text(&message.role)), ("content", text(&message.content))])
+                let mut pairs = vec![("role", text(&message.role)), ("content", text(&message.content))];
+                pairs.extend(message.others.iter().map(|(name, value)| (name.as_str(), text(value))));
+                Value::pairs(pairs)
             };
             vec![
                 ("messages", Value::list(messages.iter().map(message).collect())),

@@ -2,39 +2,46 @@
 
 use std::sync::Arc;
 
-use crate::bundle::Bundle;
 use crate::chat::{Conversation, Message, Writer};
 use crate::control_tokens::CUT;
 use crate::error::{bad_argument, Result};
+use crate::language::Language;
 use crate::stream::Stream;
 
 pub struct Text {
-    bundle: Arc<Bundle>,
+    pub language: Arc<Language>,
     conversation: Conversation,
     stream: Option<Stream>,
     prompt: Vec<u32>, // the raw prompt that was encoded last, until a stream continues it
 }
 
 impl Text {
-    pub fn new(bundle: Arc<Bundle>) -> Text {
-        Text { bundle, conversation: Conversation::default(), stream: None, prompt: Vec::new() }
+    pub fn new(language: Arc<Language>) -> Text {
+        Text { language, conversation: Conversation::default(), stream: None, prompt: Vec::new() }
     }
 
     pub fn encode(&mut self, text: &str, marks: bool) -> Result<Vec<u32>> {
         if !marks {
-            return self.bundle.tokenizer.encode_rendered(text);
+            return self.language.tokenizer.encode_rendered(text);
         }
-        self.prompt = self.bundle.tokenizer.encode(text)?;
+        self.prompt = self.language.tokenizer.encode(text)?;
         Ok(self.prompt.clone())
     }
 
+    pub fn encode_chat(&self, messages: &str) -> Result<Vec<u32>> {
+        self.language.encode(&self.language.render(&Message::list(messages)?)?)
+    }
+
     pub fn decode(&self, ids: &[i64]) -> Result<String> {
-        let ids = ids.iter().map(|&id| token(id)).collect::<Result<Vec<u32>>>()?;
-        self.bundle.decode(&ids)
+        self.language.decode(&tokens(ids)?)
     }
 
     pub fn render(&self, messages: &str) -> Result<String> {
-        Ok(self.bundle.render(&Message::list(messages)?)?.replace(CUT, ""))
+        Ok(self.render_cut(messages)?.replace(CUT, ""))
+    }
+
+    pub fn render_cut(&self, messages: &str) -> Result<String> {
+        self.language.render(&Message::list(messages)?)
     }
 
     pub fn reset(&mut self, messages: Option<&str>) -> Result<()> {
@@ -46,7 +53,17 @@ impl Text {
 
     pub fn ask(&mut self, question: &str) -> Result<&[u32]> {
         self.end()?;
-        self.conversation.ask(question.to_owned(), &*self.bundle)
+        self.conversation.ask(question.to_owned(), &*self.language)
+    }
+
+    /// Closes the turn with an answer that another text has streamed.
+    pub fn answer(&mut self, text: &str, ids: &[i64]) -> Result<()> {
+        if !self.conversation.is_asked() {
+            return Err(bad_argument("no question waits for an answer"));
+        }
+        let ids = tokens(ids)?;
+        self.stream = None;
+        self.conversation.answer(text.to_owned(), &ids, &*self.language)
     }
 
     /// Forgets a stream that may be half changed.
@@ -69,24 +86,25 @@ impl Text {
     }
 
     pub fn restore(&mut self, note: &[u8]) -> Result<()> {
-        self.conversation = Conversation::of_note(note, &*self.bundle)?;
+        self.conversation = Conversation::of_note(note, &*self.language)?;
         self.stream = None;
         Ok(())
     }
 
     pub fn begin(&mut self, stops: Option<&str>) -> Result<()> {
-        let stops: Vec<String> = match stops {
-            Some(json) => serde_json::from_str(json)
-                .map_err(|error| bad_argument(format!("stops must be a JSON list of texts ({error})")))?,
-            None => Vec::new(),
-        };
-        if stops.iter().any(String::is_empty) {
-            return Err(bad_argument("a stop string must not be empty"));
-        }
+        let stops = stops_of(stops)?;
         self.end()?;
         let prompt = std::mem::take(&mut self.prompt);
         let before = if self.conversation.is_asked() { &[] } else { prompt.as_slice() };
-        self.stream = Some(Stream::new(stops, before, &self.bundle.tokenizer)?);
+        self.stream = Some(Stream::new(stops, before, &self.language.tokenizer)?);
+        Ok(())
+    }
+
+    pub fn begin_after(&mut self, stops: Option<&str>, before: &[i64]) -> Result<()> {
+        let stops = stops_of(stops)?;
+        let before = tokens(before)?;
+        self.end()?;
+        self.stream = Some(Stream::new(stops, &before, &self.language.tokenizer)?);
         Ok(())
     }
 
@@ -95,7 +113,7 @@ impl Text {
         let Some(stream) = &mut self.stream else {
             return Err(bad_argument("no stream runs: begin one with sf_text_begin"));
         };
-        let text = stream.push(token(id)?, &self.bundle.tokenizer)?;
+        let text = stream.push(token(id)?, &self.language.tokenizer)?;
         Ok((text, stream.stopped()))
     }
 
@@ -105,9 +123,25 @@ impl Text {
         };
         let tail = stream.flush();
         let (text, ids) = stream.into_answer();
-        self.conversation.answer(text, &ids, &*self.bundle)?;
+        self.conversation.answer(text, &ids, &*self.language)?;
         Ok(tail)
     }
+}
+
+fn stops_of(json: Option<&str>) -> Result<Vec<String>> {
+    let stops: Vec<String> = match json {
+        Some(json) => serde_json::from_str(json)
+            .map_err(|error| bad_argument(format!("stops must be a JSON list of texts ({error})")))?,
+        None => Vec::new(),
+    };
+    if stops.iter().any(String::is_empty) {
+        return Err(bad_argument("a stop string must not be empty"));
+    }
+    Ok(stops)
+}
+
+fn tokens(ids: &[i64]) -> Result<Vec<u32>> {
+    ids.iter().map(|&id| token(id)).collect()
 }
 
 fn token(id: i64) -> Result<u32> {

@@ -1,4 +1,4 @@
-//! Hugging Face's tokenizers, the library that Python uses, so that the ids are the same by construction.
+//! Hugging Face's tokenizers, the library that transformers uses, so that the ids are the same by construction.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -85,6 +85,12 @@ impl Tokenizer {
 
     pub fn has(&self, id: u32) -> bool {
         self.inner.id_to_token(id).is_some()
+    }
+
+    /// A token's text in the vocabulary, and whether it is a special one; None where the vocabulary has no such id.
+    pub fn spelt(&self, id: i64) -> Option<(String, bool)> {
+        let id = u32::try_from(id).ok()?;
+        Some((self.inner.id_to_token(id)?, self.special.contains_key(&id)))
     }
 
     /// The token's text in the vocabulary; empty where there is none.

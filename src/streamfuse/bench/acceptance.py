@@ -13,7 +13,7 @@ import numpy.typing as npt
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from .quality import quality
 from .turns import turns
@@ -115,7 +115,7 @@ class Acceptance:
 
 
 def measure_bundle(
-    session: Session, text: TextIO, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
+    session: Session, text: Tokenizer, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
 ) -> Acceptance:
     """Answer every turn of the samples with trees of one width, and plainly, on one session."""
     sampling = SamplingConfig(temperature=settings.temperature, seed=settings.seed)
@@ -150,7 +150,7 @@ def measure_bundle(
 
 
 def measure_adapter(
-    model: StreamFused, text: TextIO, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
+    model: StreamFused, text: Tokenizer, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
 ) -> Acceptance:
     """Replay of the model's own greedy answers to the first turns, in PyTorch; every drafted node is verified."""
     from streamfuse.train.evaluate import own_text, replay

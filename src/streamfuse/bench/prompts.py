@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamfuse.bundle import Manifest
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 ADVERSARIAL_TEMPERATURE = 1.5
 ADVERSARIAL_PROMPTS = 16  # where nobody says how many
@@ -28,7 +28,7 @@ def fitting(prompts: list[list[int]], manifest: Manifest, max_new_tokens: int) -
     return found
 
 
-def random_words(text: TextIO, vocab_size: int, count: int, seed: int) -> list[list[int]]:
+def random_words(text: Tokenizer, vocab_size: int, count: int, seed: int) -> list[list[int]]:
     """Prompts of random tokens' texts, the same for the same seed."""
     random = np.random.default_rng(seed)
     prompts = []

@@ -1,6 +1,6 @@
 """One HTML file per measurement: tables, plots as inline SVG, no scripts and nothing to load, so it can be mailed.
 
-Needs matplotlib (the extra `bench`), imported when the first plot is drawn.
+Needs jinja2 and matplotlib (the extra `bench`), imported when the page is written and the first plot is drawn.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import jinja2
 
 from streamfuse.durable import write_text
 
@@ -83,6 +81,8 @@ class Report:
         self._blocks.append(("figure", svg[svg.index("<svg") :]))  # without the XML prologue
 
     def html(self) -> str:
+        import jinja2
+
         environment = jinja2.Environment(autoescape=True, trim_blocks=True)
         return environment.from_string(_TEMPLATE).render(title=self.title, blocks=self._blocks)
 

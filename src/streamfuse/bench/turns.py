@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamfuse.text_io import Conversation, TextIO
+from streamfuse.runtime.text import Conversation, Tokenizer
 
 if TYPE_CHECKING:
     from streamfuse.train.formats import Sample
@@ -15,7 +15,7 @@ Answered = Callable[[str, list[int]], None]  # takes the text of an answer and i
 Writer = Callable[[int, Sequence[int]], Sequence[int]]  # number of a prompt and its tokens -> those of the answer
 
 
-def turns(sample: Sample, text: TextIO) -> Iterator[tuple[list[int], Answered]]:
+def turns(sample: Sample, text: Tokenizer) -> Iterator[tuple[list[int], Answered]]:
     """The prompt of each turn, and what takes its answer before the next.
 
     A model that has no chat template is asked the first turn only.
@@ -30,7 +30,7 @@ def turns(sample: Sample, text: TextIO) -> Iterator[tuple[list[int], Answered]]:
         yield conversation.ask(turn), conversation.answer
 
 
-def all_turns(samples: Sequence[Sample], text: TextIO, room: int, write: Writer) -> list[tuple[list[int], Sample]]:
+def all_turns(samples: Sequence[Sample], text: Tokenizer, room: int, write: Writer) -> list[tuple[list[int], Sample]]:
     """The prompts of all turns of all samples, one after another, each with the sample up to that turn.
 
     Answers to last turns are not asked for. Where the context of a turn is longer than `room` tokens, the sample ends

@@ -15,7 +15,7 @@ from . import options, tables
 from .console import err, out, print_json
 
 if TYPE_CHECKING:
-    from streamfuse.text_io import TextIO
+    from streamfuse.runtime.text import Tokenizer
 
 _COLUMNS = (
     "bundle",
@@ -102,7 +102,7 @@ def parity(
         )
 
 
-def _prompts(text: TextIO, data: list[str], format_: str | None, limit: int, room: int) -> list[list[int]]:
+def _prompts(text: Tokenizer, data: list[str], format_: str | None, limit: int, room: int) -> list[list[int]]:
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     found = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from streamfuse.api import Model
-from streamfuse.text_io import Conversation, TextError
+from streamfuse.runtime.text import Conversation, TextError
 
 from . import drafts, options, tables
 from .console import out, read_input, say

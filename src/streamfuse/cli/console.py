@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from streamfuse.runtime.strict_json import dump_strict
-from streamfuse.text_io import TextError
+from streamfuse.runtime.text import TextError
 
 _NO_COLOR = bool(os.environ.get("NO_COLOR"))  # then no escape codes for styles either, such as bold
 # All but tab and line feed; and what breaks lines or turns the order of characters round.

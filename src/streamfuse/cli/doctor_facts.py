@@ -19,7 +19,7 @@ from streamfuse.native.library import LibraryError, find_library, load_library
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from . import devices_facts
 from .errors import describe
@@ -108,7 +108,7 @@ def _bundle(folder: str) -> dict[str, Any]:
         finally:
             backend.close()
         facts_of = manifest.model
-        TextIO(bundle.tokenizer, facts_of.chat_template, facts_of.bos_token_id, facts_of.eos_token_ids).check_chat()
+        Tokenizer(bundle.tokenizer, facts_of.chat_template, facts_of.bos_token_id, facts_of.eos_token_ids).check_chat()
         emulated = "by the emulator here" if engines.emulated(bundle) else "by Core ML"
         facts["runs"] = _RUNS.get(manifest.backend, emulated)
     except Exception as error:  # whatever it is, it is what this command is asked for
@@ -133,7 +133,7 @@ def _model(folder: str) -> dict[str, Any]:
         path = Path(folder)
         check_folder(path)
         config = load_config(path)
-        text = TextIO(path / "tokenizer.json", own_template(path), config.bos_token_id, config.eos_token_ids)
+        text = Tokenizer(path / "tokenizer.json", own_template(path), config.bos_token_id, config.eos_token_ids)
         text.check_chat()
         chats = "with a chat template" if text.can_chat else "without a chat template"
         facts["about"] = f"{config.architecture}, {config.num_layers} layers, {chats}"

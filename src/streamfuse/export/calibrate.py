@@ -19,7 +19,7 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
-from streamfuse.text_io import TextError, TextIO
+from streamfuse.runtime.text import TextError, Tokenizer
 
 _QUESTIONS = (
     "Why is the sky blue?",
@@ -44,7 +44,7 @@ def held_out_prompts(adapter: Mapping[str, str], vocab_size: int) -> list[list[i
     return [prompt for prompt in fitting if 0 <= min(prompt) <= max(prompt) < vocab_size]
 
 
-def questions(text: TextIO) -> list[list[int]]:
+def questions(text: Tokenizer) -> list[list[int]]:
     """The questions as the bundle's own template puts them; plainly where it has none, or takes other messages."""
     try:
         return [text.encode_chat([{"role": "user", "content": question}]) for question in _QUESTIONS]

@@ -29,7 +29,7 @@ from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.strict_json import dump_strict
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from . import facts, selftest
 from .calibrate import calibrate, held_out_prompts, questions
@@ -97,7 +97,7 @@ def load(plan: ExportPlan, folder: Path, progress: Progress) -> tuple[StreamFuse
     held_to = (target.floor.name, plan.quantization_floor.name)
     for name in plan.allow_parity_below:
         check_choice("--allow-parity-below", name, held_to, ", which this plan is held to")
-    return model, spec, target, Script.of(spec, tokenizer.encode(selftest.TEXT).ids)
+    return model, spec, target, Script.of(spec, tokenizer.encode(selftest.TEXT))
 
 
 def reference(plan: ExportPlan, progress: Progress, model: StreamFused, spec: ModelSpec, script: Script) -> Results:
@@ -257,7 +257,7 @@ def _calibrate(
     """Adds `calibration` to draft.safetensors, by a few answers of the bundle itself."""
     of_model = facts.model_facts(plan, model)
     marks = of_model["bos_token_id"], of_model["eos_token_ids"]
-    text = TextIO(draft.parent / "tokenizer.json", of_model["chat_template"], *marks)
+    text = Tokenizer(draft.parent / "tokenizer.json", of_model["chat_template"], *marks)
     prompts = held_out_prompts(facts.adapter_facts(plan), model.base.config.vocab_size) or questions(text)
     ratios = calibrate(target.open(), tables, prompts)
     if ratios:

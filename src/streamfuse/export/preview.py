@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, Strea
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
-from streamfuse.text_io import TextError, TextIO, load_tokenizer
+from streamfuse.runtime.text import TextError, Tokenizer
 
 from .cost import Cost, export_cost
 from .facts import chat_template, source_facts
@@ -24,9 +24,6 @@ from .plan_file import NO_ADAPTER
 from .sampling import SamplingDefaults, sampling_defaults
 from .schemes import DTYPE_BITS
 from .sizes import PartSize, part_sizes
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +129,12 @@ def check_text(plan: ExportPlan, config: ModelConfig) -> Tokenizer:
         TextError: the tokenizer cannot be used.
         CheckpointError: the chat template cannot be used.
     """
-    tokenizer = load_tokenizer(plan.model / "tokenizer.json")
+    file = plan.model / "tokenizer.json"
     try:
-        TextIO(tokenizer, chat_template(plan), config.bos_token_id, config.eos_token_ids).check_chat()
+        tokenizer = Tokenizer(file, chat_template(plan), config.bos_token_id, config.eos_token_ids)
+        tokenizer.check_chat()
     except TextError as error:
+        Tokenizer(file)  # its own TextError, where it is the tokenizer
         raise CheckpointError(
             f"{plan.model}: {error}; mend its chat template, or take it out for a bundle that takes raw prompts alone"
         ) from None

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,7 @@ import numpy.typing as npt
 from .fields import CheckpointError
 from .gguf_settings import Metadata, check_whole, config_of, decimal, gguf_files, sampling_of
 from .rope import rope_of, scaled_frequencies
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from tokenizers.pre_tokenizers import PreTokenizer
+from .tokenizer_file import added_token, around, byte_level, byte_level_bpe
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -76,7 +73,7 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     config["vocab_size"] = int(tensors["model.embed_tokens.weight"].shape[0])
     out_dir.mkdir(parents=True, exist_ok=True)
     save_file(tensors, out_dir / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save(str(out_dir / "tokenizer.json"))
+    _write(out_dir / "tokenizer.json", tokenizer)
     _write(out_dir / "config.json", config)
     marks = {name: config[name] for name in ("eos_token_id", "bos_token_id")}
     _write(out_dir / "generation_config.json", {**marks, **sampling_of(fields)})
@@ -221,57 +218,46 @@ def permute(weight: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
     return weight.reshape(num_heads, 2, shape[0] // num_heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def _tokenizer(fields: Metadata) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders, models, normalizers
-    from tokenizers.processors import TemplateProcessing
-
+def _tokenizer(fields: Metadata) -> dict[str, Any]:
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2":
         raise CheckpointError(
             f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2 is: byte-level BPE)"
         )
-    tokens = fields["tokenizer.ggml.tokens"]
-    vocab = {token: i for i, token in enumerate(tokens)}
-    merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
-    tokenizer.pre_tokenizer = _pre_tokenizer(pre, fields.path)
-    tokenizer.decoder = decoders.ByteLevel()
-    if pre == "qwen2":
-        tokenizer.normalizer = normalizers.NFC()
-    _add_special_tokens(tokenizer, tokens, fields["tokenizer.ggml.token_type"])
-    before = _around(fields, "bos", fields.get("tokenizer.ggml.pre") == "llama-bpe")
-    after = _around(fields, "eos", False)
-    if before or after:
-        known = [(token, vocab[token]) for token in dict.fromkeys(before + after)]
-        tokenizer.post_processor = TemplateProcessing(single=[*before, "$A", *after], special_tokens=known)
-    return tokenizer
+    tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    added = [
+        added_token(i, token, its == _CONTROL)
+        for i, (token, its) in enumerate(zip(tokens, kinds, strict=True))
+        if its in (_CONTROL, _USER_DEFINED)
+    ]
+    return byte_level_bpe(
+        tokens,
+        [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
+        _pre_tokenizer(pre, fields.path),
+        ignore_merges=pre == "llama-bpe",
+        normalizer={"type": "NFC"} if pre == "qwen2" else None,
+        added_tokens=added,
+        post_processor=around(_around(fields, "bos", pre == "llama-bpe"), _around(fields, "eos", False)),
+    )
 
 
-def _around(fields: Metadata, name: str, by_default: bool) -> list[str]:
+def _around(fields: Metadata, name: str, by_default: bool) -> list[tuple[str, int]]:
     """The token that plain text begins or ends with, if the file asks for one; `by_default` as llama.cpp has it."""
     token = fields.get(f"tokenizer.ggml.{name}_token_id")
     asked = fields.get(f"tokenizer.ggml.add_{name}_token", by_default)
-    return [fields["tokenizer.ggml.tokens"][token]] if asked and token is not None else []
+    return [(fields["tokenizer.ggml.tokens"][token], token)] if asked and token is not None else []
 
 
-def _pre_tokenizer(pre: str, path: Path) -> PreTokenizer:
-    from tokenizers import Regex
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
-
+def _pre_tokenizer(pre: str, path: Path) -> dict[str, Any]:
     if pre in _DIGITS_THEN_BYTES:
-        return Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)])
-    if pre in _SPLIT_PATTERNS:
-        split = Split(Regex(_SPLIT_PATTERNS[pre]), "isolated")
-        return Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
-    raise CheckpointError(f"{path}: tokenizer.ggml.pre {pre!r} is not supported")
-
-
-def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    from tokenizers import AddedToken
-
-    for kind, add in ((_CONTROL, tokenizer.add_special_tokens), (_USER_DEFINED, tokenizer.add_tokens)):
-        chosen = (token for token, its in zip(tokens, kinds, strict=True) if its == kind)
-        add([AddedToken(token, normalized=False, special=kind == _CONTROL) for token in chosen])
+        parts = [{"type": "Digits", "individual_digits": True}, byte_level(use_regex=True)]
+    elif pre in _SPLIT_PATTERNS:
+        pattern = {"Regex": _SPLIT_PATTERNS[pre]}
+        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        parts = [split, byte_level(use_regex=False)]
+    else:
+        raise CheckpointError(f"{path}: tokenizer.ggml.pre {pre!r} is not supported")
+    return {"type": "Sequence", "pretokenizers": parts}
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from .checkpoint import save_adapter
 from .config import ModelConfig, StreamConfig
 from .pull import resolve_model
 from .streams import StreamFused
+from .tokenizer_file import alphabet, byte_level, byte_level_bpe
 from .transformer import Transformer
 
 _SMOLLM_2: dict[str, Any] = {
@@ -117,7 +117,8 @@ def write_random_model(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
     if tokenizer is None:
-        _byte_tokenizer().save(str(folder / "tokenizer.json"))
+        tokens = byte_level_bpe(alphabet(), [], byte_level(use_regex=False))  # one per byte, without any mark
+        (folder / "tokenizer.json").write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     else:
         for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
             if (tokenizer / name).is_file() or name == "tokenizer.json":
@@ -133,15 +134,6 @@ def write_random_model(
         save_adapter(StreamFused(base, streams, vocab), folder / ADAPTER, {"steps": "0"})
         if weights:
             _write_weights(folder, base)
-
-
-def _byte_tokenizer() -> Tokenizer:
-    """256 tokens, without any mark."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 def _write_weights(folder: Path, base: Transformer) -> None:

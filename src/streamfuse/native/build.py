@@ -1,9 +1,10 @@
-"""Build libstreamfuse_engine against the executorch wheel.
+"""Build libstreamfuse_engine against the executorch wheel, and libstreamfuse_text of text/.
 
     python -m streamfuse.native.build [--build-dir build/native] [--sanitize address,undefined] [--jobs N]
 
-Needs a C++20 compiler, and cmake (3.28 or newer) and ninja from PATH or from their pip packages. Incremental: a second
-run builds only what changed. It also builds the C++ tests, `test_ops` and `test_engine`, and the program `generate`.
+Needs a C++20 compiler, cargo (1.88 or newer), and cmake (3.28 or newer) and ninja from PATH or from their pip packages.
+Incremental: a second run builds only what changed. It also builds the C++ tests, `test_ops` and `test_engine`, and the
+program `generate`.
 """
 
 from __future__ import annotations
@@ -149,8 +150,12 @@ def main() -> int:
     parser.add_argument("--sanitize", default="", help="sanitizers, for example address,undefined or thread")
     parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
     options = parser.parse_args()
+    from streamfuse.native.cargo import cargo_build, default_target_dir
+
     try:
-        print(f"built {build(options.build_dir, sanitize=options.sanitize, jobs=options.jobs)}")
+        text = cargo_build(default_target_dir(), jobs=options.jobs)
+        facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(text)}
+        print(f"built {build(options.build_dir, sanitize=options.sanitize, options=facts, jobs=options.jobs)}")
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -80,6 +80,14 @@ def find_core() -> Path:
     return core
 
 
+def find_text() -> Path:
+    """The library of text/, which lies beside the engine's. LibraryError where there is none."""
+    text = find_library().with_name(file_name("streamfuse_text"))
+    if not text.is_file():
+        raise LibraryError(f"{text} is missing; build it with: python -m streamfuse.native.build")
+    return text
+
+
 def find_library() -> Path:
     """STREAMFUSE_ENGINE, else build/native of the source tree, else the copy packaged beside this module."""
     named = os.environ.get("STREAMFUSE_ENGINE")

@@ -2,8 +2,7 @@
 
     python -m streamfuse.native.mobile [--out build/mobile] [--profile release] [--jobs N]
 
-Needs what the engine needs (native/build.py) and cargo, which nothing else here does. Core and engine are compiled in
-build/native once, for their own libraries and for this one.
+Core, engine and text/ are compiled in build/native and build/mobile/cargo once, for all libraries.
 """
 
 from __future__ import annotations
@@ -11,50 +10,18 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from streamfuse.native.build import REPOSITORY, BuildError, build, default_build_dir
+from streamfuse.native.build import BuildError, build, default_build_dir
+from streamfuse.native.cargo import cargo_build, default_target_dir
 from streamfuse.native.library import file_name
-
-CRATE = REPOSITORY / "text"
-INSTALL = "https://rustup.rs, or your system's package of Rust 1.88 or newer (Debian 12: cargo-web)"
-
-
-def cargo_build(
-    target_dir: Path,
-    rust_target: str | None = None,
-    *,
-    profile: str = "release",
-    environment: Mapping[str, str] | None = None,
-    jobs: int | None = None,
-    quiet: bool = False,
-) -> Path:
-    """Compile text/ into a static library, for this machine or for another one, and return its path.
-
-    `profile` is one of text/Cargo.toml: `release` is what ships; `quick`, for work on the crate, optimizes
-    nothing. `environment` is cargo's beside this process's own.
-    """
-    if shutil.which("cargo") is None:
-        raise BuildError(f"cargo, which text/ is built with, is not installed: {INSTALL}")
-    command = ["cargo", "build", "--locked", "--lib", "--manifest-path", str(CRATE / "Cargo.toml")]
-    command += ["--profile", profile, "--target-dir", str(target_dir)]
-    command += ["--target", rust_target] if rust_target else []
-    command += ["--jobs", str(jobs)] if jobs else []
-    command += ["--quiet"] if quiet else []
-    if subprocess.run(command, env=os.environ | dict(environment or {})).returncode != 0:
-        raise BuildError(
-            "cargo build failed" + (f"; is `rustup target add {rust_target}` done?" if rust_target else "")
-        )
-    return target_dir.joinpath(*([rust_target] if rust_target else []), profile, "libstreamfuse_bundle.a")
 
 
 def build_mobile(out: Path | None = None, *, profile: str = "release", jobs: int | None = None) -> Path:
     """Compile and link the library for this machine, and return its path in `out` (build/mobile by default)."""
     out = (out or default_build_dir().with_name("mobile")).resolve()
-    bundle = cargo_build(out / "cargo", profile=profile, jobs=jobs)
+    bundle = cargo_build(default_target_dir(), profile=profile, jobs=jobs)
     engine = build(jobs=jobs, targets=["streamfuse"], options={"STREAMFUSE_BUNDLE_LIBRARY": str(bundle)})
     library = out / file_name("streamfuse")
     partial = library.with_suffix(".partial")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, check_prompt
 from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
-from streamfuse.runtime.text import Detokenizer, Spelling, TextStream
+from streamfuse.runtime.text import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from streamfuse.runtime.reference.watch import Pass
@@ -114,18 +114,17 @@ class Generation(Iterator[Piece]):
 class Session:
     """One engine, one sequence of tokens. Not thread-safe, except `stop`.
 
-    `tables` are the arrays of the bundle's draft.safetensors, `decode` turns token ids into text (None: the session
-    speaks ids alone), and `special` gives the spelling of special tokens, which that text lacks. A generation without a
-    width is planned by cost: `costs` (frozen), or what the core measures before the first of them and keeps in
-    `cost_file`, for the bundle `identity` on `device`. What a plan learns stays for the next generations. The engine is
-    closed with the session.
+    `tables` are the arrays of the bundle's draft.safetensors, `tokenizer` turns token ids into text (None: the session
+    speaks ids alone). A generation without a width is planned by cost: `costs` (frozen), or what the core measures
+    before the first of them and keeps in `cost_file`, for the bundle `identity` on `device`. What a plan learns stays
+    for the next generations. The engine is closed with the session.
     """
 
     def __init__(
         self,
         backend: Backend,
         tables: Mapping[str, npt.NDArray[Any]] | None = None,
-        decode: Detokenizer | None = None,
+        tokenizer: Tokenizer | None = None,
         *,
         identity: str = "",
         costs: Mapping[str, float | tuple[float, float]] | None = None,
@@ -133,7 +132,6 @@ class Session:
         device: str = "",
         model_load_ms: float = 0.0,
         clock: Clock | None = None,
-        special: Spelling = lambda token: "",
     ) -> None:
         self.backend = backend
         self.core = CoreSession(
@@ -142,7 +140,7 @@ class Session:
         )  # fmt: skip
         if costs is not None:
             self.core.set_costs(costs, frozen=True)
-        self._decode, self._special = decode, special
+        self._tokenizer = tokenizer
         self._generation: Generation | None = None
         self._observed = False
 
@@ -173,8 +171,8 @@ class Session:
         config = config or GenerationConfig()
         check_prompt(prompt_ids, self.backend.spec)
         config.width_for(self.backend.spec)
-        if config.stop_strings and self._decode is None:
-            raise ValueError("stop strings need a detokenizer, and this session has none")
+        if config.stop_strings and self._tokenizer is None:
+            raise ValueError("stop strings need a tokenizer, and this session has none")
         self._close_generation()
         if observe is not None or self._observed:
             from streamfuse.runtime.reference.watch import observe as watch
@@ -182,8 +180,8 @@ class Session:
             watch(self.core, observe)
             self._observed = observe is not None
         self.core.start(prompt_ids, config)
-        before = prompt_ids if raw else ()
-        text = TextStream(self._decode, config.stop_strings, self._special, before) if self._decode else None
+        tokenizer, before = self._tokenizer, prompt_ids if raw else ()
+        text = None if tokenizer is None else tokenizer.stream(config.stop_strings, before)
         self._generation = Generation(self.core, text)
         return self._generation
 

@@ -1,116 +1,210 @@
-"""Text from a stream of tokens: never a broken character, never the beginning of a stop string."""
+"""Text and token ids: the tokenizer and chat template of a bundle or checkpoint, streams of text, conversations.
+
+The work is done by text/ (Rust), as on phones. The loop itself speaks ids only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-Detokenizer = Callable[[Sequence[int]], str]  # without special tokens
-Spelling = Callable[[int], str]  # of a special token; empty for any other
+from streamfuse.runtime.text_library import END, TextError, TextHandle, ids_argument, text_library
 
-_BROKEN = "\ufffd"  # what a decoder writes for bytes that are not (yet) a character
-_MOST_BEFORE = 32  # tokens of a prompt that tell how the first of a text is written
+__all__ = ["Conversation", "Message", "TextError", "TextStream", "Tokenizer"]
 
-
-class Detokenized:
-    """Decodes token by token, and holds back the bytes of a character that is not complete.
-
-    Only a short window is decoded again: from the last clean boundary but one, because some tokenizers write the first
-    token of a text differently (a leading space). The way of Hugging Face text-generation-inference.
-    """
-
-    def __init__(self, decode: Detokenizer) -> None:
-        self._decode = decode
-        self._window: list[int] = []
-        self._clean = 0  # tokens of the window before the last clean boundary
-        self._shown = 0  # characters of the window's text that were returned
-
-    def push(self, token: int) -> str:
-        """The characters that this token completes. It is none that `decode` leaves out."""
-        self._window.append(token)
-        text = self._decode(self._window)
-        ready = text.rstrip(_BROKEN)
-        new = ready[self._shown :]
-        self._shown = max(self._shown, len(ready))
-        if ready == text:
-            del self._window[: self._clean]
-            self._clean = len(self._window)
-            self._shown = len(self._decode(self._window))
-        return new
+Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
 
-class TextStream:
-    """The text to show, cut before the first stop string. Bytes of a character that never completes are dropped.
+class Tokenizer:
+    """Encodes prompts and chats, decodes answers. Any threads may use it.
 
-    A stop string may contain whole special tokens, which are not shown. `before` are the tokens of a prompt that the
-    text continues.
+    In a chat only the template writes control tokens. What a message says is text, also where it spells one of them:
+    `<|im_end|>` in a question is ten characters for the model to read, and not the end of the question. A raw prompt
+    (`encode`) is read as it stands, control tokens and all.
     """
 
     def __init__(
         self,
-        decode: Detokenizer,
-        stop_strings: Sequence[str] = (),
-        special: Spelling = lambda token: "",
-        before: Sequence[int] = (),
+        file: str | os.PathLike[str],
+        chat_template: str | None = None,
+        bos_token_id: int | None = None,
+        eos_token_ids: Sequence[int] = (),
     ) -> None:
-        self._detokenized = Detokenized(decode)
-        self._special = special
-        self._stops = tuple(stop_strings)
-        self._held: list[tuple[str, bool]] = []  # characters, which are shown, and special tokens, which are not
+        """Of a tokenizer.json. What is for training in it is dropped: lengths (truncation, padding), random merges.
+
+        Raises:
+            TextError: the file is not a tokenizer, or the template is not valid Jinja.
+        """
+        model: dict[str, Any] = {"bos_token_id": bos_token_id, "eos_token_ids": list(eos_token_ids)}
+        if chat_template is not None:
+            model["chat_template"] = _utf8(chat_template, "chat template")
+        facts = _json(model)
+        self._handle = TextHandle(lambda place: text_library().sf_text_open(os.fsencode(file), *facts, place))
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether there is a chat template."""
+        return bool(text_library().sf_text_can_chat(self._handle.pointer))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a raw prompt, with the marks that the tokenizer itself puts around one."""
+        return self._ids(_utf8(text, "prompt"), marks=True)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of text that a template wrote: the template has put every mark there already."""
+        return self._ids(text, marks=False)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a chat, up to where its answer begins.
+
+        Raises:
+            TextError: there is no template, or it refuses these messages.
+        """
+        return self._handle.ids("sf_text_encode_chat", *_json(checked(messages)))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, without special ones."""
+        return self._handle.text("sf_text_decode", *ids_argument(token_ids))
+
+    def count(self, text: str) -> int:
+        """Tokens of a raw prompt."""
+        return len(self.encode(text))
+
+    def token(self, token_id: int) -> str:
+        """A token's text in the vocabulary. TextError where it has no such id."""
+        return self._handle.token(token_id)[0]
+
+    def special(self, token_id: int) -> str:
+        """What a special token is spelt as, which `decode` leaves out; empty for any other."""
+        text, special = self._handle.token(token_id)
+        return text if special else ""
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The chat as the model was trained to read it, up to where its answer begins. TextError as `encode_chat`."""
+        return self._handle.text("sf_text_render", *_json(checked(messages)))
+
+    def render_cut(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The same for `encode_rendered`: control tokens that messages spell are cut in two by U+FDD0."""
+        return self._handle.text("sf_text_render_cut", *_json(checked(messages)))
+
+    def check_chat(self) -> None:
+        """TextError where the template refuses a plain chat: a question, and a second one after an answer."""
+        question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
+        if self.can_chat:
+            self.encode_chat([question])
+            self.encode_chat([question, answer, question])
+
+    def stream(self, stop_strings: Sequence[str] = (), before: Sequence[int] = ()) -> TextStream:
+        """A text that is written token by token. `before` are the tokens of a prompt that it continues."""
+        return TextStream(self._handle.clone(), stop_strings, before)
+
+    def _ids(self, text: str, marks: bool) -> list[int]:
+        data = text.encode()
+        return self._handle.ids("sf_text_encode", data, len(data), marks)
+
+
+class TextStream:
+    """The text to show: never a part of a character or the beginning of a stop string, cut before the first.
+
+    A stop string may contain whole special tokens, which are not shown. Bytes of a character that never completes are
+    dropped.
+    """
+
+    def __init__(self, handle: TextHandle, stop_strings: Sequence[str], before: Sequence[int]) -> None:
+        self._handle = handle
         self.stopped = False
-        for token in before[-_MOST_BEFORE:]:
-            self._decoded(token)
+        stops = _json([_utf8(stop, "stop string") for stop in stop_strings])
+        handle.call("sf_text_begin_after", *stops, *ids_argument(before))
 
     def push(self, token: int) -> str:
         """Text that may be shown now. Afterwards `stopped` says whether a stop string is complete."""
-        if self.stopped:
-            return ""
-        new = self._decoded(token)
-        if not self._stops:
-            return new
-        self._held += [(word, False)] if (word := self._special(token)) else [(character, True) for character in new]
-        # Stop strings are looked for in what is shown, and in the same with special tokens.
-        everything = [part for part, _ in self._held]
-        places = [place for place, (_, shown) in enumerate(self._held) if shown]
-        shown = [everything[place] for place in places]
-        places.append(len(everything))
-        found = [*self._find(everything), *(places[count] for count in self._find(shown))]
-        if found:
-            self.stopped = True
-            del self._held[min(found) :]
-            return self.flush()
-        return self._release(min(self._hold_from(everything), places[self._hold_from(shown)]))
+        text, code = self._handle.data("sf_text_push", token)
+        self.stopped = code == END
+        return text.decode()
 
     def flush(self) -> str:
         """The end: what was held back as the possible beginning of a stop string."""
-        return self._release(len(self._held))
-
-    def _decoded(self, token: int) -> str:
-        return "" if self._special(token) else self._detokenized.push(token)
-
-    def _release(self, end: int) -> str:
-        text = "".join(part for part, shown in self._held[:end] if shown)
-        del self._held[:end]
-        return text
-
-    def _find(self, parts: Sequence[str]) -> list[int]:
-        """Where the first stop string begins; empty where there is none."""
-        starts = range(len(parts))
-        return [start for start in starts if any(_after(stop, parts[start:]) for stop in self._stops)][:1]
-
-    def _hold_from(self, parts: Sequence[str]) -> int:
-        """Where the longest tail begins that could still become a stop string."""
-        starts = range(len(parts))
-        still = (start for start in starts if any(_after(stop, parts[start:]) is False for stop in self._stops))
-        return next(still, len(parts))
+        return self._handle.text("sf_text_end")
 
 
-def _after(stop: str, parts: Sequence[str]) -> bool | None:
-    """True for parts that begin with a whole stop string, False where more of them may complete it, None otherwise."""
-    read = 0
-    for part in parts:
-        if not stop.startswith(part, read):
-            return None
-        read += len(part)
-        if read == len(stop):
-            return True
-    return False
+class Conversation:
+    """The turns of a chat, and the exact tokens of each, so that the cache of a session is never read again.
+
+    A model may spell its answer in other tokens than the tokenizer would. The next prompt therefore continues from the
+    tokens that were generated wherever the template leaves the answer's text as it was. It begins with the system
+    message and the turns of `history`; TextError where one of those is no {"role", "content"} of texts.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, system: str | None = None, history: Sequence[Mapping[str, str]] = ()
+    ) -> None:
+        first = [] if system is None else [{"role": "system", "content": system}]
+        self._first = [*checked(first), *checked(history)]
+        self._handle = tokenizer._handle.clone()
+        self.reset()
+
+    @property
+    def messages(self) -> list[Message]:
+        """The turns so far."""
+        found: list[Message] = json.loads(self._handle.text("sf_text_messages"))
+        return found
+
+    def reset(self) -> None:
+        """Forget all turns but those that it began with."""
+        self._handle.call("sf_text_reset", *_json(self._first))
+
+    def ask(self, user: str) -> list[int]:
+        """Add a turn of the user; the whole context as token ids. Follow it with `answer` or `take_back`."""
+        turn = _checked(len(self.messages) + 1, {"role": "user", "content": user})
+        data = turn["content"].encode()
+        return self._handle.ids("sf_text_ask", data, len(data))
+
+    def answer(self, text: str, token_ids: Sequence[int]) -> None:
+        """Add the model's turn, whole or cut short."""
+        data = text.encode()
+        self._handle.call("sf_text_answer", data, len(data), *ids_argument(token_ids))
+
+    def take_back(self) -> None:
+        """The last question was not answered: forget it."""
+        self._handle.call("sf_text_take_back")
+
+    def note(self) -> bytes:
+        """The conversation as JSON, in the form of sf_text_save (text/streamfuse_bundle.h)."""
+        return self._handle.data("sf_text_save")[0]
+
+    def take_note(self, note: bytes) -> None:
+        """The conversation that `note` gave. TextError for anything else; then nothing has changed."""
+        self._handle.call("sf_text_restore", note, len(note))
+
+
+def checked(messages: Sequence[object]) -> list[Message]:
+    """The same messages, copied. TextError names the first that is none."""
+    return [_checked(number, message) for number, message in enumerate(messages, 1)]
+
+
+def _checked(number: int, message: object) -> Message:
+    if not isinstance(message, Mapping) or not all(name in message for name in ("role", "content")):
+        raise TextError(f'message {number} must be {{"role": text, "content": text}}, not {message!r:.40}')
+    for name, text in message.items():
+        if not isinstance(text, str):
+            raise TextError(f"message {number}: its {name} must be text, not {text!r:.40}")
+        _utf8(text, name if name == "role" else f"{message['role']} message")
+    return dict(message)
+
+
+def _utf8(text: str, what: str) -> str:
+    """`text`, if it is one and can be written as UTF-8; Python keeps bytes that are not as lone surrogates."""
+    if not isinstance(text, str):
+        raise TextError(f"the {what} must be text, not {text!r:.40}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(f"the {what} is not UTF-8 text (character {error.start + 1}); convert it") from None
+    return text
+
+
+def _json(value: Any) -> tuple[bytes, int]:
+    data = json.dumps(value, ensure_ascii=False).encode()
+    return data, len(data)

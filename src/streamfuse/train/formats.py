@@ -9,10 +9,8 @@ from functools import lru_cache
 from string import Formatter
 from typing import Any
 
-import jinja2
-import jinja2.sandbox
-
-from streamfuse.chat_template import Message
+from streamfuse.extras import need
+from streamfuse.runtime.text import Message
 
 from .templates import TEMPLATES, Template
 
@@ -180,10 +178,10 @@ def _origin(row: Row, name: str) -> str:
 def _render(form: str, fields: Row, place: str) -> str:
     """The template filled, without space around it. Fields that it names must be there and hold text or numbers."""
     try:
-        text = _jinja(form).render(fields) if "{{" in form or "{%" in form else _format(form, fields, place)
+        text = _jinja(form, fields) if "{{" in form or "{%" in form else _format(form, fields, place)
     except KeyError as error:
         raise DataError(f"{place}: no field {error}; the row has {_listed(fields)}") from None
-    except (jinja2.TemplateError, ValueError, IndexError, AttributeError, TypeError) as error:
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{place}: the template {form!r} does not fit ({_one_line(error)})") from None
@@ -199,9 +197,23 @@ def _format(form: str, fields: Row, place: str) -> str:
     return form.format_map(fields)
 
 
+def _jinja(form: str, fields: Row) -> str:
+    """ValueError where the template is wrong, or does not fit."""
+    need("row-template")
+    from jinja2 import TemplateError
+
+    try:
+        return str(_compiled(form).render(fields))
+    except TemplateError as error:
+        raise ValueError(_one_line(error)) from None
+
+
 @lru_cache
-def _jinja(form: str) -> jinja2.Template:
-    return jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined).from_string(form)
+def _compiled(form: str) -> Any:
+    from jinja2 import StrictUndefined
+    from jinja2.sandbox import SandboxedEnvironment
+
+    return SandboxedEnvironment(undefined=StrictUndefined).from_string(form)
 
 
 def _listed(row: Row) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.model.transformer import Transformer
-from streamfuse.text_io import Message, TextIO
+from streamfuse.runtime.text import Message, Tokenizer
 
 from .distill import appending, rows_written
 from .formats import DataError
@@ -33,7 +33,7 @@ class Opening:
     before: tuple[Message, ...] = ()  # the turns that were taken already; a row of the file keeps them
 
 
-def user_turn(text: TextIO, before: Sequence[Message] = (), begin: str = "") -> tuple[list[int], int]:
+def user_turn(text: Tokenizer, before: Sequence[Message] = (), begin: str = "") -> tuple[list[int], int]:
     """Token ids of a chat up to what the user says (`begin` included), and the token that ends the user's turn.
 
     Raises:
@@ -48,7 +48,7 @@ def user_turn(text: TextIO, before: Sequence[Message] = (), begin: str = "") -> 
 
 
 def openings(
-    text: TextIO, begin: Sequence[str] = (), system: str | None = None, after: Path | None = None
+    text: Tokenizer, begin: Sequence[str] = (), system: str | None = None, after: Path | None = None
 ) -> tuple[list[Opening], int]:
     """The places where prompts begin, and the token that ends a user's turn.
 
@@ -69,7 +69,7 @@ def openings(
     return places, end
 
 
-def _chats(text: TextIO, after: Path) -> list[tuple[Message, ...]]:
+def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
     rows = rows_written(after, "an answer of `streamfuse distill`")
     try:
         chats: list[tuple[Message, ...]] = [
@@ -89,7 +89,7 @@ def _chats(text: TextIO, after: Path) -> list[tuple[Message, ...]]:
 
 
 def invent(
-    model: Transformer, text: TextIO, out: Path, count: int, config: DistillConfig, places: list[Opening], end: int
+    model: Transformer, text: Tokenizer, out: Path, count: int, config: DistillConfig, places: list[Opening], end: int
 ) -> Iterator[int]:
     """Sample users' turns until `out` holds `count`, `{"id", "source", "prompt"}` a line, or `"messages"` in the place
     of the prompt where it follows others.

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from streamfuse.model.checkpoint import own_template
 from streamfuse.model.config import CheckpointError, ModelConfig
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from .distill import Item
 from .formats import Sample
 from .readers import encode_prompt, merged
 
 
-def open_text(folder: Path, chat_template: str | None = None) -> TextIO:
+def open_text(folder: Path, chat_template: str | None = None) -> Tokenizer:
     """Tokenizer and chat template of a checkpoint folder; `chat_template` (an adapter's, say) replaces its own.
 
     Raises:
@@ -26,11 +26,11 @@ def open_text(folder: Path, chat_template: str | None = None) -> TextIO:
     chat = chat_template or own_template(folder)
     if chat is None:
         raise CheckpointError(f"{folder}: no chat template; distillation needs a model that was trained to chat")
-    return TextIO(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
+    return Tokenizer(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
 
 
 def prompt_items(
-    samples: Iterable[Sample], text: TextIO, system: str | None, seed: int, limit: int | None = None
+    samples: Iterable[Sample], text: Tokenizer, system: str | None, seed: int, limit: int | None = None
 ) -> list[Item]:
     """The prompts of the samples, each once, in an order that `seed` chooses; an item's id is its place in that order.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from streamfuse.text_io import Message, TextIO
+from streamfuse.runtime.text import Message, Tokenizer
 
 from .formats import NAMES, DataError, Example, Row, Sample, reader, recognise
 from .templates import Template
@@ -71,7 +71,7 @@ def spread(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
     return [samples[i * len(samples) // count] for i in range(count)]
 
 
-def encode_prompt(sample: Sample, text: TextIO, system: str | None = None) -> list[int]:
+def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) -> list[int]:
     """Token ids of the chat up to the first turn, as `text` knows chats; of the turn alone where it has no template."""
     if sample.ids is not None:
         return sample.ids.input_ids[: sample.ids.start]
@@ -82,7 +82,7 @@ def encode_prompt(sample: Sample, text: TextIO, system: str | None = None) -> li
 
 
 def to_examples(
-    samples: Iterable[Sample], text: TextIO | None, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
+    samples: Iterable[Sample], text: Tokenizer | None, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
 ) -> list[Example]:
     """Prompts with each of their answers, end-of-sequence appended, cut at `max_tokens`.
 
@@ -104,7 +104,7 @@ def to_examples(
     return examples
 
 
-def _examples(sample: Sample, text: TextIO | None, eos_token_id: int) -> list[Example]:
+def _examples(sample: Sample, text: Tokenizer | None, eos_token_id: int) -> list[Example]:
     if sample.ids is not None:
         return [sample.ids]
     if text is None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 from fakes import ArithmeticBackend, decode_letters, greedy_after
 from streamfuse.bench.systems import Answer, ExternalSystemDied, Request
@@ -38,7 +40,9 @@ from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.reference.loop import Round
 from streamfuse.runtime.session import Session
+from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import Sample
+from tokenizer_samples import opened
 
 VOCAB = 64
 SPEC = ModelSpec(
@@ -335,22 +339,13 @@ class WithLogits(Match):
     needs_logits = True
 
 
-class Chat(Letters):
-    """A chat in letters: every message is its text, then a dot."""
-
-    can_chat = True
-
-    def render_cut(self, messages: Any) -> str:
-        return "".join(f"{message['content']}." for message in messages)
-
-    def encode_rendered(self, text: str) -> list[int]:
-        return [ord(letter) % VOCAB for letter in text]
-
-    def cut(self, text: str) -> str:
-        return text
-
-    def checked(self, messages: Any) -> list[Any]:
-        return list(messages)
+def chat() -> Tokenizer:
+    """Every message is its text, then a dot; a token per letter."""
+    letters = tokenizers.Tokenizer(
+        models.BPE({letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz.")}, [])
+    )
+    letters.decoder = decoders.Fuse()
+    return opened(letters, "{% for message in messages %}{{ message.content }}.{% endfor %}")
 
 
 def asked(room: int = 200) -> tuple[list[tuple[list[int], Sample]], list[list[int]]]:
@@ -363,14 +358,14 @@ def asked(room: int = 200) -> tuple[list[tuple[list[int], Sample]], list[list[in
         written.append(list(prompt))
         return [5, 6, 7]
 
-    return all_turns(samples, Chat(), room, write), written  # type: ignore[arg-type]
+    return all_turns(samples, chat(), room, write), written
 
 
 def test_a_later_turn_is_asked_with_the_answers_to_those_before_it() -> None:
     found, written = asked()
     prompts = [prompt for prompt, _ in found]
     assert written == prompts[:2], "nobody reads the answer to a last turn"
-    encode, answer = Chat().encode_rendered, [5, 6, 7]
+    encode, answer = chat().encode_rendered, [5, 6, 7]
     assert prompts[1] == encode("one.") + answer + encode(".two.")
     assert prompts[2] == prompts[1] + answer + encode(".three.")
     assert [(sample.turns[-1], sample.references) for _, sample in found] == [

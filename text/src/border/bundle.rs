@@ -110,6 +110,17 @@ pub unsafe extern "C" fn sf_bundle_open_signed(
     }
 }
 
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_check_key(public_key: *const c_char) -> *const c_char {
+    if public_key.is_null() {
+        return c"the public key is a null pointer".as_ptr();
+    }
+    match PublicKey::parse(unsafe { CStr::from_ptr(public_key) }.to_bytes()) {
+        Ok(_) => std::ptr::null(),
+        Err(fault) => fault.sentence().as_ptr(),
+    }
+}
+
 unsafe fn open(
     folder: *const c_char,
     out: *mut *mut BundleHandle,
@@ -195,13 +206,18 @@ pub unsafe extern "C" fn sf_bundle_manifest(handle: *const BundleHandle) -> *con
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_bundle_folder(handle: *const BundleHandle) -> *const c_char {
+    opened(handle).map_or(c"".as_ptr(), |open| open.bundle.folder.as_ptr())
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_bundle_graph(handle: *const BundleHandle) -> *const c_char {
     opened(handle).map_or(c"".as_ptr(), |open| open.bundle.graph.as_ptr())
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn sf_bundle_can_chat(handle: *const BundleHandle) -> i32 {
-    opened(handle).is_ok_and(|open| open.bundle.can_chat()).into()
+    opened(handle).is_ok_and(|open| open.bundle.language.can_chat()).into()
 }
 
 impl OpenBundle {

@@ -1,10 +1,18 @@
 //! sf_text: the text of one sequence.
 
-use std::ffi::{c_char, c_int, c_void, CString};
+use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
 
 use super::bundle::{opened, BundleHandle};
 use super::{free, guarded, need, optional_utf8, slice, utf8};
-use crate::error::{bad_argument, Result, BAD_ARGUMENT, BROKEN, END, OK};
+use crate::bundle::MOST_TOKENIZER_BYTES;
+use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK};
+use crate::files;
+use crate::language::Language;
 use crate::text::Text;
 
 /// sf_text
@@ -15,22 +23,70 @@ pub struct TextHandle {
     ids: Vec<i64>,
 }
 
+/// The fields of a manifest's `model` that concern text.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Model {
+    chat_template: Option<String>,
+    bos_token_id: Option<i64>,
+    eos_token_ids: Vec<i64>,
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_open(
+    tokenizer: *const c_char,
+    model: *const c_char,
+    bytes: usize,
+    out: *mut *mut TextHandle,
+) -> c_int {
+    unsafe {
+        make(out, || {
+            if tokenizer.is_null() {
+                return Err(bad_argument("the tokenizer's path is a null pointer"));
+            }
+            let path = Path::new(OsStr::from_bytes(CStr::from_ptr(tokenizer).to_bytes()));
+            let model = match optional_utf8(model, bytes)? {
+                Some(json) => serde_json::from_str(json)
+                    .map_err(|error| bad_argument(format!("the facts of the model are not as expected ({error})")))?,
+                None => Model::default(),
+            };
+            let file = files::read_bounded(path, MOST_TOKENIZER_BYTES)?;
+            let Model { chat_template, bos_token_id, eos_token_ids } = model;
+            Ok(Arc::new(Language::new(&file, path, chat_template, bos_token_id, &eos_token_ids)?))
+        })
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_clone(text: *const TextHandle, out: *mut *mut TextHandle) -> c_int {
+    unsafe {
+        make(out, || match text.as_ref().and_then(|handle| handle.text.as_ref()) {
+            Some(text) => Ok(text.language.clone()),
+            None => Err(bad_argument("the text to clone could not be made, or is a null pointer")),
+        })
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn sf_new_text(bundle: *mut BundleHandle, out: *mut *mut TextHandle) -> c_int {
+    unsafe {
+        make(out, || match opened(bundle) {
+            Ok(open) => Ok(open.bundle.language.clone()),
+            Err(code) => Err(Failure { code, sentence: "the bundle is not open".to_owned() }),
+        })
+    }
+}
+
+unsafe fn make(out: *mut *mut TextHandle, body: impl FnOnce() -> Result<Arc<Language>>) -> c_int {
     if out.is_null() {
         return BAD_ARGUMENT;
     }
-    let mut handle = Box::new(TextHandle { text: None, error: CString::default(), shown: vec![], ids: vec![] });
-    let code = match opened(bundle) {
-        Ok(open) => {
-            handle.text = Some(Text::new(open.bundle.clone()));
-            OK
-        }
-        Err(code) => {
-            handle.error = c"the bundle is not open".to_owned();
-            code
-        }
-    };
+    let (shown, ids) = Default::default();
+    let mut handle = Box::new(TextHandle { text: None, error: CString::default(), shown, ids });
+    let code = guarded(&mut handle.error, || {
+        handle.text = Some(Text::new(body()?));
+        Ok(OK)
+    });
     unsafe { *out = Box::into_raw(handle) };
     code
 }
@@ -64,6 +120,46 @@ pub unsafe extern "C" fn sf_text_encode(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_text_encode_chat(
+    handle: *mut TextHandle,
+    messages: *const c_char,
+    bytes: usize,
+    ids: *mut *const i64,
+    n: *mut i64,
+) -> c_int {
+    on(handle, |own, out| {
+        let found = own.encode_chat(unsafe { utf8(messages, bytes) }?)?;
+        unsafe { out.give_ids(&found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_token(
+    handle: *mut TextHandle,
+    id: i64,
+    text: *mut *const c_char,
+    bytes: *mut usize,
+    special: *mut i32,
+) -> c_int {
+    on(handle, |own, out| {
+        need(special)?;
+        let (spelt, is_special) = own
+            .language
+            .tokenizer
+            .spelt(id)
+            .ok_or_else(|| bad_argument(format!("the tokenizer has no token {id}")))?;
+        unsafe { *special = is_special.into() };
+        unsafe { out.give_text(spelt, text, bytes) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_can_chat(handle: *const TextHandle) -> i32 {
+    let text = unsafe { handle.as_ref() }.and_then(|handle| handle.text.as_ref());
+    text.is_some_and(|text| text.language.can_chat()).into()
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_text_decode(
     handle: *mut TextHandle,
     ids: *const i64,
@@ -93,6 +189,20 @@ pub unsafe extern "C" fn sf_text_render(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_text_render_cut(
+    handle: *mut TextHandle,
+    messages: *const c_char,
+    bytes: usize,
+    text: *mut *const c_char,
+    text_bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| {
+        let found = own.render_cut(unsafe { utf8(messages, bytes) }?)?;
+        unsafe { out.give_text(found, text, text_bytes) }
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_text_reset(handle: *mut TextHandle, messages: *const c_char, bytes: usize) -> c_int {
     on(handle, |own, _| own.reset(unsafe { optional_utf8(messages, bytes) }?).map(|()| OK))
 }
@@ -110,6 +220,21 @@ pub unsafe extern "C" fn sf_text_ask(
         need(n)?;
         let found = own.ask(unsafe { utf8(text, bytes) }?)?;
         unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_answer(
+    handle: *mut TextHandle,
+    text: *const c_char,
+    bytes: usize,
+    ids: *const i64,
+    n: i64,
+) -> c_int {
+    on(handle, |own, _| {
+        let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
+        let (text, ids) = unsafe { (utf8(text, bytes)?, slice(ids, n)?) };
+        own.answer(text, ids).map(|()| OK)
     })
 }
 
@@ -148,6 +273,21 @@ pub unsafe extern "C" fn sf_text_restore(handle: *mut TextHandle, note: *const c
 #[no_mangle]
 pub unsafe extern "C" fn sf_text_begin(handle: *mut TextHandle, stops: *const c_char, bytes: usize) -> c_int {
     on(handle, |own, _| own.begin(unsafe { optional_utf8(stops, bytes) }?).map(|()| OK))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_begin_after(
+    handle: *mut TextHandle,
+    stops: *const c_char,
+    bytes: usize,
+    before: *const i64,
+    n: i64,
+) -> c_int {
+    on(handle, |own, _| {
+        let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
+        let (stops, before) = unsafe { (optional_utf8(stops, bytes)?, slice(before, n)?) };
+        own.begin_after(stops, before).map(|()| OK)
+    })
 }
 
 #[no_mangle]

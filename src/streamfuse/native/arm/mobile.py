@@ -19,7 +19,7 @@ from pathlib import Path
 from streamfuse.native.arm.build import TOOLS, build_arm, missing_tools
 from streamfuse.native.arm.debian import unpack
 from streamfuse.native.build import REPOSITORY, BuildError, cmake_program, default_build_dir
-from streamfuse.native.mobile import cargo_build
+from streamfuse.native.cargo import cargo_build
 
 RUST_TARGET = "aarch64-unknown-linux-gnu"
 JNI_SOURCE = REPOSITORY / "android_demo" / "streamfuse" / "src" / "main" / "cpp"
@@ -52,7 +52,7 @@ def build_bundle_arm(
 ) -> Path:
     """Compile text/ alone, which needs no package of Python's, and return the static library.
 
-    `profile` is that of streamfuse.native.mobile.cargo_build.
+    `profile` is that of streamfuse.native.cargo.cargo_build.
     """
     build_dir = (build_dir or default_build_dir().with_name("arm")).resolve()
     library = rust_library(build_dir)

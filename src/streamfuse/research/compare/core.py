@@ -9,7 +9,7 @@ from typing import Any
 from streamfuse.bench.systems import Answer, OwnRuntime, Request
 from streamfuse.runtime.reference.watch import Pass, observe
 from streamfuse.runtime.session import Session
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from .methods import STREAMS, STREAMS_OF, TARGET
 
@@ -37,7 +37,7 @@ class CoreSystem(OwnRuntime):
         }
         return replace(answer, statistics={**kept, "passes": passes, "rounds": []})
 
-    def lane(self, request: Request, text: TextIO) -> dict[str, Any]:
+    def lane(self, request: Request, text: Tokenizer) -> dict[str, Any]:
         """One more answer, watched pass by pass: each token with its time and who drafted it, and the rejected drafts.
 
         Watching takes some microseconds per pass, so the answers of the comparison are not watched.

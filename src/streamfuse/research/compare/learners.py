@@ -18,7 +18,7 @@ from streamfuse.research.files import adapter
 from streamfuse.research.online import DraftModelStudent, Learner, Schedule, StreamsStudent
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from .bundles import DRAFT_LAYERS, Opened
 from .measure import DataSet
@@ -50,7 +50,7 @@ def rows(
     here: Opened,
     data: Sequence[DataSet],
     settings: TaskSettings,
-    text: TextIO,
+    text: Tokenizer,
     threads: int | None,
     costs: Mapping[str, Mapping[str, float]],
     progress: Callable[[str], None] = lambda line: None,

@@ -13,7 +13,7 @@ from streamfuse.bench.quality import quality
 from streamfuse.bench.systems import Answer, System
 from streamfuse.bench.tasks import TaskResult, TaskSettings, compare
 from streamfuse.bench.turns import questions
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import Sample
 
 from .core import CORE_PLAIN
@@ -47,7 +47,7 @@ class MethodsResult:
     data: Sequence[DataSet]
     tasks: Mapping[str, TaskResult]  # by data set
     costs: Mapping[str, Mapping[str, float]]
-    text: TextIO
+    text: Tokenizer
     extra: Mapping[str, Mapping[str, Any]]  # by method: extra_parameters, extra_bytes
     core: Mapping[str, str] = field(default_factory=dict)  # systems through the core, and what each is
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def figures(
     data: DataSet,
     answers: Sequence[Answer],
     plain: Sequence[Answer],
-    text: TextIO,
+    text: Tokenizer,
     lossless: bool,
     tokens_before: int = 0,
 ) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _acceptance(said: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     return shares
 
 
-def _lane(answer: Answer, text: TextIO, drafter: str) -> dict[str, Any]:
+def _lane(answer: Answer, text: Tokenizer, drafter: str) -> dict[str, Any]:
     """The tokens of an answer with the time of each, and the rejected drafts."""
     tokens: list[dict[str, Any]] = []
     rejected: list[dict[str, Any]] = []
@@ -206,7 +206,7 @@ def measure(
     parts: Parts,
     data: Sequence[DataSet],
     settings: TaskSettings,
-    text: TextIO,
+    text: Tokenizer,
     *,
     core: Mapping[str, tuple[System, str]] | None = None,
     peers: Sequence[System] = (),

@@ -15,7 +15,7 @@ from streamfuse.bench.systems import Answer, System
 from streamfuse.bench.tasks import TaskSettings
 from streamfuse.research.online import GREEDY, Noted, Watch
 from streamfuse.runtime.reference.loop import Round
-from streamfuse.text_io import TextIO
+from streamfuse.runtime.text import Tokenizer
 
 from .costs import DEVICES, computed_speedup
 from .measure import DataSet, figures
@@ -91,7 +91,7 @@ def row(
     visits: Sequence[Visit],
     plain: Sequence[Answer],
     settings: TaskSettings,
-    text: TextIO,
+    text: Tokenizer,
     costs: Mapping[str, Mapping[str, float]],
     extra: Mapping[str, Any],
     progress: Progress = lambda line: None,
@@ -145,7 +145,7 @@ def _names(visits: Sequence[Visit]) -> list[str]:
     return list(dict.fromkeys(visit.data.name for visit in visits))
 
 
-def _result(courses: Sequence[Course], text: TextIO) -> dict[str, Any]:
+def _result(courses: Sequence[Course], text: Tokenizer) -> dict[str, Any]:
     """All visits of a data set together."""
     prompts = [prompt for one in courses for prompt in one.visit.data.prompts]
     samples = [sample for one in courses for sample in one.visit.data.samples]

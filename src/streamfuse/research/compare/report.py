@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from streamfuse.bench.report import ReportError
 from streamfuse.durable import write_text
 
@@ -88,7 +86,7 @@ def to_page(result: Result) -> str:
         "about_peers": items(result, "peers"),
         "passes": passes_table(result),
     }
-    return _template().render(view)
+    return str(_template().render(view))
 
 
 def write_page(result: Result, path: Path) -> None:
@@ -101,8 +99,10 @@ def write_page(result: Result, path: Path) -> None:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template() -> Any:
     """Compiled once per process."""
+    import jinja2
+
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template(_TEMPLATE)

@@ -1,0 +1,86 @@
+"""Compile text/ with cargo: the static library behind libstreamfuse_text (Python) and libstreamfuse (apps).
+
+    python -m streamfuse.native.cargo
+
+prints the cargo that is used, and fails where there is none (.ci/rust installs one).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from streamfuse.native.build import REPOSITORY, BuildError, default_build_dir
+
+CRATE = REPOSITORY / "text"
+RUST = REPOSITORY / "build" / "rust"  # where .ci/rust puts one
+MINIMUM_RUST = (1, 88)  # rust-version of text/Cargo.toml
+INSTALL = "https://rustup.rs, or your system's package of Rust 1.88 or newer (Debian 12: cargo-web)"
+
+
+def default_target_dir() -> Path:
+    """CARGO_TARGET_DIR, else build/mobile/cargo of the checkout; the builds of this machine share it."""
+    named = os.environ.get("CARGO_TARGET_DIR")
+    return Path(named) if named else default_build_dir().with_name("mobile") / "cargo"
+
+
+def find_cargo() -> tuple[Path, dict[str, str]] | None:
+    """cargo of PATH, else of build/rust, and the environment that it wants; None where none is new enough."""
+    own = {"RUSTUP_HOME": str(RUST / "rustup"), "CARGO_HOME": str(RUST / "cargo")}
+    own["PATH"] = os.pathsep.join([str(RUST / "cargo" / "bin"), os.environ.get("PATH", "")])
+    of_path = shutil.which("cargo")
+    for cargo, environment in ((of_path, {}), (shutil.which("cargo", path=own["PATH"]), own)):
+        if cargo is not None and _version(cargo, environment) >= MINIMUM_RUST:
+            return Path(cargo), environment
+    return None
+
+
+def cargo_build(
+    target_dir: Path,
+    rust_target: str | None = None,
+    *,
+    profile: str = "release",
+    environment: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Compile text/ into a static library, for this machine or for another one, and return its path.
+
+    `profile` is one of text/Cargo.toml: `release` is what ships; `quick`, for work on the crate, optimizes
+    nothing. `environment` is added to this process's own.
+    """
+    found = find_cargo()
+    if found is None:
+        raise BuildError(f"text/ is built with cargo 1.88 or newer, and there is none: {INSTALL}")
+    cargo, own = found
+    command = [str(cargo), "build", "--locked", "--lib", "--manifest-path", str(CRATE / "Cargo.toml")]
+    command += ["--profile", profile, "--target-dir", str(target_dir)]
+    command += ["--target", rust_target] if rust_target else []
+    command += ["--jobs", str(jobs)] if jobs else []
+    command += ["--quiet"] if quiet else []
+    if subprocess.run(command, env=os.environ | own | dict(environment or {})).returncode != 0:
+        raise BuildError(
+            "cargo build failed" + (f"; is `rustup target add {rust_target}` done?" if rust_target else "")
+        )
+    return target_dir.joinpath(*([rust_target] if rust_target else []), profile, "libstreamfuse_bundle.a")
+
+
+def _version(cargo: str, environment: Mapping[str, str]) -> tuple[int, int]:
+    shown = subprocess.run([cargo, "--version"], capture_output=True, text=True, env=os.environ | dict(environment))
+    version = re.search(r"(\d+)\.(\d+)", shown.stdout)
+    return (0, 0) if shown.returncode or version is None else (int(version[1]), int(version[2]))
+
+
+def main() -> int:
+    found = find_cargo()
+    print(f"error: there is no cargo 1.88 or newer: {INSTALL}" if found is None else found[0])
+    return int(found is None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

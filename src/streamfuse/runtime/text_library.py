@@ -1,0 +1,126 @@
+"""text/streamfuse_bundle.h by ctypes: functions, handles, failures as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import lru_cache
+from typing import Any
+
+from streamfuse.native.library import LibraryError, find_text
+
+OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
+
+_place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
+    "sf_bundle_open": (c_int, [c_char_p, c_int32, _place]),
+    "sf_bundle_open_signed": (c_int, [c_char_p, c_char_p, _place]),
+    "sf_bundle_check_key": (c_char_p, [c_char_p]),
+    "sf_bundle_close": (None, [c_void_p]),
+    "sf_bundle_error": (c_char_p, [c_void_p]),
+    "sf_bundle_tensors": (c_int, [c_void_p, c_void_p, POINTER(c_int32)]),
+    "sf_bundle_manifest": (c_char_p, [c_void_p]),
+    "sf_bundle_folder": (c_char_p, [c_void_p]),
+    "sf_new_text": (c_int, [c_void_p, _place]),
+    "sf_text_open": (c_int, [c_char_p, c_char_p, c_size_t, _place]),
+    "sf_text_clone": (c_int, [c_void_p, _place]),
+    "sf_free_text": (None, [c_void_p]),
+    "sf_text_error": (c_char_p, [c_void_p]),
+    "sf_text_can_chat": (c_int32, [c_void_p]),
+    "sf_text_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int32, _place, _count]),
+    "sf_text_decode": (c_int, [c_void_p, c_void_p, c_int64, _place, _size]),
+    "sf_text_token": (c_int, [c_void_p, c_int64, _place, _size, POINTER(c_int32)]),
+    "sf_text_render": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
+    "sf_text_render_cut": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
+    "sf_text_encode_chat": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
+    "sf_text_reset": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
+    "sf_text_answer": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
+    "sf_text_take_back": (c_int, [c_void_p]),
+    "sf_text_messages": (c_int, [c_void_p, _place, _size]),
+    "sf_text_save": (c_int, [c_void_p, _place, _size]),
+    "sf_text_restore": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_begin_after": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
+    "sf_text_push": (c_int, [c_void_p, c_int64, _place, _size]),
+    "sf_text_end": (c_int, [c_void_p, _place, _size]),
+}
+
+
+@lru_cache(maxsize=1)
+def text_library() -> ctypes.CDLL:
+    path = find_text()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryError(
+            f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.native.build"
+        ) from error
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class TextError(ValueError):
+    """A tokenizer or template that cannot be used, or a request that it cannot serve; one line."""
+
+
+class TextHandle:
+    """sf_text. Threads take turns: what a function hands out is copied before the next call.
+
+    `make` is the function that fills in the pointer. A failure is a TextError with the library's sentence.
+    """
+
+    def __init__(self, make: Callable[[Any], int]) -> None:
+        self._library, self._lock = text_library(), threading.Lock()
+        self.pointer = c_void_p()
+        self._check(make(byref(self.pointer)))
+
+    def clone(self) -> TextHandle:
+        return TextHandle(lambda place: self._library.sf_text_clone(self.pointer, place))
+
+    def call(self, function: str, *arguments: Any) -> int:
+        """A code: OK or END."""
+        with self._lock:
+            return self._check(getattr(self._library, function)(self.pointer, *arguments))
+
+    def ids(self, function: str, *arguments: Any) -> list[int]:
+        """The token ids that the function hands out."""
+        place, count = c_void_p(), c_int64()
+        with self._lock:
+            self._check(getattr(self._library, function)(self.pointer, *arguments, byref(place), byref(count)))
+            return array("q", ctypes.string_at(place, 8 * count.value)).tolist() if count.value else []
+
+    def data(self, function: str, *arguments: Any) -> tuple[bytes, int]:
+        """The bytes that the function hands out, and its code."""
+        place, size = c_void_p(), c_size_t()
+        with self._lock:
+            code = self._check(getattr(self._library, function)(self.pointer, *arguments, byref(place), byref(size)))
+            return ctypes.string_at(place, size.value), code
+
+    def text(self, function: str, *arguments: Any) -> str:
+        return self.data(function, *arguments)[0].decode()
+
+    def token(self, token: int) -> tuple[str, bool]:
+        """A token's text in the vocabulary, and whether it is special."""
+        place, size, special = c_void_p(), c_size_t(), c_int32()
+        with self._lock:
+            self._check(self._library.sf_text_token(self.pointer, token, byref(place), byref(size), byref(special)))
+            return ctypes.string_at(place, size.value).decode(), bool(special.value)
+
+    def _check(self, code: int) -> int:
+        if code not in (OK, END):
+            raise TextError(self._library.sf_text_error(self.pointer).decode())
+        return code
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self._library.sf_free_text(self.pointer)
+
+
+def ids_argument(ids: Sequence[int]) -> tuple[Any, int]:
+    """Token ids as two arguments: the numbers and their count."""
+    return (c_int64 * len(ids))(*ids), len(ids)

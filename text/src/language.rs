@@ -1,0 +1,115 @@
+//! A tokenizer and the chat template of its model: all that turns text into tokens and back.
+
+use std::path::Path;
+
+use crate::chat::{Message, Writer};
+use crate::control_tokens::{Kept, CUT};
+use crate::error::{bad_argument, Result};
+use crate::stream::Decoder;
+use crate::template::Template;
+use crate::tokenizer::Tokenizer;
+
+const MODEL: &str = "assistant"; // the role of what the model wrote
+
+pub struct Language {
+    pub tokenizer: Tokenizer,
+    template: Option<Template>,
+    source: String, // of the template
+}
+
+impl Language {
+    /// `file` are the bytes of a tokenizer.json, whose `path` errors name.
+    pub fn new(
+        file: &[u8],
+        path: &Path,
+        chat_template: Option<String>,
+        bos_token_id: Option<i64>,
+        eos_token_ids: &[i64],
+    ) -> Result<Language> {
+        let ends: Vec<i64> = bos_token_id.iter().chain(eos_token_ids).copied().collect();
+        let source = chat_template.clone().unwrap_or_default();
+        let tokenizer = Tokenizer::new(file, path, &source, &ends)?;
+        let template = match chat_template {
+            Some(source) => {
+                let bos = tokenizer.word(bos_token_id);
+                let eos = tokenizer.word(eos_token_ids.first().copied());
+                Some(Template::new(source, bos, eos)?)
+            }
+            None => None,
+        };
+        Ok(Language { tokenizer, template, source })
+    }
+
+    pub fn can_chat(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their ends,
+    /// where a control token may span one.
+    fn render_cut(&self, messages: &[Message], kept: &Kept, edges: bool) -> Result<String> {
+        let Some(template) = &self.template else {
+            return Err(bad_argument(
+                "this bundle has no chat template, so it takes neither chats nor system messages; give it raw text",
+            ));
+        };
+        let none = Kept::new();
+        let cut = |message: &Message| {
+            let kept = if message.role == MODEL { kept } else { &none };
+            message.map(
+                |role| self.tokenizer.cut_role(role),
+                |text| {
+                    let text = self.tokenizer.cut(text, kept);
+                    if edges {
+                        self.tokenizer.cut_edges(&text)
+                    } else {
+                        text
+                    }
+                },
+            )
+        };
+        template.render(&messages.iter().map(cut).collect::<Vec<_>>())
+    }
+}
+
+impl Writer for Language {
+    fn cut(&self, text: &str) -> String {
+        self.tokenizer.cut(text, &Kept::new())
+    }
+
+    /// A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
+    /// begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
+    /// template writes one part and a message the other is cut between the two.
+    fn render(&self, messages: &[Message]) -> Result<String> {
+        let own = messages.iter().filter(|message| message.role == MODEL);
+        let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content.replace(CUT, "")));
+        let mut kept: Kept = spelt.filter(|word| self.source.contains(word)).collect();
+        let mut rendered = self.render_cut(messages, &kept, false)?;
+        for word in kept.clone() {
+            let fewer: Kept = kept.iter().filter(|other| **other != word).cloned().collect();
+            match self.render_cut(messages, &fewer, false) {
+                Ok(without) if without.replace(CUT, "") == rendered.replace(CUT, "") => {
+                    (rendered, kept) = (without, fewer);
+                }
+                _ => (),
+            }
+        }
+        match self.render_cut(messages, &kept, true) {
+            Ok(edged) if edged.replace(CUT, "") == rendered.replace(CUT, "") => {
+                Ok(self.tokenizer.cut_spanning(&rendered, &edged))
+            }
+            _ => Ok(rendered),
+        }
+    }
+
+    fn encode(&self, rendered: &str) -> Result<Vec<u32>> {
+        self.tokenizer.encode_rendered(rendered)
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.tokenizer.decode(ids)
+    }
+
+    fn has(&self, id: u32) -> bool {
+        self.tokenizer.has(id)
+    }
+}
