@@ -53,7 +53,7 @@ typedef struct sf_model_options {
   int32_t threads;        /* of the native engine; 0: chosen for this machine */
   int32_t skip_hashes;    /* 1: the bundle was checked when it was installed; its SHA-256 sums are not compared again */
   int32_t own_engine;     /* 1: no graph is loaded; each session brings an engine (sf_session_options.backend) */
-  const char* public_key; /* what `streamfuse keys` wrote, 64 hexadecimal digits: a bundle that this key did not sign is
+  const char* public_key; /* what `streamfuse bundle keygen` wrote, 64 hexadecimal digits: a bundle that this key did not sign is
                              refused, and hashes are compared; NULL: nobody asks who wrote the bundle */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. It is made, and may be read-only */

@@ -8,6 +8,7 @@ torch.set_num_threads(1)  # a fork must not find a pool of threads that it does 
 
 with contextlib.suppress(ImportError):
     import streamfuse.cli.export
+
     import streamfuse.export.executorch.kernels
     import streamfuse.export.pipeline
     import streamfuse.model.gguf

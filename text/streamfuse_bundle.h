@@ -44,7 +44,7 @@ typedef struct sf_text sf_text;
 SF_EXPORT int sf_bundle_open(const char* folder, int32_t check_hashes, sf_bundle** out);
 
 /* The same for a bundle that was signed: its manifest.sig must sign its manifest.json with this key, and all hashes are
- * checked. public_key: the line that `streamfuse keys` writes, 64 hexadecimal digits, closed by a zero byte.
+ * checked. public_key: the line that `streamfuse bundle keygen` writes, 64 hexadecimal digits, closed by a zero byte.
  * SF_BAD_ARGUMENT where it is no key; SF_BAD_FILE where the signature is missing, damaged or of another key. */
 SF_EXPORT int sf_bundle_open_signed(const char* folder, const char* public_key, sf_bundle** out);
 

@@ -111,7 +111,7 @@ def with_ngrams(tables: Mapping[str, npt.NDArray[Any]], adapter: Path, megabytes
     """These drafting tables with the best of an adapter's n-gram table in the place of their own."""
     ngrams = {name[7:]: one for name, one in read_adapter(adapter)[1].items() if name.startswith("ngrams.")}
     if not ngrams:
-        raise SystemExit(f"--ngram-table {adapter}: has no n-gram table; `streamfuse ngrams` counts one")
+        raise SystemExit(f"--ngram-table {adapter}: has no n-gram table; `streamfuse adapter ngrams` counts one")
     taken = pruned(ngrams, vocab_size, round(megabytes * 1e6))
     print(json.dumps({"ngram_table_mb": megabytes, "bytes": bytes_of(taken), "contexts": len(taken.get("keys", ()))}))
     others = {name: one for name, one in tables.items() if not name.startswith("ngram_")}

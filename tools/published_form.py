@@ -24,7 +24,7 @@ import torch
 from streamfuse.adapters import find
 from streamfuse.bench.ablation_measures import PrunedTree
 from streamfuse.bench.quality import quality
-from streamfuse.cli.pull import DEFAULT_MODEL
+from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
 from streamfuse.model.pull import resolve_model
 from streamfuse.model.streams import StreamFused

@@ -117,8 +117,8 @@ class Model:
             provider: of an ONNX bundle, ONNX Runtime's execution provider: cpu, webgpu, qnn, coreml or directml, with
                 options where wanted ("webgpu:deviceId=1", docs/onnx.md). None is cpu.
             cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
-            public_key: the line that `streamfuse keys` wrote; a folder that this key did not sign is refused. With a
-                Bundle it has no say: `open_bundle` takes it.
+            public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
+                With a Bundle it has no say: `open_bundle` takes it.
 
         Raises:
             BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.

@@ -49,7 +49,7 @@ NEEDS = {
     "sign": Need("a signature", ("cryptography",), "sign"),
     "run-coreml": Need("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
     "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),
-    "invent": Need("inventing prompts", _MODEL, "export"),
+    "synthesize": Need("writing prompts", _MODEL, "export"),
     "distill": Need("distilling", _MODEL, "export"),
     "average": Need("averaging adapters", _MODEL, "export"),
     "ngrams": Need("counting n-grams", _MODEL, "export"),

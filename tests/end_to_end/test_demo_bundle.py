@@ -142,7 +142,7 @@ def test_a_prompt_longer_than_the_context_is_one_line() -> None:
 
 
 def test_inspect_reads_it() -> None:
-    assert json.loads(streamfuse_command("inspect", str(BUNDLE), "--json").stdout)["format_version"] == 4
+    assert json.loads(streamfuse_command("bundle", "inspect", str(BUNDLE), "--json").stdout)["format_version"] == 4
 
 
 def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:

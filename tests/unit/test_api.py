@@ -25,7 +25,7 @@ from streamfuse import engines
 from streamfuse.api import Result, config_of
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.bundle.signature import public_line, write_keys
-from streamfuse.cli.options import GenerationOptions
+from streamfuse.cli.shared.options import GenerationOptions
 from streamfuse.extras import MissingExtra
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError

@@ -117,7 +117,7 @@ def without_a_nonce(bundle: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
-    "missing": (replaced(lambda path: None), ["manifest.sig: missing", "streamfuse sign"]),
+    "missing": (replaced(lambda path: None), ["manifest.sig: missing", "streamfuse bundle sign"]),
     "empty": (edit("manifest.sig", lambda data: b""), ["manifest.sig: 64 bytes expected, 0 found"]),
     "cut short": (lambda b: cut(b, "manifest.sig"), ["manifest.sig: 64 bytes expected, 63 found"]),
     "grown": (edit("manifest.sig", lambda data: data + b"\n"), ["64 bytes expected, 65 found"]),
@@ -315,21 +315,21 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     bundle = write_bundle(tmp_path / "demo")
-    code, line, said = command("keys", "release.v1")
+    code, line, said = command("bundle", "keygen", "release.v1")
     assert (code, line) == (0, (tmp_path / "release.v1.pub").read_text())
     assert "release.v1.key signs; keep it secret" in said
-    assert command("keys", "release.v1")[0] == 1
+    assert command("bundle", "keygen", "release.v1")[0] == 1
 
     def refused(*arguments: object) -> str:
         code, stdout, stderr = command(*arguments, "--public-key", "release.v1.pub")
         assert (code, stdout, stderr.count("\n")) == (1, "", 1)
         return stderr
 
-    for arguments in (["run", bundle, "hi"], ["chat", bundle], ["inspect", bundle, "--json"]):
+    for arguments in (["run", bundle, "hi"], ["chat", bundle], ["bundle", "inspect", bundle, "--json"]):
         assert "manifest.sig: missing; the bundle is not signed" in refused(*arguments)
-    assert command("sign", bundle, "--key", "release.v1.key")[:2] == (0, f"{bundle}/manifest.sig\n")
+    assert command("bundle", "sign", bundle, "--key", "release.v1.key")[:2] == (0, f"{bundle}/manifest.sig\n")
     assert command("run", bundle, "hi", "--public-key", "release.v1.pub") == command("run", bundle, "hi")
-    code, _, said = command("inspect", bundle, "--json", "--public-key", "release.v1.pub")
+    code, _, said = command("bundle", "inspect", bundle, "--json", "--public-key", "release.v1.pub")
     assert (code, said) == (0, f"signed with {line}")
     with streamfuse.open(bundle, public_key=line) as model:
         assert model.generate("hi").text
@@ -337,7 +337,7 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert command("run", bundle, "hi", "--public-key", "old.pub")[0] == 1
     flip_a_byte(bundle)
     assert "model.pte: files.sha256" in refused("run", bundle, "hi")
-    assert command("sign", bundle, "--key", "release.v1.key")[0] == 1
+    assert command("bundle", "sign", bundle, "--key", "release.v1.key")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -346,10 +346,13 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["run", "demo", "hi", "--public-key", "nowhere.pub"], "'--public-key': nowhere.pub: cannot be read"),
         (["run", "demo", "hi", "--public-key", "demo"], "'--public-key': demo: cannot be read"),
         (["chat", "demo", "--public-key", "a.key"], "'--public-key': a.key: the public key must be 64 hexadecimal"),
-        (["inspect", "demo", "--public-key", "weak.pub"], "'--public-key': weak.pub: the public key is no point"),
-        (["inspect", "demo", "--public-key", "a.pub", "--no-verify"], "--no-verify does not go with it"),
-        (["sign", "demo"], "--key"),
-        (["sign", "demo", "--key", "a.pub"], "--key a.pub: not a private key in PEM"),
+        (
+            ["bundle", "inspect", "demo", "--public-key", "weak.pub"],
+            "'--public-key': weak.pub: the public key is no point",
+        ),
+        (["bundle", "inspect", "demo", "--public-key", "a.pub", "--no-verify"], "--no-verify does not go with it"),
+        (["bundle", "sign", "demo"], "--key"),
+        (["bundle", "sign", "demo", "--key", "a.pub"], "--key a.pub: not a private key in PEM"),
         (["export", "-o", "new", "--sign-key", "a.pub"], "--sign-key a.pub: not a private key in PEM"),
     ],
 )

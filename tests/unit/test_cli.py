@@ -24,7 +24,9 @@ import streamfuse
 from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
 from streamfuse import engines
 from streamfuse.bundle import open_bundle
-from streamfuse.cli import app, chat, console, interrupt
+from streamfuse.cli import app
+from streamfuse.cli.commands import chat
+from streamfuse.cli.shared import console, interrupt
 from streamfuse.native.library import MOST_THREADS
 
 STATS_KEYS = [
@@ -71,7 +73,9 @@ def test_version_is_the_package_version() -> None:
     assert streamfuse_command("--version") == (0, f"streamfuse {streamfuse.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [[], ["pull"], ["keys"], ["sign"], ["inspect"], ["run"], ["chat"]])
+@pytest.mark.parametrize(
+    "command", [[], ["pull"], ["bundle", "keygen"], ["bundle", "sign"], ["bundle", "inspect"], ["run"], ["chat"]]
+)
 def test_help_teaches_by_example(command: list[str]) -> None:
     code, stdout, _ = streamfuse_command(*command, "--help")
     assert code == 0
@@ -127,10 +131,10 @@ def test_a_core_ml_bundle_says_that_an_emulator_runs_it(
         monkeypatch.setattr(engines.platform, "system", lambda system=system: system)
         assert (engines.emulated(core_ml), engines.emulated(opened)) == (expected, False)
     monkeypatch.setattr(engines, "emulated", lambda bundle: True)
-    for command in (("run", bundle, "hi"), ("chat", bundle), ("inspect", bundle)):
+    for command in (("run", bundle, "hi"), ("chat", bundle), ("bundle", "inspect", bundle)):
         code, _, stderr = streamfuse_command(*command)
         assert (code, "streamfuse's emulator runs this bundle here" in stderr) == (0, True), stderr
-    for command in (("run", bundle, "hi", "--json"), ("inspect", bundle, "--json")):
+    for command in (("run", bundle, "hi", "--json"), ("bundle", "inspect", bundle, "--json")):
         assert streamfuse_command(*command)[2] == ""
 
 
@@ -222,7 +226,7 @@ def test_stats_go_to_standard_error(bundle: Path, backends: list[fakes.Arithmeti
 
 
 def test_inspect_shows_methods_shapes_parts_and_sizes(bundle: Path) -> None:
-    code, stdout, _ = streamfuse_command("inspect", bundle)
+    code, stdout, _ = streamfuse_command("bundle", "inspect", bundle)
     assert code == 0
     for words in ("test/bytes", "verify_8", "int64 [8]", "embedding", "streams", "model.pte", "1.1 kB", "total"):
         assert words in stdout
@@ -235,13 +239,13 @@ def test_inspect_shows_the_tensors_of_all_layers_as_one(bundle: Path) -> None:
         data["methods"]["decode"]["inputs"] = [{"name": name, "dtype": "float16", "shape": [2]} for name in names]
 
     edit_manifest(bundle, edit)
-    _, stdout, _ = streamfuse_command("inspect", bundle)
+    _, stdout, _ = streamfuse_command("bundle", "inspect", bundle)
     for line in ("key_cache_0..1 float16", "past_key_values.0..1.key", "past_key_values.0.value"):
         assert line in stdout
 
 
 def test_inspect_as_json_is_the_manifest(bundle: Path) -> None:
-    _, stdout, _ = streamfuse_command("inspect", bundle, "--json")
+    _, stdout, _ = streamfuse_command("bundle", "inspect", bundle, "--json")
     assert json.loads(stdout) == json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
 
 
@@ -265,7 +269,7 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
 
 def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Path) -> None:
     assert "nowhere" in refusal("run", tmp_path / "nowhere", "hi", code=1)
-    assert "not a streamfuse bundle" in refusal("inspect", tmp_path, code=1)
+    assert "not a streamfuse bundle" in refusal("bundle", "inspect", tmp_path, code=1)
     assert "context holds 64" in refusal("run", bundle, "x" * 200, code=1)
     assert "empty" in refusal("run", bundle, "-", "--raw", code=1)
     assert "nosuch" in refusal("pull", tmp_path / "nosuch", code=1)
@@ -405,7 +409,7 @@ def _run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_an_output_that_takes_nothing_ends_without_a_traceback(
     script: str, code: int, words: str, bundle: Path
 ) -> None:
-    done = _run(script, "inspect", bundle, "--json")
+    done = _run(script, "bundle", "inspect", bundle, "--json")
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") <= 1
@@ -432,7 +436,9 @@ def test_ctrl_c_while_the_command_loads_leaves_without_a_word(after: float, bund
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "streamfuse", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"streamfuse {streamfuse.__version__}\n"
-    done = subprocess.run([sys.executable, "-m", "streamfuse", "inspect", "nowhere"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "streamfuse", "bundle", "inspect", "nowhere"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (1, "error: nowhere: no such folder\n")
 
 
@@ -450,7 +456,7 @@ def _subprocess(*arguments: object, **environment: str) -> subprocess.CompletedP
         (["run", "{bundle}", "y" * 500], 1, "context holds 64"),
         (["run", "{bundle}", "hi", "--top-k", "many"], 2, "--top-k"),
         (["run", "{bundle}", "hi"], 1, "model.pte"),  # its graph is not one; the engine, or its absence, says so
-        (["inspect", "{damaged}"], 1, "sha256"),
+        (["bundle", "inspect", "{damaged}"], 1, "sha256"),
         (["pull", "no/such/model"], 1, "no/such/model"),
         (["pull", "{bundle}"], 1, "config.json"),
     ],

@@ -16,7 +16,8 @@ import typer
 
 from bundle_samples import write_bundle
 from streamfuse.adapters import shipped
-from streamfuse.cli import app, complete
+from streamfuse.cli import app
+from streamfuse.cli.shared import complete
 from streamfuse.export.choices import BACKENDS, COMPUTE_UNITS, DEPLOYMENT_TARGETS, LAYOUTS
 from streamfuse.export.plan import Schedule
 from streamfuse.train.config import MODES

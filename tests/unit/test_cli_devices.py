@@ -18,7 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bundle_samples import write_bundle
-from streamfuse.cli import app, devices_facts
+from streamfuse.cli import app
+from streamfuse.cli.shared import devices_facts
 from streamfuse.native.library import LibraryError, list_backends
 from streamfuse.runtime.backends.onnx_providers import PROVIDERS
 

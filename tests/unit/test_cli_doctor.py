@@ -18,7 +18,8 @@ import fakes
 from bundle_samples import manifest_fields, write_bundle
 from export_samples import tiny_model, write_checkpoint
 from streamfuse import engines
-from streamfuse.cli import app, doctor_facts
+from streamfuse.cli import app
+from streamfuse.cli.shared import doctor_facts
 from streamfuse.native.library import LibraryError
 
 KEYS = [

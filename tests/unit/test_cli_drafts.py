@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 from bundle_samples import PrintableBackend, fake_engines, write_bundle
 from screen import Screen
 from streamfuse import engines
-from streamfuse.cli import app, drafts
+from streamfuse.cli import app
+from streamfuse.cli.shared import drafts
 from streamfuse.runtime.session import Piece
 
 GREEN, CYAN, MAGENTA = "32", "36", "35"

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from bundle_samples import edit_manifest, write_bundle
-from streamfuse.cli import console, drafts, tables
-from streamfuse.cli.console import SafeConsole, visible
+from streamfuse.cli.shared import console, drafts, tables
+from streamfuse.cli.shared.console import SafeConsole, visible
 from streamfuse.runtime.session import Piece
 
 TITLE = "\x1b]0;owned\x07"  # sets a window's title
@@ -124,17 +124,17 @@ def test_tables_show_names_as_they_stand() -> None:
 
 def test_a_manifest_cannot_reach_the_terminal(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["model"].update(name="[link=https://example.org]name[/link]"))
-    assert "[link=https://example.org]name[/link]" in in_terminal("inspect", bundle, "--no-verify")
+    assert "[link=https://example.org]name[/link]" in in_terminal("bundle", "inspect", bundle, "--no-verify")
     edit_manifest(bundle, lambda manifest: manifest["model"].update(name=f"name{TITLE}{CLEAR}"))
     for flags in ((), ("--json",)):
-        written = in_terminal("inspect", bundle, "--no-verify", *flags)
+        written = in_terminal("bundle", "inspect", bundle, "--no-verify", *flags)
         assert "\x1b]" not in written
         assert "\x1b[2J" not in written
         assert "\x9b" not in written
 
 
 def test_an_error_that_quotes_a_file_cannot_either(tmp_path: Path) -> None:
-    written = in_terminal("inspect", tmp_path / f"none{TITLE}")
+    written = in_terminal("bundle", "inspect", tmp_path / f"none{TITLE}")
     assert r"none\x1b]0;owned\x07: " in written
     assert "\x1b]" not in written
 
@@ -153,5 +153,7 @@ def test_json_says_every_character_in_every_encoding(encoding: str, monkeypatch:
 
 def test_an_ascii_terminal_gets_json_with_escapes(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["model"].update(name="café"))
-    written = in_terminal("inspect", bundle, "--no-verify", "--json", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    written = in_terminal(
+        "bundle", "inspect", bundle, "--no-verify", "--json", PYTHONIOENCODING="ascii", PYTHONUTF8="0"
+    )
     assert r"caf\u00e9" in written

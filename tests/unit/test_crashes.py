@@ -152,7 +152,15 @@ def commands(samples: Path, out: Path) -> dict[str, list[object]]:
     adapter = samples / "base" / "tiny.safetensors"
     return {
         "pull": ["pull", samples / "model.gguf", "--cache-dir", out / "cache"],
-        "distill": ["distill", samples / "prompts.jsonl", out / "out.jsonl", "--model", samples / "base", *DISTILL],
+        "distill": [
+            "data",
+            "distill",
+            samples / "prompts.jsonl",
+            out / "out.jsonl",
+            "--model",
+            samples / "base",
+            *DISTILL,
+        ],
         "train": ["train", "--data", samples / "answers.jsonl", "--model", samples / "base", "-o", out / "run", *TRAIN],
         "export": ["export", "-o", out / "bundle", "--model", samples / "base", "--adapter", adapter, *EXPORT],
     }

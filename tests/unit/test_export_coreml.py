@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from coreml_bundles import CHUNK, KINDS, Made
 from export_samples import TEXT, VOCAB_SIZE, decode_rows, prefill, verify_rows
 from streamfuse.cli import app
-from streamfuse.cli.console import SafeConsole
+from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.export.coreml.target import DESCRIPTIONS
 from streamfuse.export.selftest import FLOORS
 from streamfuse.runtime.backend import BackendError
@@ -155,8 +155,8 @@ def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pa
 
 
 def test_inspect_prints_the_report(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamfuse.cli.inspect.out", SafeConsole(width=200))
-    printed = CliRunner().invoke(app, ["inspect", str(made.bundle.folder)]).stdout
+    monkeypatch.setattr("streamfuse.cli.commands.bundle.inspect.out", SafeConsole(width=200))
+    printed = CliRunner().invoke(app, ["bundle", "inspect", str(made.bundle.folder)]).stdout
     assert "leave the Neural Engine" in printed
     assert "look-ups and searches: gather:" in printed
     assert "layer_norm:" in printed

@@ -18,7 +18,7 @@ import export_samples as samples
 from bundle_samples import write_bundle
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.cli.console import SafeConsole
+from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.engines import engines_of
 from streamfuse.export.pipeline import Report, export_bundle
 from streamfuse.export.plan import PlanError, Quantize, Schedule
@@ -90,8 +90,8 @@ def test_core_ml_says_which_operations_leave_the_neural_engine(
     for found in functions.values():
         assert found["leaves"]["look-ups and searches"]["gather"] >= 1
         assert found["trips"] == 0
-    monkeypatch.setattr("streamfuse.cli.inspect.out", SafeConsole(width=200))
-    printed = CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+    monkeypatch.setattr("streamfuse.cli.commands.bundle.inspect.out", SafeConsole(width=200))
+    printed = CliRunner().invoke(app, ["bundle", "inspect", str(folder)]).stdout
     assert "leave the Neural Engine" in printed
 
 

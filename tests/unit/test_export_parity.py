@@ -87,7 +87,7 @@ def test_an_export_below_a_named_floor_says_by_how_much_everywhere(
     assert report["config"]["allow_parity_below"] == ["int4"]
     for one in missed:
         assert one.measured == report["parity"]["quantization"][one.method]["snr_db"] < 150
-    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "bundle")])
+    shown = CliRunner().invoke(app, ["bundle", "inspect", str(tmp_path / "bundle")])
     assert f"decode, snr_db {missed[1].measured:.6g} instead of 150" in " ".join(shown.stdout.split())
 
 

@@ -72,10 +72,10 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
         ("export -o new --target onnx", "onnx", "exporting to ONNX needs onnx: pip install 'streamfuse[export,onnx]'"),
         ("export -o new --backend coreml", "coremltools", "pip install 'streamfuse[export,coreml]'"),
         ("export -o new --backend openvino", "openvino", "pip install 'streamfuse[openvino]'"),
-        ("keys new", "cryptography", "a signature needs cryptography: pip install 'streamfuse[sign]'"),
+        ("bundle keygen new", "cryptography", "a signature needs cryptography: pip install 'streamfuse[sign]'"),
         ("export -o new --sign-key file", "cryptography", "pip install 'streamfuse[sign]'"),
-        ("invent new", "torch", "inventing prompts needs torch: pip install 'streamfuse[export]'"),
-        ("distill prompts new", "torch", "distilling needs torch: pip install 'streamfuse[export]'"),
+        ("data synthesize new", "torch", "writing prompts needs torch: pip install 'streamfuse[export]'"),
+        ("data distill prompts new", "torch", "distilling needs torch: pip install 'streamfuse[export]'"),
         ("train --data answers -o new", "accelerate", "training needs accelerate: pip install 'streamfuse[train]'"),
         ("train --recipe e2e-shared -o new", "transformers", "pip install 'streamfuse[train]'"),
         ("bench ablations --data answers -o new", "transformers", "pip install 'streamfuse[train]'"),
@@ -146,13 +146,16 @@ def test_commands_explain_themselves_and_run_without_the_extras(tmp_path: Path) 
         "import fakes\n"
         "from typer.testing import CliRunner\n"
         "from streamfuse import engines\n"
-        "from streamfuse.cli import COMMANDS, app, bench\n"
+        "from typer.main import get_command\n"
+        "from streamfuse.cli import app\n"
         "engines.engines_of = lambda bundle, *_: lambda: fakes.ArithmeticBackend(bundle.spec())\n"
-        "from streamfuse.research.cli import COMMANDS as RESEARCH\n"
-        "names = [[name] for name in COMMANDS] + [['bench', m.removeprefix('bench_')] for m in bench.MEASURES]\n"
-        "names += [['research', name.replace('_', '-')] for name in RESEARCH]\n"
-        "runs = [[*name, '--help'] for name in names]\n"
-        f"runs += [['inspect', {str(write_bundle(tmp_path / 'demo'))!r}], ['run', {str(tmp_path / 'demo')!r}, 'hi']]\n"
+        "def leaves(command, path=()):\n"
+        "    below = getattr(command, 'commands', {})\n"
+        "    return [leaf for name in below for leaf in leaves(below[name], (*path, name))] or [path]\n"
+        "runs = [[*path, '--help'] for path in leaves(get_command(app))]\n"
+        "assert len(runs) > 25\n"
+        f"bundle = {str(write_bundle(tmp_path / 'demo'))!r}\n"
+        "runs += [['bundle', 'inspect', bundle], ['run', bundle, 'hi']]\n"
         "print([run for run in runs if CliRunner().invoke(app, run).exit_code])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

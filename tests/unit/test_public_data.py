@@ -1,4 +1,4 @@
-"""`streamfuse data`: public sets from a server of the test's own, or a folder, as the rows that recipes read.
+"""`streamfuse data fetch`: public sets from a server of the test's own, or a folder, as the rows that recipes read.
 
 Run: python -m pytest tests/unit/test_public_data.py
 """
@@ -97,7 +97,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def fetch(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["data", *map(str, arguments)])
+    return CliRunner().invoke(app, ["data", "fetch", *map(str, arguments)])
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import save_file
 
 from bundle_samples import byte_tokenizer
-from streamfuse.cli.pull import DEFAULT_MODEL as CLI_DEFAULT_MODEL
+from streamfuse.cli.shared.options import DEFAULT_MODEL as CLI_DEFAULT_MODEL
 from streamfuse.model import gguf, pull
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.pull import DEFAULT_MODEL, PullError

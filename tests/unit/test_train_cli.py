@@ -1,4 +1,4 @@
-"""`streamfuse distill` and `streamfuse train` on a tiny model: what they write, and one line for what they refuse.
+"""`streamfuse data distill` and `streamfuse train` on a tiny model: what they write, and one line for what they refuse.
 
 Run: python -m pytest tests/unit/test_train_cli.py
 """
@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 import tiny
 from bundle_samples import byte_tokenizer
 from streamfuse.cli import app
-from streamfuse.cli import train as train_command
+from streamfuse.cli.commands import train as train_command
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
 from streamfuse.train.distill import DistillConfig, generate_batch
 
@@ -65,7 +65,7 @@ def refused(*arguments: object) -> str:
 
 
 def answers(model: Path, prompts: Path, out: Path, *flags: object) -> list[dict[str, Any]]:
-    result = invoke("distill", prompts, out, "--model", model, "--max-new-tokens", 12, *flags)
+    result = invoke("data", "distill", prompts, out, "--model", model, "--max-new-tokens", 12, *flags)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == str(out)
     return [json.loads(line) for line in out.read_text().splitlines()]
@@ -89,7 +89,7 @@ def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path
     base, adapter, out = load_base(model), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     save_adapter(tiny.fused(base), adapter, {"steps": "7"})
     answers(model, prompts, tmp_path / "out.jsonl")
-    result = invoke("ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--json")
+    result = invoke("adapter", "ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--json")
     assert result.exit_code == 0, result.stderr
     facts = json.loads(result.stdout)
     before, after = read_adapter(adapter), read_adapter(out)
@@ -99,18 +99,22 @@ def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path
     assert (before[0], before[2]) == (after[0], after[2])
     assert all(value.equal(after[1][name]) for name, value in before[1].items())
     assert load_stream_fused(base, out).ngrams["ids"].equal(added["ngrams.ids"])
-    small = invoke("ngrams", out, out, "--data", tmp_path / "out.jsonl", "--max-mb", 0.0002, "--json")
+    small = invoke("adapter", "ngrams", out, out, "--data", tmp_path / "out.jsonl", "--max-mb", 0.0002, "--json")
     assert json.loads(small.stdout)["bytes"] <= 200
-    assert "at most 24" in refused("ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--max-mb", 25)
-    assert "tokens that `streamfuse distill` writes" in refused("ngrams", adapter, out, "--data", prompts)
-    assert "there is no folder" in refused("ngrams", adapter, tmp_path / "no" / "b.safetensors", "--data", prompts)
+    assert "at most 24" in refused("adapter", "ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--max-mb", 25)
+    assert "tokens that `streamfuse data distill` writes" in refused(
+        "adapter", "ngrams", adapter, out, "--data", prompts
+    )
+    assert "there is no folder" in refused(
+        "adapter", "ngrams", adapter, tmp_path / "no" / "b.safetensors", "--data", prompts
+    )
 
 
 def test_adapters_are_averaged(model: Path, tmp_path: Path) -> None:
     base, files = load_base(model), [tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.safetensors")]
     for file in files[:2]:
         save_adapter(tiny.fused(base), file, {"steps": file.stem})  # weights are random, each time others
-    result = invoke("average", *files[:2], "-o", files[2])
+    result = invoke("adapter", "average", *files[:2], "-o", files[2])
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == str(files[2])
     a, b, mean = map(read_adapter, files)
@@ -119,8 +123,10 @@ def test_adapters_are_averaged(model: Path, tmp_path: Path) -> None:
         assert value.allclose(b[1][name] if name == "stream_vocab" else (a[1][name] + b[1][name]) / 2)
     assert not mean[1]["stream_embeddings"].allclose(b[1]["stream_embeddings"])
     save_adapter(tiny.fused(base, num_streams=4), files[0])
-    assert "a.safetensors: its base or its streams' settings" in refused("average", *files[:2], "-o", files[2])
-    assert "two or more" in refused("average", files[1], "-o", files[2])
+    assert "a.safetensors: its base or its streams' settings" in refused(
+        "adapter", "average", *files[:2], "-o", files[2]
+    )
+    assert "two or more" in refused("adapter", "average", files[1], "-o", files[2])
 
 
 def test_prompts_are_shuffled_by_seed_and_limited(model: Path, prompts: Path, tmp_path: Path) -> None:
@@ -154,17 +160,23 @@ def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, 
 
 def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    assert "nope.jsonl: no such file" in refused("distill", tmp_path / "nope.jsonl", out, "--model", model)
-    assert "--batch-size must be at least 1" in refused("distill", prompts, out, "--model", model, "--batch-size", 0)
-    assert "not a model name" in refused("distill", prompts, out, "--model", tmp_path / "missing")
+    assert "nope.jsonl: no such file" in refused("data", "distill", tmp_path / "nope.jsonl", out, "--model", model)
+    assert "--batch-size must be at least 1" in refused(
+        "data", "distill", prompts, out, "--model", model, "--batch-size", 0
+    )
+    assert "not a model name" in refused("data", "distill", prompts, out, "--model", tmp_path / "missing")
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"prompt": "x"}\n{"text": "y"}\n')
-    assert "bad.jsonl, line 2: no field 'prompt'; the row has text" in refused("distill", bad, out, "--model", model)
-    assert "there is no format 'x'; the formats are e2e," in refused("distill", prompts, out, "--format", "x")
-    assert "--top-p must be above 0" in refused("distill", prompts, out, "--model", model, "--top-p", 0)
-    assert "--device nope cannot be used" in refused("distill", prompts, out, "--model", model, "--device", "nope")
+    assert "bad.jsonl, line 2: no field 'prompt'; the row has text" in refused(
+        "data", "distill", bad, out, "--model", model
+    )
+    assert "there is no format 'x'; the formats are e2e," in refused("data", "distill", prompts, out, "--format", "x")
+    assert "--top-p must be above 0" in refused("data", "distill", prompts, out, "--model", model, "--top-p", 0)
+    assert "--device nope cannot be used" in refused(
+        "data", "distill", prompts, out, "--model", model, "--device", "nope"
+    )
     (model / "tokenizer_config.json").unlink()
-    assert "no chat template" in refused("distill", prompts, out, "--model", model)
+    assert "no chat template" in refused("data", "distill", prompts, out, "--model", model)
     assert not out.exists()
 
 
@@ -203,9 +215,9 @@ def test_flags_of_recipes_are_refused_without_one(flags: tuple[str, ...], words:
 def test_distill_takes_a_shipped_adapter_by_name(prompts: Path, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert "--adapter nobody: no such file, and not an adapter that ships" in refused(
-        "distill", prompts, out, "--model", model, "--adapter", "nobody"
+        "data", "distill", prompts, out, "--model", model, "--adapter", "nobody"
     )
-    said = refused("distill", prompts, out, "--model", model, "--adapter", "e2e-lossless")
+    said = refused("data", "distill", prompts, out, "--model", model, "--adapter", "e2e-lossless")
     assert "e2e-lossless.safetensors" in said  # it was found, and is another base's
 
 
@@ -243,11 +255,11 @@ stream_vocab_size = 0
 """
 
 
-INVENTING = """
+SYNTHESIZING = """
 about = "Prompts that nobody wrote."
 [[stage]]
 name = "prompts"
-kind = "invent"
+kind = "synthesize"
 count = 12
 begin = ["Say ", "Why"]
 batch_size = 16
@@ -306,8 +318,8 @@ def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path,
     assert "num_streams must be 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
 
 
-def test_a_recipe_may_invent_its_prompts(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "three.toml").write_text(INVENTING)
+def test_a_recipe_may_synthesize_its_prompts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "three.toml").write_text(SYNTHESIZING)
     command = ["train", "--recipe", tmp_path / "three.toml", "-o", tmp_path / "run", "--model", model]
     for _ in range(2):
         result = invoke(*command)
@@ -321,17 +333,17 @@ def test_a_recipe_may_invent_its_prompts(model: Path, tmp_path: Path) -> None:
 
 def write_without_count(folder: Path) -> Path:
     path = folder / "no-count.toml"
-    path.write_text(INVENTING.replace("count = 12\n", ""))
+    path.write_text(SYNTHESIZING.replace("count = 12\n", ""))
     return path
 
 
-def test_invent_writes_as_many_as_asked(model: Path, tmp_path: Path) -> None:
-    result = invoke("invent", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
+def test_synthesize_writes_as_many_as_asked(model: Path, tmp_path: Path) -> None:
+    result = invoke("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == str(tmp_path / "p.jsonl")
     assert (tmp_path / "p.jsonl").read_text().count("\n") == 5
     assert "--temperature must be above 0" in refused(
-        "invent", tmp_path / "q.jsonl", "--temperature", 0, "--model", model
+        "data", "synthesize", tmp_path / "q.jsonl", "--temperature", 0, "--model", model
     )
 
 
@@ -412,7 +424,7 @@ def test_the_defaults_of_the_flags_are_those_of_the_configurations(tmp_path: Pat
         assert said[name] == getattr(config, name), name
     for name, value in train_command.STREAM_DEFAULTS.items():
         assert getattr(config.streams, name) == value, name
-    from streamfuse.cli import distill as distill_command
+    from streamfuse.cli.commands.data import distill as distill_command
 
     said = {name: p.default for name, p in inspect.signature(distill_command.distill).parameters.items()}
     for name in DistillConfig.__slots__:

@@ -24,10 +24,10 @@ impl KeyFault {
     pub fn sentence(&self) -> &'static CStr {
         match self {
             KeyFault::NotHexadecimal => {
-                c"the public key must be 64 hexadecimal digits, the line that `streamfuse keys` writes"
+                c"the public key must be 64 hexadecimal digits, the line that `streamfuse bundle keygen` writes"
             }
             KeyFault::Weak => {
-                c"the public key is no point of ed25519, or a weak one; make a pair with `streamfuse keys`"
+                c"the public key is no point of ed25519, or a weak one; make a pair with `streamfuse bundle keygen`"
             }
         }
     }
@@ -40,7 +40,7 @@ impl From<KeyFault> for Failure {
 }
 
 impl PublicKey {
-    /// Reads the line that `streamfuse keys` writes: 64 hexadecimal digits.
+    /// Reads the line that `streamfuse bundle keygen` writes: 64 hexadecimal digits.
     pub fn parse(text: &[u8]) -> Result<PublicKey, KeyFault> {
         let bytes = bytes_of_hex(text.trim_ascii()).ok_or(KeyFault::NotHexadecimal)?;
         // A point has one name here, and a key of small order would sign nearly everything.

@@ -54,7 +54,7 @@ class Ablations:
 
     Args:
         model: checkpoint folder of the base.
-        data: answers that `streamfuse distill` wrote with the base, greedily.
+        data: answers that `streamfuse data distill` wrote with the base, greedily.
         train: runs a training configuration to its end, or until it is stopped.
     """
 
@@ -105,7 +105,7 @@ class Ablations:
         if not (self.folder / "train.jsonl").is_file():
             samples, wanted = read_samples(self.data), self.size.examples + self.size.held_out
             if any(sample.ids is None for sample in samples) or len(samples) < wanted:
-                raise DataError(f"{self.data}: {wanted} answers of `streamfuse distill` are needed")
+                raise DataError(f"{self.data}: {wanted} answers of `streamfuse data distill` are needed")
             eos, vocab_size = self.base.config.eos_token_ids[0], self.base.config.vocab_size
             usable = [sample for sample in samples if sample.ids and len(sample.ids.input_ids) - sample.ids.start >= 16]
             examples = to_examples(spread(usable, wanted), None, eos, self.size.max_tokens, vocab_size)
@@ -228,7 +228,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _write(path: Path, examples: list[Example]) -> None:
-    """As `streamfuse distill` writes; whole or not at all."""
+    """As `streamfuse data distill` writes; whole or not at all."""
     rows = ({"input_ids": e.input_ids[: e.start], "completion_ids": e.input_ids[e.start :]} for e in examples)
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 

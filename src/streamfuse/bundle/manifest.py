@@ -58,7 +58,7 @@ class _Strict(BaseModel):
 
 
 class ModelFacts(_Strict):
-    """The base model, as the runtime and a reader of `streamfuse inspect` need it."""
+    """The base model, as the runtime and a reader of `streamfuse bundle inspect` need it."""
 
     name: FilledLine = Field(description="for example HuggingFaceTB/SmolLM2-135M-Instruct")
     architecture: Line = Field(description="class name in the Hugging Face config, for example LlamaForCausalLM")

@@ -82,8 +82,8 @@ def open_bundle(path: Path | str, verify: bool = True, public_key: str | None = 
     """Read and check a bundle. `verify=False` skips the hashes of the files, never their names and sizes.
 
     Args:
-        public_key: the line that `streamfuse keys` wrote. The manifest must be signed with it, and hashes are checked
-            whatever `verify` says.
+        public_key: the line that `streamfuse bundle keygen` wrote. The manifest must be signed with it, and hashes are
+            checked whatever `verify` says.
 
     Raises:
         BundleError: with one line that names the file and the field.
@@ -145,7 +145,7 @@ def _read_manifest(folder: Path) -> bytes:
 
 def _check_signature(folder: Path, manifest: bytes, key: bytes) -> None:
     path = folder / SIGNATURE_NAME
-    size = _find_unlisted(folder, path, "missing; the bundle is not signed (`streamfuse sign` signs one)")
+    size = _find_unlisted(folder, path, "missing; the bundle is not signed (`streamfuse bundle sign` signs one)")
     if size != SIGNATURE_BYTES:
         raise BundleError(f"{path}: {SIGNATURE_BYTES} bytes expected, {size} found; damaged or cut short")
     if not is_signed(manifest, _read(path, size), key):

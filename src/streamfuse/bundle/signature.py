@@ -56,13 +56,17 @@ def is_signed(manifest: bytes, signature: bytes, public_key: bytes) -> bool:
 
 
 def parse_public_key(text: str) -> bytes:
-    """The 32 bytes of the line that `streamfuse keys` writes. KeyProblem where it is none, or a weak key."""
+    """The 32 bytes of the line that `streamfuse bundle keygen` writes. KeyProblem where it is none, or a weak key."""
     digits = text.strip(" \t\n\f\r")
     if not re.fullmatch("[0-9a-fA-F]{64}", digits):
-        raise KeyProblem("the public key must be 64 hexadecimal digits, the line that `streamfuse keys` writes")
+        raise KeyProblem(
+            "the public key must be 64 hexadecimal digits, the line that `streamfuse bundle keygen` writes"
+        )
     key = bytes.fromhex(digits)
     if not _is_sound(key):
-        raise KeyProblem("the public key is no point of ed25519, or a weak one; make a pair with `streamfuse keys`")
+        raise KeyProblem(
+            "the public key is no point of ed25519, or a weak one; make a pair with `streamfuse bundle keygen`"
+        )
     return key
 
 
@@ -98,9 +102,11 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
             f"{path}: the private key has a passphrase; give one without, from a store of secrets"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise KeyProblem(f"{path}: not a private key in PEM; make a pair with `streamfuse keys`") from None
+        raise KeyProblem(f"{path}: not a private key in PEM; make a pair with `streamfuse bundle keygen`") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise KeyProblem(f"{path}: a private key of another kind than ed25519; make a pair with `streamfuse keys`")
+        raise KeyProblem(
+            f"{path}: a private key of another kind than ed25519; make a pair with `streamfuse bundle keygen`"
+        )
     return key
 
 

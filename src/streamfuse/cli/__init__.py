@@ -1,4 +1,4 @@
-"""The `streamfuse` command. One small module per command; each has `register(app)`."""
+"""The `streamfuse` command. One small module per command or group, each with `register(app)`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 
 from streamfuse import __version__
-
-from .errors import OneLineErrors
+from streamfuse.cli.shared.errors import OneLineErrors
 
 COMMANDS = (
-    "pull", "data", "invent", "distill", "train", "average", "ngrams", "export", "keys", "sign", "inspect", "run",
-    "chat", "bench", "doctor", "devices",
+    "commands.pull", "commands.run", "commands.chat", "commands.export", "commands.bundle", "commands.data",
+    "commands.train", "commands.adapter", "bench", "commands.doctor", "commands.devices",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def export(
         adapter: the name of a shipped one, or a file; None or "none": no streams; "auto": the shipped one where it fits
             the model, else none, with a warning that says how to train one.
         progress: hears of each step.
-        sign_key: the file of a private key (`streamfuse keys`) that signs the bundle.
+        sign_key: the file of a private key (`streamfuse bundle keygen`) that signs the bundle.
         plan: options by the names of ExportPlan (export/plan.py), an enum also by its word.
 
     Raises:

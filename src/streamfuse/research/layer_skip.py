@@ -4,7 +4,7 @@ The authors search with Bayesian optimisation for the tokens per second of a few
 (Optuna's Gaussian process), and its objective is computed from two things that need no export: how often the shorter
 model agrees with the text, and what share of a pass it costs. As in the engine, the shorter model reads the keys and
 values that the whole model left in the cache. `streamfuse research layer-skip` searches over the answers that
-`streamfuse distill` wrote.
+`streamfuse data distill` wrote.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _digest(base: Transformer, texts: Sequence[Text], verify: float, seed: int) 
 
 
 def read_texts(path: Path, limit: int) -> list[Text]:
-    """`limit` answers of a file of `streamfuse distill`, evenly from all. DataError for any other file."""
+    """`limit` answers of a file of `streamfuse data distill`, evenly from all. DataError for any other file."""
     found = [sample.ids for sample in spread(read_samples(path, "distilled"), limit)]
     return [(one.input_ids, one.start) for one in found if one is not None]
 

@@ -33,7 +33,7 @@ class TrainConfig:
     Attributes:
         model: checkpoint folder of the base.
         data: files, folders or data sets of the hub (`readers.read_samples`). Lossless mode learns to draft the base's
-            own text, so it should be that (`streamfuse distill`).
+            own text, so it should be that (`streamfuse data distill`).
         format: of the data, one of `formats.NAMES`; None tells it from the first row.
         limit: rows to take of each source, evenly from all of it; 0 takes all.
         out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached frozen states.

@@ -126,9 +126,9 @@ def appending(path: Path) -> Iterator[IO[str]]:
 def _written(path: Path) -> dict[int, list[int]]:
     """Prompt tokens of the answers in the file, by id."""
     try:
-        return {row["id"]: row["input_ids"] for row in rows_written(path, "an answer of `streamfuse distill`")}
+        return {row["id"]: row["input_ids"] for row in rows_written(path, "an answer of `streamfuse data distill`")}
     except KeyError:
-        raise DataError(f"{path}: holds rows that are not answers of `streamfuse distill`") from None
+        raise DataError(f"{path}: holds rows that are not answers of `streamfuse data distill`") from None
 
 
 def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:

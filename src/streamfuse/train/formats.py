@@ -40,7 +40,7 @@ class Sample:
         source: what the row says of its origin (`source` or `category`), else the format's name.
         schema: the `CREATE TABLE` statements that a query runs on (SQL only).
         before: the chat before the first turn (of rows of `messages`).
-        ids: token ids of prompt and completion, of a file that `streamfuse distill` wrote.
+        ids: token ids of prompt and completion, of a file that `streamfuse data distill` wrote.
         number: `question_id` of Spec-Bench, `prompt_id` of MT-bench; None where the row has none.
     """
 
@@ -164,7 +164,7 @@ def _distilled(row: Row, place: str) -> Sample:
     for name in ("input_ids", "completion_ids"):
         ids = row.get(name)
         if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-            raise DataError(f"{place}: {name} is not a list of token ids, as `streamfuse distill` writes")
+            raise DataError(f"{place}: {name} is not a list of token ids, as `streamfuse data distill` writes")
     if not row["input_ids"]:
         raise DataError(f"{place}: input_ids is empty; a completion needs a token before it")
     prompt = row["input_ids"]

@@ -122,7 +122,7 @@ def _rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
     if not path.is_file():
         local = path.suffix in (".json", ".jsonl", ".txt") or source.count("/") > 1 or source.startswith((".", "/"))
         if local and not path.is_dir():
-            raise DataError(f"{source}: no such file; `streamfuse data` fetches public sets")
+            raise DataError(f"{source}: no such file; `streamfuse data fetch` fetches public sets")
         yield from _data_set(source, split)
         return
     with path.open("rb") as file:

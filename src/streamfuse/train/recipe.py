@@ -20,9 +20,9 @@ from .config import TrainConfig, default_streams
 from .distill import Written, distill, load_writer, pending
 from .formats import Sample
 from .generate import DistillConfig
-from .invent import invent, openings
 from .prompts import open_text, prompt_items
 from .readers import read_samples
+from .synthesize import openings, synthesize
 from .variations import vary_e2e
 
 if sys.version_info >= (3, 11):
@@ -34,8 +34,8 @@ _FOLDER = Path(__file__).parent / "recipes"
 _STREAMS = {field.name for field in fields(StreamConfig)}
 _TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams", "widen"}
 _DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
-_INVENT = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
-_KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "invent": _INVENT}
+_SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
+_KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
 
 
 class RecipeError(ValueError):
@@ -56,8 +56,8 @@ class DistillStage:
 
 
 @dataclass(frozen=True, slots=True)
-class InventStage:
-    """How many prompts the model writes, what they begin with, and after which answers (train/invent.py)."""
+class SynthesizeStage:
+    """How many prompts the model writes, what they begin with, and after which answers (train/synthesize.py)."""
 
     out: Path
     config: DistillConfig
@@ -67,7 +67,7 @@ class InventStage:
     after: Path | None = None
 
 
-Stage: TypeAlias = TrainConfig | DistillStage | InventStage
+Stage: TypeAlias = TrainConfig | DistillStage | SynthesizeStage
 
 
 def names() -> list[str]:
@@ -149,7 +149,7 @@ def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, 
                 settings[key] = _resolved(settings[key], made, data_root, stage["name"])
         if stage["kind"] != "train":
             made[stage["name"]] = out = out_dir / f"{stage['name']}.jsonl"
-            result.append((_distill_stage if stage["kind"] == "distill" else _invent_stage)(settings, out))
+            result.append((_distill_stage if stage["kind"] == "distill" else _synthesize_stage)(settings, out))
         else:
             last = i + 1 == len(recipe["stage"])
             made[stage["name"]] = adapter if last else out_dir / stage["name"] / "adapter.safetensors"
@@ -175,16 +175,16 @@ def _distill_stage(settings: dict[str, Any], out: Path) -> DistillStage:
     return DistillStage(settings.pop("data"), out, DistillConfig(**settings), adapter=adapter, **own)
 
 
-def _invent_stage(settings: dict[str, Any], out: Path) -> InventStage:
+def _synthesize_stage(settings: dict[str, Any], out: Path) -> SynthesizeStage:
     own = {key: settings.pop(key) for key in ("count", "begin", "system", "after") if key in settings}
     if "count" not in own:
-        raise RecipeError("a stage that invents needs a count")
+        raise RecipeError("a stage of kind synthesize needs a count")
     begin = own.get("begin", ())
     own["begin"] = (begin,) if isinstance(begin, str) else tuple(begin)
     if "after" in own:
         own["after"] = Path(own["after"])
     sampling = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": 96, **settings}
-    return InventStage(out, DistillConfig(**sampling), **own)
+    return SynthesizeStage(out, DistillConfig(**sampling), **own)
 
 
 def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: Path) -> TrainConfig:
@@ -204,12 +204,12 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
         raise RecipeError(f"a setting is of the wrong type ({error})") from None
 
 
-def invented(stage: InventStage, model: Path) -> Iterator[int]:
+def synthesized(stage: SynthesizeStage, model: Path) -> Iterator[int]:
     """Write what the file lacks yet; yields how many prompts each batch added."""
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
     writer = load_writer(model, None, stage.config)
-    yield from invent(writer, text, stage.out, stage.count, stage.config, places, end)
+    yield from synthesize(writer, text, stage.out, stage.count, stage.config, places, end)
 
 
 class Answers:

@@ -22,7 +22,7 @@ public struct LoadOptions: Sendable {
   /// Whether to read the whole bundle and compare its SHA-256 sums. Turn it off only for a bundle that was checked when
   /// it was installed.
   public var checkHashes = true
-  /// The line that `streamfuse keys` wrote: 64 hexadecimal digits. A bundle that this key did not sign is refused, and
+  /// The line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did not sign is refused, and
   /// hashes are checked whatever `checkHashes` says. Nil: nobody asks who wrote the bundle.
   public var publicKey: String?
 

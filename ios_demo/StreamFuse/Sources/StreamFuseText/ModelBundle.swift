@@ -23,7 +23,7 @@ public final class ModelBundle: @unchecked Sendable {  // sf_bundle may be used 
   /// Opens and checks a bundle. This reads the whole folder where `checkHashes` is true or there is a `publicKey`, so it
   /// takes a moment.
   ///
-  /// `publicKey` is the line that `streamfuse keys` wrote; a bundle that this key did not sign is refused.
+  /// `publicKey` is the line that `streamfuse bundle keygen` wrote; a bundle that this key did not sign is refused.
   ///
   /// Throws the code `badFile` or `badTables` (`badArgument` for a key that is none), and one line that names file and field.
   public init(folder: URL, checkHashes: Bool = true, publicKey: String? = nil) throws {

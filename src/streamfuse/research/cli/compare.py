@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfuse.api import Model
-from streamfuse.cli import options, tables
-from streamfuse.cli.console import err, out, print_json, say
-from streamfuse.cli.engine import loaded
+from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared.console import err, out, print_json, say
+from streamfuse.cli.shared.engine import loaded
 from streamfuse.durable import write_text
 from streamfuse.extras import need
 

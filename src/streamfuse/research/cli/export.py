@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from streamfuse.cli.console import err
-from streamfuse.cli.pull import DEFAULT_MODEL
+from streamfuse.cli.shared.console import err
+from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need_export, need_native
 
 WIDTHS = (4, 8, 16)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfuse.cli.pull import DEFAULT_MODEL
+from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfuse.cli.console import err
+from streamfuse.cli.shared.console import err
 from streamfuse.extras import need
 
 
@@ -18,7 +18,7 @@ def register(research: typer.Typer) -> None:
 def layer_skip(
     out: Annotated[Path, typer.Argument(metavar="OUT.json", help="The result; trials go into OUT.json.journal.")],
     model: Annotated[str, typer.Option(help="Hub name or checkpoint folder.")],
-    data: Annotated[Path, typer.Option(metavar="ANSWERS.jsonl", help="Greedy answers of `streamfuse distill`.")],
+    data: Annotated[Path, typer.Option(metavar="ANSWERS.jsonl", help="Greedy answers of `streamfuse data distill`.")],
     answers: Annotated[int, typer.Option(help="Answers to use, spread over the file.")] = 16,
     trials: Annotated[int, typer.Option(help="Trials in all, those of earlier runs included.")] = 200,
     verify: Annotated[
@@ -33,7 +33,7 @@ def layer_skip(
 
     [bold]Examples[/bold]
 
-    streamfuse distill prompts.jsonl answers.jsonl
+    streamfuse data distill prompts.jsonl answers.jsonl
 
     streamfuse research layer-skip build/self.json --model HuggingFaceTB/SmolLM2-135M-Instruct --data answers.jsonl
     """

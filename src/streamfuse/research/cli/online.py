@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from streamfuse.api import Model
-from streamfuse.cli import options, tables
-from streamfuse.cli.console import err, out, print_json, say
-from streamfuse.cli.engine import loaded
+from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared.console import err, out, print_json, say
+from streamfuse.cli.shared.engine import loaded
 from streamfuse.extras import need
 
 from .shared import BundlesFolder, DataSets, data_set, samples_of

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from streamfuse.cli import options, tables
-from streamfuse.cli.console import out, print_json
+from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared.console import out, print_json
 from streamfuse.runtime.strict_json import load_strict
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfuse.cli.pull import DEFAULT_MODEL
+from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.research import files
 
 
@@ -52,8 +52,8 @@ def train_heads(
 
     streamfuse research export build/medusa/bundle --adapter build/medusa/adapter.safetensors
     """
-    from streamfuse.cli.train import import_main
-    from streamfuse.cli.train_recipe import run_recipe
+    from streamfuse.cli.shared.train_recipe import run_recipe
+    from streamfuse.cli.shared.training import import_main
 
     import_main()
     import streamfuse.research.heads  # noqa: F401 (adds the kinds of heads)

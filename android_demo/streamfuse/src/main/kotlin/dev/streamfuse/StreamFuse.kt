@@ -16,7 +16,7 @@ import org.jetbrains.annotations.Blocking
  *   Null: a model's first drafted answer measures them anew, about 250 ms.
  * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that
  *   was checked when it was installed.
- * @property publicKey the line that `streamfuse keys` wrote: 64 hexadecimal digits. A bundle that this key did not sign
+ * @property publicKey the line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did not sign
  *   is refused, and hashes are checked whatever [checkHashes] says. Null: nobody asks who wrote the bundle.
  * @property dispatcher where answers are generated. A pass keeps its thread busy, so the default is not the few threads
  *   of [Dispatchers.Default].

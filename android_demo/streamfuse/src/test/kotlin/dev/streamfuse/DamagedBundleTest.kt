@@ -67,7 +67,7 @@ class DamagedBundleTest {
             "tokenizer.json: files.sha256", options)
     }
 
-    /** As `streamfuse sign` does it, by the JVM's own ed25519. */
+    /** As `streamfuse bundle sign` does it, by the JVM's own ed25519. */
     private fun sign(bundle: File, key: KeyPair): File {
         val signer = Signature.getInstance("Ed25519").apply { initSign(key.private) }
         signer.update("streamfuse bundle manifest v1\n".encodeToByteArray())
@@ -78,7 +78,7 @@ class DamagedBundleTest {
         return bundle
     }
 
-    /** The 32 bytes at the end of the JVM's form of a public key, as `streamfuse keys` writes them. */
+    /** The 32 bytes at the end of the JVM's form of a public key, as `streamfuse bundle keygen` writes them. */
     private val KeyPair.line get() = public.encoded.takeLast(32).joinToString("") { "%02x".format(it) }
 
     private fun manifest(from: String, to: String): File = changed("manifest.json" to { text ->

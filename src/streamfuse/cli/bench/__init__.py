@@ -1,0 +1,16 @@
+"""`streamfuse bench ...`: one small module per measure."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+
+COMMANDS = ("ablations", "acceptance", "latency", "parity", "quantization", "scale", "tasks")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Measure a bundle: what is accepted, and how good the text is.", no_args_is_help=True)
+    for name in COMMANDS:
+        import_module(f"{__package__}.{name}").register(group)
+    app.add_typer(group, name="bench")

@@ -1,0 +1,79 @@
+"""`streamfuse bench ablations`: what each part of the method is worth, as a table and a plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfuse.cli.shared.console import say
+from streamfuse.cli.shared.errors import EXIT_INTERRUPTED
+from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.extras import need
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("ablations")(ablations)
+
+
+def ablations(
+    data: Annotated[str, typer.Option(metavar="ANSWERS.jsonl", help="The base's own, by `streamfuse data distill`.")],
+    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Models, rows.jsonl and ablations.png.")],
+    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    steps: Annotated[int, typer.Option(min=1, help="Of every training run.")] = 80,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples per step.")] = 4,
+    examples: Annotated[int, typer.Option(min=1, help="To train on.")] = 320,
+    held_out: Annotated[int, typer.Option(min=1, help="Prompts that are measured.")] = 40,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL", help="Train this model only; may be given again.")
+    ] = None,
+    document: Annotated[
+        Path | None, typer.Option(help="Put table and plot into this Markdown file too.", show_default="none")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+) -> None:
+    """Train small variants of the streams and measure each; prints the table.
+
+    Every variant sees the same steps. Rows are kept as they are found: the same command goes on after a stop, and
+    prints the table of what there is when nothing is missing.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations
+
+    streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations --document docs/ablations.md
+    """
+    need("bench-ablations")
+    from dataclasses import replace
+
+    from streamfuse.bench.ablation_variants import Plan, Size, default_plan
+    from streamfuse.cli.shared.training import import_main, run_config
+    from streamfuse.model.pull import resolve_model
+
+    import_main()
+    from streamfuse.bench.ablations import Ablations, read_rows
+    from streamfuse.bench.ablations_report import plot, table, write_table
+
+    plan = default_plan()
+    unknown = set(only or ()) - plan.models.keys()
+    if unknown:
+        raise typer.BadParameter(f"--only {min(unknown)}: the models are {', '.join(plan.models)}")
+    chosen = {name: settings for name, settings in plan.models.items() if not only or name in only}
+    size = replace(Size(), steps=steps, batch_size=batch_size, examples=examples, held_out=held_out)
+    folder = resolve_model(model, offline=offline)
+    work = Ablations(folder, data, output_dir, Plan(chosen, plan.rows), size, lambda config: run_config(config, True))
+    try:
+        for row in work.run():
+            say(f"{row['group']}: {row['label']}: {row['greedy']['ratio']['16']:.3f} tokens per target call")
+    except KeyboardInterrupt:
+        say("Stopped; the same command continues there.", "yellow")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    groups = list(dict.fromkeys(row.group for row in plan.rows))
+    rows = sorted(read_rows(output_dir), key=lambda row: row["group"] != groups[0])
+    plot(rows, groups, output_dir / "ablations.png")
+    text = table(rows, groups)
+    if document:
+        write_table(document, text)
+        plot(rows, groups, document.with_suffix(".png"))
+    print(text)

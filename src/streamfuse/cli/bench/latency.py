@@ -1,0 +1,77 @@
+"""`streamfuse bench latency`: what a pass costs, method by method and part by part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfuse.api import Model
+from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared.console import err, out, print_json
+from streamfuse.cli.shared.engine import loaded
+from streamfuse.extras import need
+
+if TYPE_CHECKING:
+    from streamfuse.bench.latency import Latency
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("latency")(latency)
+
+
+def latency(
+    bundle: options.BundleFolder,
+    threads: options.Threads = None,
+    provider: options.Provider = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Passes of each method; medians count.")] = 30,
+    context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
+    report: options.ReportFile = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time of every method and of its parts, GB/s against the machine's read bandwidth, and GMAC/s.
+
+    Full passes on random tokens; methods take turns. `commit` and `loop` come on top of a pass. The roofline is the
+    time to read the weights of a plain decoder's pass once.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench latency build/demo
+
+    streamfuse bench latency build/demo --threads 2 --context 512 --report build/latency.html --json
+    """
+    need("bench-latency")
+    options.check_report(report)
+    from streamfuse.bench.latency import LatencySettings, measure
+    from streamfuse.bench.latency_report import latency_report
+    from streamfuse.bench.loop_cost import loop_costs
+    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.profile import profiler_of
+
+    model = Model(bundle, threads=threads, provider=provider, cost_cache=False)
+    manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
+    settings.check(manifest)
+    with loaded(model, plan=False) as session, err.status("the loop") as status:
+        backend = session.backend
+        loop_ms = loop_costs(session, manifest, settings, status.update)
+        machine = ReadBandwidth(engine_threads(backend))
+        facts = {**engine_facts(backend), "core_distance_ns": machine.core_distance_ns}
+        measured = measure(
+            backend, manifest, settings, machine, profiler_of(backend), loop_ms, facts, status.update
+        )  # fmt: skip
+    if report is not None:
+        latency_report(measured, manifest.model.name, bundle).write(report)
+    if json_:
+        print_json(measured.to_dict())
+    else:
+        _print(measured)
+
+
+def _print(measured: Latency) -> None:
+    from streamfuse.bench.latency_report import method_rows, part_tables, summary
+
+    out.print(tables.figures(*method_rows(measured)))
+    for table in part_tables(measured):
+        out.print(tables.figures(*table))
+    for line in summary(measured):
+        out.print(line, markup=False, soft_wrap=True)

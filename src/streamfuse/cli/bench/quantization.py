@@ -1,0 +1,178 @@
+"""`streamfuse bench quantization`: what each way to store the weights costs, part by part."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfuse.adapters import DEFAULT
+from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared.console import err, out, print_json
+from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.extras import need
+
+if TYPE_CHECKING:
+    from streamfuse.bench.quantization import Texts
+
+CHOICES = (
+    "float",
+    "",  # everything on the kernels' grids
+    "attention=int8,mlp=int8,embedding=int8,head=int8,streams=int8",
+    "embedding=int8,head=int8,streams=int8",
+    "embedding=int4,head=int4,streams=int4",
+    "head=int4,streams=int4",
+    "streams=int4",
+    "attention=int4,mlp=int4",
+    "attention=int4:32:symmetric,mlp=int4:32:symmetric",
+    "attention=int4:64,mlp=int4:64",
+    "attention=int4:channel,mlp=int4:channel",
+    "attention=int8,mlp=int4",
+    "attention=int4,mlp=int8",
+)
+
+_COLUMNS = (
+    "stored as",
+    "MB",
+    "attention\ndB",
+    "mlp\ndB",
+    "head\ndB",
+    "perplexity\nown",
+    "best\ntoken",
+    "perplexity\nother",
+    "tokens\nper pass",
+)
+_MAX_TOKENS = 512  # per text
+_MOST_TEXTS = 200
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("quantization")(quantization)
+
+
+def quantization(
+    data: Annotated[
+        list[str],
+        typer.Option(
+            metavar="DATA", help="Files or data sets; those of `streamfuse data distill` are the model's own text."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    adapter: options.AdapterName = DEFAULT,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART=SCHEME,...",
+            help="Schemes as `streamfuse export --scheme` takes them, or q4_1, q8_0; may be given again. Parts that "
+            "are not named are on the kernels' grids; `float` alone rounds nothing.",
+            show_default="a list of thirteen",
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each kind of text, about.")] = 2000,
+    width: Annotated[int, typer.Option(min=2, help="Nodes per tree, root counted.")] = 16,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Append each choice as a line of JSON.", show_default="none")
+    ] = None,
+    format_: options.DataFormat = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Error and size per part, perplexity and acceptance of weights that are rounded in PyTorch, activations in float.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench quantization --data build/train/chat-own.jsonl --data valid.jsonl
+
+    streamfuse bench quantization --data own.jsonl --choice "mlp=int4:64" --choice "mlp=int4:64:symmetric"
+    """
+    need("bench-quantization")
+    from streamfuse.bench.quantization import Bench, parse_choice
+    from streamfuse.export.schemes import PlanError
+    from streamfuse.model.checkpoint import load_base, load_stream_fused
+    from streamfuse.model.pull import resolve_model
+
+    names = list(choice or CHOICES)
+    try:
+        choices = {name or "kernels": parse_choice(name) for name in names}
+    except PlanError as error:
+        raise typer.BadParameter(options.in_flags(error)) from None
+    adapter_path = options.adapter_file("--adapter", adapter)
+    options.check_place("--output", output)
+    folder = resolve_model(model)
+    texts = _texts(folder, data, format_, tokens)
+    bench = Bench(load_stream_fused(load_base(folder), adapter_path), texts, width)
+    found: dict[str, Any] = {}
+    stopped_by: BaseException | None = None
+    try:
+        for name, schemes in choices.items():
+            started = time.process_time()
+            found[name] = {**bench.measure(schemes), "cpu_seconds": round(time.process_time() - started, 1)}
+            if output is not None:
+                with output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"choice": name, **found[name]}) + "\n")
+            if not json_ and err.is_terminal:
+                err.print(f"{name}: {found[name]['perplexity']}", highlight=False)
+    except (KeyboardInterrupt, Exception) as error:  # the choices before it have their figures
+        if not found:
+            raise
+        stopped_by = error
+    if json_:
+        print_json(found)
+    else:
+        out.print(tables.figures(_COLUMNS, [_row(name, row) for name, row in found.items()]))
+        for name, kind in (("own", texts.own), ("other", texts.other)):
+            count = sum(len(text.input_ids) - text.start for text in kind)
+            out.print(f"{name}: {count} tokens of {len(kind)} texts", highlight=False)
+    if stopped_by is not None:
+        raise stopped_by
+
+
+def _row(name: str, row: dict[str, Any]) -> list[str]:
+    def decibels(part: str) -> str:
+        value = row["parts"][part]["snr_db"]
+        return "exact" if value is None else f"{value:.1f}"
+
+    def figure(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    return [
+        name.replace(",", ",\n"),
+        f"{row['bytes'] / 1e6:.1f}",
+        *(decibels(part) for part in ("attention", "mlp", "head")),
+        figure(row["perplexity"].get("own"), 3),
+        figure(row.get("best_token"), 3),
+        figure(row["perplexity"].get("other"), 2),
+        figure(row.get("call_reduction"), 2),
+    ]
+
+
+def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> Texts:
+    """Of each kind as many texts as hold about `tokens` tokens, evenly spread; people's text is read from its start."""
+    from streamfuse.bench.quantization import Texts
+    from streamfuse.model.config import ModelConfig
+    from streamfuse.train.formats import Example, Sample
+    from streamfuse.train.prompts import open_text
+    from streamfuse.train.readers import merged, read_samples, spread, to_examples
+
+    text = open_text(folder)
+    own: list[Sample] = []
+    other: list[Sample] = []
+    for source in data:
+        for sample in merged(read_samples(source, format_)):
+            (other if sample.ids is None else own).append(sample)
+
+    eos = ModelConfig.load(folder).eos_token_ids[0]
+
+    def chosen(samples: list[Sample], whole: bool) -> list[Example]:
+        one_answer = [replace(sample, references=sample.references[:1]) for sample in spread(samples, _MOST_TEXTS)]
+        found: list[Example] = []
+        for example in to_examples(one_answer, text, eos, _MAX_TOKENS) if one_answer else []:
+            found.append(Example(example.input_ids, 1) if whole else example)
+            if sum(len(each.input_ids) - each.start for each in found) >= tokens:
+                break
+        return found
+
+    return Texts(chosen(own, False), chosen(other, True))

@@ -1,0 +1,248 @@
+"""`streamfuse bench tasks`: plain, speculative and llama.cpp over a data set, in turns."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfuse.api import Model
+from streamfuse.cli.shared import complete, options, tables
+from streamfuse.cli.shared.console import err, out, print_json, say
+from streamfuse.cli.shared.engine import loaded
+from streamfuse.extras import MissingExtra, need
+
+if TYPE_CHECKING:
+    from streamfuse.bench.systems import System
+    from streamfuse.bench.tasks import TaskResult, TaskSettings
+    from streamfuse.runtime.session import Session
+
+ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("tasks")(tasks)
+
+
+def tasks(
+    bundle: options.BundleFolder,
+    data: Annotated[str, typer.Option(metavar="DATA", help=f"{options.DATA_HELP} `{ADVERSARIAL}`: random words, hot.")],
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Prompts, evenly spread over the file.", show_default="all")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer at most.")] = 128,
+    repetitions: Annotated[int, typer.Option(min=1, help="Times that every system answers every prompt.")] = 5,
+    systems: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Of plain, speculative, llama.cpp.",
+            show_default="all that are here",
+            autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
+        ),
+    ] = None,
+    gguf: Annotated[
+        Path | None,
+        typer.Option(help="The bundle's weights for llama.cpp.", show_default="made of checkpoint and adapter"),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapter that the bundle was exported with: name of a shipped one, or a file.",
+            show_default="the one that the bundle names",
+            autocompletion=complete.adapters,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 is greedy.", show_default=f"0; 1.5 for {ADVERSARIAL}")
+    ] = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    provider: options.Provider = None,
+    format_: options.DataFormat = None,
+    template: options.DataTemplate = None,
+    split: options.DataSplit = "test",
+    report: options.ReportFile = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
+
+    The systems take turns on every prompt. llama.cpp runs the same weights on as many threads, in the fastest of Q4_0,
+    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[llama-cpp]'. It runs in processes of its own: one that crashes is
+    left out. Ctrl-C ends the run with the figures of what is complete.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench tasks build/demo --data question.jsonl --limit 20
+
+    streamfuse bench tasks build/e2e --data test.jsonl --systems plain,speculative,llama.cpp --json
+
+    streamfuse bench tasks build/demo --data adversarial --limit 8
+    """
+    options.check_report(report)
+    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.prompts import (
+        ADVERSARIAL_PROMPTS,
+        ADVERSARIAL_TEMPERATURE,
+        fitting,
+        random_words,
+    )
+    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
+    from streamfuse.bench.tasks import TaskSettings, compare
+    from streamfuse.bench.tasks_report import tasks_report
+    from streamfuse.bench.work import weight_bytes
+    from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
+
+    names = _names(systems)
+    own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
+    hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
+    settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
+    opened = Model(bundle, threads=threads, provider=provider, cost_cache=False)
+    manifest = opened.manifest
+    if data == ADVERSARIAL:
+        asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
+    else:
+        samples = merged(read_samples(data, format_, options.data_template(template), split=split))
+        asked = [encode_prompt(sample, opened.text) for sample in spread(samples, limit)]
+    prompts = fitting(asked, manifest, max_new_tokens)
+    if skipped := len(asked) - len(prompts):
+        say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
+    weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
+    with loaded(opened, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
+        facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
+        used = engine_threads(session.backend)
+        machine = ReadBandwidth(used)
+        facts["core_distance_ns"] = machine.core_distance_ns
+        running, left_out = _own(names, session), dict[str, str]()
+        if weights is not None:
+            try:
+                fastest, rates = _fastest(stack, weights, used, opened, prompts[0], settings)
+                running.append(fastest)
+                facts["llama_cpp_trial_token_per_sec"] = rates
+            except ExternalSystemError as error:
+                if systems is not None and not isinstance(error, ExternalSystemDied):
+                    raise
+                left_out[LLAMA_CPP] = str(error)
+                _without(f"Without {LLAMA_CPP}: {error}")
+        result = compare(
+            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, _without
+        )  # fmt: skip
+    result = replace(result, left_out={**left_out, **result.left_out})
+    if json_:
+        print_json(result.to_dict())
+    else:
+        _print(result)
+    if report is not None:
+        tasks_report(result, manifest.model.name, bundle, data).write(report)
+    if result.stopped_by is not None:
+        say(
+            f"Stopped early: the figures are of {result.prompts} of {len(prompts)} prompts, "
+            f"{result.settings.repetitions} of {repetitions} repetitions.",
+            "yellow",
+        )
+        raise result.stopped_by
+
+
+def _without(line: str) -> None:
+    say(line, "yellow")
+
+
+def _names(systems: str | None) -> list[str]:
+    from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
+
+    if systems is None:
+        return [PLAIN, SPECULATIVE, *([LLAMA_CPP] if find_spec("llama_cpp") else [])]
+    names = [name.strip() for name in systems.split(",") if name.strip()]
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise typer.BadParameter(f"--systems names some of {', '.join(SYSTEMS)}, each once, not {systems!r}")
+    return names
+
+
+def _own(names: list[str], session: Session) -> list[System]:
+    from streamfuse.bench.systems import PLAIN, SPECULATIVE, OwnRuntime
+
+    return [OwnRuntime(session, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
+
+
+def _llama_cpp_weights(
+    names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool
+) -> Path | None:
+    """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
+    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemError
+    from streamfuse.model.config import CheckpointError
+
+    if LLAMA_CPP not in names:
+        return None
+    try:
+        return _gguf(gguf, adapter, opened)
+    except (ExternalSystemError, CheckpointError, FileNotFoundError, MissingExtra) as error:
+        if asked_for:
+            raise
+        _without(f"Without llama.cpp: {error}")
+        return None
+
+
+def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
+    """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
+    from streamfuse.adapters import find
+    from streamfuse.bench.llama_cpp.gguf_weights import gguf_of, merged_gguf
+    from streamfuse.bench.llama_cpp.system import check_installed
+    from streamfuse.model.pull import cache_root, resolve_model
+
+    check_installed()
+    need("llama-cpp")
+    if gguf is not None:
+        return gguf
+    manifest = opened.manifest
+    checkpoint = resolve_model(manifest.model.name, offline=True)
+    source = gguf_of(checkpoint, manifest)
+    name = manifest.speculation.adapter
+    file = adapter or (None if name is None else find(name))
+    return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / "llama.cpp")
+
+
+def _fastest(
+    stack: ExitStack, gguf: Path, threads: int, opened: Model, prompt_ids: list[int], settings: TaskSettings
+) -> tuple[System, dict[str, float]]:
+    """llama.cpp with the quantization that is fastest here, and tokens per second of all that run.
+
+    Each runs in a child of its own, which ends with `stack`.
+
+    Raises:
+        ExternalSystemError: llama.cpp refuses the file.
+        ExternalSystemDied: none runs.
+    """
+    from streamfuse.bench.llama_cpp.child import Child
+    from streamfuse.bench.llama_cpp.system import QUANTIZATIONS, open_child
+    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied
+    from streamfuse.bench.tasks import trial
+    from streamfuse.model.pull import cache_root
+
+    manifest = opened.manifest
+    candidates: dict[str, System] = {}
+    for kind in QUANTIZATIONS:
+        child = stack.enter_context(Child(f"{LLAMA_CPP} ({kind})"))
+        try:
+            candidates[kind] = open_child(
+                child, gguf, kind, cache_root() / "llama.cpp", threads=threads, capacity=manifest.cache.capacity,
+                stop_ids=list(manifest.model.eos_token_ids),
+            )  # fmt: skip
+        except ExternalSystemDied as error:
+            _without(f"Without {kind}: {error}")
+    rates = trial(candidates, prompt_ids, settings, _without)
+    if not rates:
+        raise ExternalSystemDied("its processes ended with every quantization")
+    return candidates[max(rates, key=lambda kind: rates[kind])], rates
+
+
+def _print(result: TaskResult) -> None:
+    from streamfuse.bench.tasks_report import summary, system_rows
+
+    out.print(tables.figures(*system_rows(result)))
+    for line in summary(result):
+        out.print(line, markup=False, soft_wrap=True)

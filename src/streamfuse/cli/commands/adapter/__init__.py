@@ -1,0 +1,16 @@
+"""`streamfuse adapter ...`: one small module per command."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+
+COMMANDS = ("average", "ngrams")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Change trained adapters: the mean of several, an n-gram table.", no_args_is_help=True)
+    for name in COMMANDS:
+        import_module(f"{__package__}.{name}").register(group)
+    app.add_typer(group, name="adapter")

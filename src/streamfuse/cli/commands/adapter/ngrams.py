@@ -1,0 +1,72 @@
+"""`streamfuse adapter ngrams`: the n-gram table of an adapter, counted anew in more of the model's own text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfuse.cli.shared import complete, options
+from streamfuse.cli.shared.console import err, print_json, say
+from streamfuse.extras import need
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ngrams")(ngrams)
+
+
+def ngrams(
+    adapter: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADAPTER", help="Name of a shipped adapter, or a file.", autocompletion=complete.adapters
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="The adapter with the new table.")],
+    data: Annotated[
+        list[str],
+        typer.Option(metavar="ANSWERS.jsonl", help="What `streamfuse data distill` wrote. May be given again."),
+    ],
+    max_mb: Annotated[
+        float, typer.Option("--max-mb", metavar="MB", help="Megabytes of the table at most, up to 24.")
+    ] = 24.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Count what follows the last one to five tokens in the model's own answers; prints the new adapter's path.
+
+    Streams need hours to learn from text, the table seconds, so it can know much more of it. Nothing else of the
+    adapter changes. `export --ngram-table-mb` chooses how much of the table a bundle takes.
+
+    [bold]Examples[/bold]
+
+    streamfuse adapter ngrams chat-lossless mine.safetensors --data answers.jsonl --data more.jsonl
+    """
+    need("ngrams")
+    from streamfuse.model.checkpoint import adapter_vocab_size, replace_ngrams
+    from streamfuse.model.ngrams import MOST_BYTES, bytes_of
+    from streamfuse.train.ngram_counts import count_ngrams
+    from streamfuse.train.readers import read_samples, to_examples
+
+    source = options.adapter_file("ADAPTER", adapter)
+    options.check_place("OUT", out)
+    if not 0 < max_mb * 1e6 <= MOST_BYTES:
+        raise typer.BadParameter(f"--max-mb must be above 0 and at most {MOST_BYTES / 1e6:g}, not {max_mb:g}")
+    vocab_size = adapter_vocab_size(source)
+    samples = [sample for name in data for sample in read_samples(name)]
+    if any(sample.ids is None for sample in samples):
+        raise typer.BadParameter("--data: the table is counted in the tokens that `streamfuse data distill` writes")
+    examples = to_examples(samples, None, 0, max(len(s.ids.input_ids) for s in samples if s.ids), vocab_size)
+    with err.status("Counting"):
+        table = count_ngrams(examples, vocab_size, round(max_mb * 1e6))
+    replace_ngrams(source, table, out)
+    tokens = sum(len(example.input_ids) - example.start for example in examples)
+    facts = {"tokens": tokens, "contexts": len(table["keys"]), "entries": len(table["ids"]), "bytes": bytes_of(table)}
+    if json_:
+        print_json({"adapter": str(out), **facts})
+        return
+    say(
+        f"{tokens:,} tokens: {facts['contexts']:,} contexts, {facts['entries']:,} continuations, "
+        f"{facts['bytes'] / 1e6:.1f} MB"
+    )
+    print(out)

@@ -1,0 +1,16 @@
+"""`streamfuse bundle ...`: one small module per command."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+
+COMMANDS = ("inspect", "sign", "keygen")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Check, show and sign exported bundles.", no_args_is_help=True)
+    for name in COMMANDS:
+        import_module(f"{__package__}.{name}").register(group)
+    app.add_typer(group, name="bundle")

@@ -1,0 +1,116 @@
+"""`streamfuse data distill`: the model writes the answers that its streams learn from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfuse.cli.shared import complete, options
+from streamfuse.cli.shared.console import err, say
+from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.extras import need
+
+if TYPE_CHECKING:
+    from streamfuse.model.transformer import Transformer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("distill")(distill)
+
+
+def distill(
+    ctx: typer.Context,
+    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help=options.DATA_HELP)],
+    out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Answers are appended; those there are skipped.")],
+    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of a shipped adapter, or a file: the base that it tunes answers, in its chat template.",
+            show_default="none",
+            autocompletion=complete.adapters,
+        ),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens per answer at most.")] = 128,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are left out.")] = 144,
+    batch_size: Annotated[int, typer.Option(help="Prompts answered together.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Order of the prompts, and sampling.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts to take at most.", show_default="all")] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
+    ] = None,
+    format_: options.DataFormat = None,
+    template: options.DataTemplate = None,
+    split: options.DataSplit = "train",
+    dtype: Annotated[
+        str,
+        typer.Option("--dtype", "--precision", help="Of the model: float32, bfloat16, or auto, the faster one here."),
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
+    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+) -> None:
+    """Let the model answer a file of prompts, in its own words and tokens. Prints the path of the answers.
+
+    Each batch is written when it is done; the same command continues after a stop.
+
+    [bold]Examples[/bold]
+
+    streamfuse data distill prompts.jsonl build/train/chat.jsonl
+
+    streamfuse data distill prompts.jsonl varied.jsonl --temperature 0.8 --top-p 0.95 --seed 7 --system "Be brief."
+
+    streamfuse data distill e2e.jsonl own.jsonl --adapter adapters/e2e-shared.safetensors --max-new-tokens 64
+
+    streamfuse data distill openai/gsm8k:main math.jsonl --template "{question}"
+    """
+    need("distill")
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from streamfuse.model.pull import resolve_model
+    from streamfuse.train.distill import DistillConfig, load_writer, pending
+    from streamfuse.train.distill import distill as write_answers
+    from streamfuse.train.prompts import open_text, prompt_items
+    from streamfuse.train.readers import read_samples
+
+    try:
+        config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed, dtype)
+    except ValueError as error:
+        raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
+    tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
+    samples = read_samples(prompts, format_, options.data_template(template), split=split)
+    folder = resolve_model(model, offline=offline)
+    text = open_text(folder, _chat_template(tuned) if tuned else None)
+    items = prompt_items(samples, text, system, seed, limit)
+    todo = pending(items, out, config)
+    n_long = sum(len(item["input_ids"]) > max_prompt_tokens for item in items)
+    n_done = len(items) - n_long - len(todo)
+    writer = _on_device(load_writer(folder, tuned, config), device)
+    say(f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go.")
+    n_tokens, started = 0, time.perf_counter()
+    columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
+        task = progress.add_task("", total=len(todo))
+        for written in write_answers(writer, todo, out, config):
+            n_tokens += written.tokens
+            speed = f"{n_tokens / (time.perf_counter() - started):.0f} tokens/s"
+            progress.update(task, advance=written.answers, description=speed)
+    print(out)
+
+
+def _chat_template(adapter: Path) -> str | None:
+    """The template that an adapter was trained with; None: the base's own."""
+    from streamfuse.model.checkpoint import read_adapter
+
+    return read_adapter(adapter)[2].get("chat_template")
+
+
+def _on_device(model: Transformer, device: str) -> Transformer:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise typer.BadParameter(f"--device {device} cannot be used ({str(error).splitlines()[0]})") from None

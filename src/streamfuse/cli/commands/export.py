@@ -1,0 +1,447 @@
+"""`streamfuse export`: a checkpoint and an adapter become a bundle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from streamfuse.adapters import DEFAULT
+from streamfuse.cli.shared import complete, export_plan, options
+from streamfuse.cli.shared.console import err, print_json, say
+from streamfuse.extras import need, need_export, need_native
+from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from streamfuse.export.pipeline import Report
+    from streamfuse.export.plan import ExportPlan
+    from streamfuse.export.preview import Preview
+
+_FORMAT, _WEIGHTS, _SIZES = "What runs it", "How weights are stored", "Sizes of the graphs"
+_SPECULATION, _RUN = "Speculation", "This export"
+_NOT_IN_FILES = ("config", "help", "json_")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("export")(export)
+
+
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Put the file's values in the place of the flags' defaults, so that flags win."""
+    if path is not None:
+        need("export")
+        from streamfuse.export.plan import PlanError
+        from streamfuse.export.plan_file import read_config
+
+        known = {parameter.name or "" for parameter in context.command.params} - set(_NOT_IN_FILES)
+        try:
+            context.default_map = read_config(path, known)
+        except PlanError as error:
+            raise typer.BadParameter(error.flags) from None
+    return path
+
+
+def export(
+    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder of the bundle.")],
+    model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    adapter: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE|none",
+            autocompletion=complete.export_adapters,
+            help="A shipped adapter or a file of `streamfuse train`; none: no streams, drafts are look-ups in text.",
+            show_default=f"{DEFAULT} where it fits the model, else none",
+        ),
+    ] = "auto",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_read_config, is_eager=True, help="YAML file with these flags as keys; flags given here win."
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            **complete.among("executorch", "coreml", "onnx"), help="Format of the graphs.", rich_help_panel=_FORMAT
+        ),
+    ] = "executorch",
+    backend: Annotated[
+        str,
+        typer.Option(
+            **complete.among("kernels", "xnnpack", "coreml", "vulkan", "qnn", "openvino"),
+            help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators. vulkan runs only "
+            "where the Android library was built with it.",
+            show_default="kernels",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            **complete.among("float16", "float32"),
+            help="Type of the arithmetic and of what is not quantized; kernels and xnnpack: float32 only.",
+            show_default="float16 for coreml, vulkan and qnn, else float32",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    layout: Annotated[
+        str,
+        typer.Option(
+            **complete.among("plain", "ane"),
+            help="ane: channels first with 1x1 convolutions, the form that suits the Neural Engine; coreml.",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "plain",
+    compute_units: Annotated[
+        str,
+        typer.Option(
+            **complete.among("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only"),
+            help="What Core ML may use; with --target coreml or --backend coreml.",
+            show_default="cpu_and_ne",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    minimum_deployment_target: Annotated[
+        str,
+        typer.Option(
+            **complete.among("iOS18", "iOS26", "macOS15", "macOS26"),
+            help="Oldest system for Core ML; with --target coreml or --backend coreml.",
+            show_default="iOS18",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    soc: Annotated[
+        str,
+        typer.Option(
+            **complete.among("SM8550", "SM8650", "SM8750", "SM8850"),
+            help="Snapdragon that the graphs are compiled for: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5; qnn.",
+            show_default="SM8650",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    weight_sharing: Annotated[
+        str,
+        typer.Option(
+            **complete.among("on", "off"),
+            help="Whether all methods share one copy of the weights; off: the desktop's simulator runs the file; qnn.",
+            show_default="on",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            **complete.among("cpu", "gpu", "npu"),
+            help="Device that OpenVINO compiles the graphs for, one of this machine's; openvino.",
+            show_default="cpu",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    provider: Annotated[
+        str,
+        typer.Option(
+            **complete.among("cpu", "webgpu", "qnn", "coreml", "directml"),
+            help="Execution provider of ONNX Runtime that is to run the graphs; onnx.",
+            show_default="cpu",
+            rich_help_panel=_FORMAT,
+        ),
+    ] = "auto",
+    quantize: Annotated[
+        str,
+        typer.Option(
+            **complete.among("q4_1", "q8_0", "8da4w", "int4", "int8", "none"),
+            help="kernels: the GGUF's grids q4_1 or q8_0; xnnpack: 8da4w or none; elsewhere int4, int8 or none.",
+            show_default="q4_1; 8da4w for xnnpack; int4 for coreml and onnx; none for delegates of phones",
+            rich_help_panel=_WEIGHTS,
+        ),
+    ] = "auto",
+    scheme: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART=SCHEME",
+            help="Another scheme for embedding, attention, mlp, head or streams; may be given again. kernels: q4_1 or "
+            "q8_0. coreml, onnx: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
+            show_default="from --quantize",
+            rich_help_panel=_WEIGHTS,
+        ),
+    ] = None,
+    group_size: Annotated[
+        int, typer.Option(help="Weights per scale of int4: 32, 64, 128 or 256.", rich_help_panel=_WEIGHTS)
+    ] = 32,
+    merge_adapter: Annotated[
+        str,
+        typer.Option(
+            **complete.among("auto", "on", "off"),
+            help="Merge the adapter's tuning of the base into its weights; auto: off with weights of four bits, unless "
+            "the streams have adapters of their own.",
+            rich_help_panel=_WEIGHTS,
+        ),
+    ] = "auto",
+    max_context_len: Annotated[
+        int, typer.Option(help="Capacity of the caches in tokens.", rich_help_panel=_SIZES)
+    ] = 1024,
+    prefill_len: Annotated[int, typer.Option(help="Prompt tokens per prefill pass.", rich_help_panel=_SIZES)] = 64,
+    widths: Annotated[
+        str | None,
+        typer.Option(
+            help="Nodes of the verify methods, ascending; 1: a plain pass that carries its streams.",
+            show_default="4,8,16, and 1 with the kernels",
+            rich_help_panel=_SIZES,
+        ),
+    ] = None,
+    default_width: Annotated[
+        int | None,
+        typer.Option(
+            help="Width of the verify method to use by default.",
+            show_default="the widest of at most 8, else the narrowest",
+            rich_help_panel=_SIZES,
+        ),
+    ] = None,
+    num_streams: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Keep only the first streams of the adapter.",
+            show_default="all",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = None,
+    top_k: Annotated[
+        int,
+        typer.Option(help="Candidates per stream and node that the graph returns.", rich_help_panel=_SPECULATION),
+    ] = 32,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            **complete.among("fused", "deferred", "both"),
+            help="Streams in the verifying pass, in a second one after it, or both.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = "deferred",
+    prune_keep: Annotated[
+        str,
+        typer.Option(
+            metavar="N|WIDTH:N,...",
+            help="Nodes that survive the pruner where more are verified.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = "8",
+    prune_threshold: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            help="Drop a node and its descendants if the pruner gives its edge a probability below P; 0 drops none.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = 0.0,
+    stream_nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="N|WIDTH:N,...|all",
+            help="Survivors that carry streams, the likeliest last ones; with --schedule fused or both.",
+            show_default="4",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = "auto",
+    ngram_table_mb: Annotated[
+        float,
+        typer.Option(
+            metavar="MB",
+            help="Maximum size of the n-gram table in MB; keeps the contexts of highest gain. 0 leaves it out.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = 8.0,
+    sampling: Annotated[
+        str,
+        typer.Option(
+            **complete.among("model", "greedy"),
+            help="The bundle's sampling defaults: those of the model's generation_config.json, greedy if it has "
+            "none; or greedy. Flags of `streamfuse run` override them.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "model",
+    allow_parity_below: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FLOOR",
+            help="Export although figures miss this parity floor (float32, float16, int8, int4, 8da4w, kernels); the "
+            "manifest keeps them and `inspect` shows them. May be given again.",
+            show_default="none",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    sign_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Sign the bundle with this private key, NAME.key of `streamfuse bundle keygen`.",
+            show_default="none",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the bundle that is there.", rich_help_panel=_RUN)
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check the plan, print it with the sizes, memory and time to expect, write nothing.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_RUN)
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the report or plan as JSON, nothing else.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Lower a stream-fused model to static graphs, prove them against PyTorch, and write a bundle.
+
+    The folder gets the graphs (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
+    draft.safetensors, selftest.npz, export_report.json and manifest.json. Nothing is written where a graph misses its
+    parity floor, unless --allow-parity-below names it.
+
+    [bold]Examples[/bold]
+
+    streamfuse export -o build/demo
+
+    streamfuse export -o build/phone --target coreml --layout ane
+
+    streamfuse export -o build/onnx --target onnx --quantize int8 --scheme mlp=int4:32
+
+    streamfuse export -o build/stock --backend xnnpack --quantize none
+
+    streamfuse export -o build/small --num-streams 2 --max-context-len 512 --dry-run
+
+    streamfuse export -o build/mine --config mine.yaml --overwrite
+
+    streamfuse export -o build/plain --model ~/models/mine --adapter none
+    """
+    need_export(target, backend)
+    if not dry_run:
+        need_native()
+    key = None if sign_key is None else options.private_key("--sign-key", sign_key)
+    from streamfuse.export.choices import AUTO, BACKENDS, NO_VULKAN, Quantize
+
+    # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from streamfuse.export.adapter import choose_adapter, is_named, load_plan
+    from streamfuse.export.plan import ALL, PlanError, Schedule
+    from streamfuse.export.preview import preview
+
+    try:
+        nodes = () if widths is None else tuple(int(part) for part in widths.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"--widths must be numbers with commas between, for example 4,8,16, not {widths}"
+        ) from None
+    if is_named(adapter):
+        options.adapter_file("--adapter", adapter)
+    _choice("--target", target, {name: name for name in BACKENDS})
+    try:
+        folder = resolve_model(model, offline=offline)
+        chosen = choose_adapter(adapter, folder, model)
+        if chosen.note is not None:
+            say(chosen.note, "yellow")
+        plan = load_plan(
+            model=folder,
+            adapter=chosen.path,
+            output_dir=output_dir,
+            target=target,
+            backend=backend,
+            quantize=_choice("--quantize", quantize, {kind.value: kind for kind in Quantize}),
+            schemes=dict(_scheme(item) for item in scheme or []),
+            group_size=group_size,
+            dtype=dtype,
+            layout=layout,
+            compute_units=compute_units,
+            minimum_deployment_target=minimum_deployment_target,
+            soc=soc,
+            weight_sharing=weight_sharing,
+            device=device,
+            provider=provider,
+            merge_adapter=merge_adapter,
+            max_context_len=max_context_len,
+            prefill_len=prefill_len,
+            num_streams=num_streams,
+            widths=nodes,
+            default_width=default_width,
+            prune_keep=_per_width("--prune-keep", prune_keep),
+            prune_threshold=prune_threshold,
+            stream_nodes=stream_nodes if stream_nodes in (AUTO, ALL) else _per_width("--stream-nodes", stream_nodes),
+            schedule=_choice("--schedule", schedule, {kind.value: kind for kind in Schedule}),
+            top_k=top_k,
+            ngram_table_mb=ngram_table_mb,
+            sampling=sampling,
+            allow_parity_below=tuple(allow_parity_below or ()),
+            overwrite=overwrite,
+        )
+        expected = preview(plan)
+        if expected.sampling.note is not None:
+            say(expected.sampling.note)
+        if plan.backend == "vulkan":
+            say(NO_VULKAN, "yellow")
+        if dry_run:
+            export_plan.show(plan, expected, json_)
+            return
+        report = _run(plan, expected, {"model": model, "adapter": chosen.word}, key)
+    except PlanError as error:
+        raise typer.BadParameter(error.flags) from None
+    if json_:
+        print_json(vars(report))
+        return
+    for miss in report.below_floor:
+        say(
+            f"below the floor {miss['floor']}, as allowed: {miss['comparison']}, {miss['method']}, {miss['metric']} "
+            f"{miss['measured']:.3g} instead of {miss['asked']:.3g}",
+            "yellow",
+        )
+    worst = min(row["snr_db"] for row in report.parity["lowering"].values())
+    seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6
+    say(f"parity with PyTorch: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")
+    print(output_dir)
+
+
+Chosen = TypeVar("Chosen")
+
+
+def _choice(flag: str, value: str, choices: dict[str, Chosen]) -> Chosen:
+    if value not in choices:
+        raise typer.BadParameter(f"{flag} must be one of {', '.join(choices)}, not {value}")
+    return choices[value]
+
+
+def _scheme(item: str) -> tuple[str, str]:
+    part, sign, grid = item.partition("=")
+    if not sign:
+        raise typer.BadParameter(f"--scheme must be PART=SCHEME, for example head=q4_1 or mlp=int4:64, not {item}")
+    return part, grid
+
+
+def _per_width(flag: str, value: str) -> int | dict[int, int]:
+    """One number, or `8:4,16:8`: numbers by width."""
+    try:
+        if ":" not in value:
+            return int(value)
+        pairs = (item.split(":") for item in value.split(","))
+        return {int(width): int(number) for width, number in pairs}
+    except ValueError:
+        raise typer.BadParameter(f"{flag} must be a number, or like 8:4,16:8, not {value}") from None
+
+
+def _run(plan: ExportPlan, expected: Preview, said: dict[str, str], sign_key: Ed25519PrivateKey | None) -> Report:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("loading PyTorch and the exporter", total=None)
+        from streamfuse.export.pipeline import count_steps, export_bundle
+
+        progress.update(task, total=count_steps(expected))
+        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words), said, sign_key)

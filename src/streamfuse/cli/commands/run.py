@@ -1,0 +1,124 @@
+"""`streamfuse run`: one prompt, one answer; with `--compare` the same prompt plainly and speculatively."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfuse.api import Model
+from streamfuse.cli.shared import drafts, options, tables
+from streamfuse.cli.shared.compare import compare
+from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
+from streamfuse.cli.shared.engine import loaded, tell_defaults, tell_emulated, tell_limit, tell_provider
+from streamfuse.cli.shared.interrupt import stop_on_interrupt
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.runtime.session import Generation
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    bundle: options.BundleFolder,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="What to say to the model; `-` reads it from standard input.")
+    ],
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    seed: options.Seed = 0,
+    stop: options.Stop = None,
+    system: options.System = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the prompt as it is, without the chat template.")
+    ] = False,
+    no_speculation: options.NoSpeculation = False,
+    width: options.Width = options.AUTO,
+    no_cost_cache: options.NoCostCache = False,
+    threads: options.Threads = None,
+    provider: options.Provider = None,
+    public_key: options.PublicKey = None,
+    compare_: Annotated[
+        bool, typer.Option("--compare", help="Run plainly and speculatively; compare texts and speed.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median counts.")] = 3,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", "--verbose", help="Statistics and plan after the answer, on standard error.")
+    ] = False,
+    show_drafts: options.ShowDrafts = False,
+) -> None:
+    """Answer one prompt; the text is streamed to standard output.
+
+    [bold]Examples[/bold]
+
+    streamfuse run build/demo "Why is the sky blue?"
+
+    streamfuse run build/demo "Write a haiku." --temperature 0.8 --top-p 0.95 --seed 7 --stats
+
+    streamfuse run build/demo "Count from 1 to 30." --compare
+
+    streamfuse run build/demo "Why is the sky blue?" --show-drafts
+
+    cat letter.txt | streamfuse run build/demo - --raw --max-new-tokens 64 --json
+    """
+    if compare_ and no_speculation:
+        raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
+    if raw and system is not None:
+        raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
+    if show_drafts and (json_ or compare_):
+        raise typer.BadParameter(
+            f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
+        )
+    model = Model(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
+    asked = options.GenerationOptions(
+        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
+        not no_speculation, width,
+    )  # fmt: skip
+    config = asked.config(model.manifest)
+    if not json_:
+        tell_emulated(model.bundle)
+        tell_defaults(asked.defaults(model.manifest))
+    prompt_ids = model.encode(as_text(read_input()) if prompt == "-" else prompt, system, raw)
+    model.check_prompt(prompt_ids)
+    with loaded(model, plan=config.needs_plan) as session:
+        if not json_:
+            tell_provider(session.backend)
+        if compare_:
+            comparison = compare(session, prompt_ids, config, repeats, err, model.reads_raw(raw))
+            if json_:
+                print_json(comparison.to_dict())
+            else:
+                write(comparison.text + "\n")
+                out.print(tables.comparison(comparison))
+        else:
+            generation = session.generate(prompt_ids, config, raw=model.reads_raw(raw))
+            with stop_on_interrupt(generation.stop) as interrupted:
+                if json_:
+                    print_json({"text": generation.finish(), **generation.statistics, **_provider(session.backend)})
+                else:
+                    drafts.write(generation, show_drafts)
+                    _tell_end(generation, config, session.backend.spec.capacity, stats)
+            if interrupted:
+                raise KeyboardInterrupt
+
+
+def _provider(backend: object) -> dict[str, Any]:
+    """What ONNX Runtime's provider was and ran, for JSON; nothing of another engine."""
+    facts = getattr(backend, "description", {})
+    return {name: facts[name] for name in ("provider", "nodes", "nodes_on_cpu", "operators_on_cpu") if name in facts}
+
+
+def _tell_end(generation: Generation, config: GenerationConfig, capacity: int, stats: bool) -> None:
+    if stats:
+        err.print(tables.statistics(generation.statistics))
+    tell_limit(generation, config)
+    if generation.statistics["finish_reason"] == "context":
+        say(f"The context of {capacity} tokens is full.", "yellow")

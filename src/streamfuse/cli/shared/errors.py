@@ -1,0 +1,110 @@
+"""One clear line for whatever goes wrong: exit code 2 for bad use, 1 for a failure, 130 for Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from streamfuse.cli.shared.console import say, visible
+from streamfuse.durable import os_error, reason
+from streamfuse.model.fields import CheckpointWarning
+
+EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
+_show_others = warnings.showwarning
+_KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
+
+
+class OneLineErrors(TyperGroup):
+    """The root command. It replaces the boxes and tracebacks of typer by one line on standard error."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("standalone_mode", True):
+            return super().main(*args, **kwargs)
+        _settle_streams()
+        _settle_warnings()
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.stdout.flush()
+        except (typer.Abort, KeyboardInterrupt):
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:  # the reader has what it wanted, as `head` does; nothing to say, as click says nothing
+            _let_go_of_output()
+            code = EXIT_FAILURE
+        except Exception as error:
+            code = _tell(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(error: Exception) -> int:
+    if _debug():
+        traceback.print_exc()
+    line, code = describe(error)
+    terminal = sys.stderr.isatty()
+    typer.secho(f"error: {visible(line) if terminal else line}", fg="red" if terminal else None, err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:  # full, or closed by the reader
+        _let_go_of_output()
+    return code
+
+
+def _let_go_of_output() -> None:
+    """Python would try again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def describe(error: Exception) -> tuple[str, int]:
+    """The line for an error, and its exit code."""
+    if hasattr(error, "format_message"):  # typer's own: an unknown flag, a value out of range, a missing argument
+        command = getattr(getattr(error, "ctx", None), "command_path", "streamfuse")
+        text = _one_line(error.format_message())
+        return f"{text.rstrip('.')} (see {command} --help)", int(getattr(error, "exit_code", 2))
+    system = os_error(error)
+    if system is not None and system.strerror:
+        return _one_line(f"{system.filename}: {reason(system)}" if system.filename else reason(system)), EXIT_FAILURE
+    if type(error).__module__.startswith(_KNOWN_MODULES) or isinstance(error, (ValueError, OSError)):
+        return _one_line(str(getattr(error, "flags", error))) or type(error).__name__, EXIT_FAILURE
+    if isinstance(error, MemoryError):
+        return "not enough memory; close other programs, or take a smaller model or context", EXIT_FAILURE
+    if isinstance(error, ImportError):
+        return f"a package is missing ({_one_line(str(error))}); `streamfuse doctor` says what brings it", EXIT_FAILURE
+    name = type(error).__name__
+    return f"{name}: {_one_line(str(error))} (set STREAMFUSE_DEBUG=1 for the traceback)", EXIT_FAILURE
+
+
+def _debug() -> bool:
+    """Also true where the error came before typer had read `--debug`."""
+    return "--debug" in sys.argv[1:] or os.environ.get("STREAMFUSE_DEBUG", "0").lower() not in ("", "0", "false", "no")
+
+
+def _settle_streams() -> None:
+    """A terminal that is not UTF-8 shows `?` for what it lacks; a stream that is closed is an empty one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open to the end)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _settle_warnings() -> None:
+    """What is to say of a checkpoint is a line like others, without a line of our code below it."""
+    warnings.showwarning = _show_warning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    if issubclass(category, CheckpointWarning):
+        say(f"warning: {_one_line(str(message))}", "yellow")
+    else:
+        _show_others(message, category, *place, **more)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

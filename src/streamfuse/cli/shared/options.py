@@ -1,0 +1,230 @@
+"""The flags that several commands share, and the configuration they become; a flag left out is the bundle's default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfuse.bundle import KeyProblem, Manifest
+from streamfuse.bundle.signature import read_private_key, read_public_key
+from streamfuse.cli.shared import complete
+from streamfuse.extras import need
+from streamfuse.native.library import MOST_THREADS
+
+DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.train.templates import Template
+
+_BUNDLE_DEFAULT = "from the bundle"
+AUTO = "auto"
+
+
+def _public_key(file: str | None) -> str | None:
+    """The line in a key's file. BadParameter, exit code 2, where it has none."""
+    try:
+        return None if file is None else read_public_key(Path(file))
+    except KeyProblem as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+BundleFolder = Annotated[
+    str,
+    typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.", autocompletion=complete.bundles),
+]
+PublicKey = Annotated[
+    str | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        callback=_public_key,
+        help="Refuse a bundle that is not signed with this key, NAME.pub of `streamfuse bundle keygen`.",
+        show_default="none",
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens to generate at most.", show_default=_BUNDLE_DEFAULT)
+]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="0 is greedy; higher is more varied.", show_default=_BUNDLE_DEFAULT)
+]
+TopK = Annotated[
+    int | None, typer.Option(min=0, help="Sample among the k likeliest tokens; 0: off.", show_default=_BUNDLE_DEFAULT)
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="Sample among the likeliest tokens of this total probability; 1: off.",
+                 show_default=_BUNDLE_DEFAULT),
+]  # fmt: skip
+MinP = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="Drop tokens below this share of the likeliest one; 0: off.",
+                 show_default=_BUNDLE_DEFAULT),
+]  # fmt: skip
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(help="Above 1: tokens seen before are less likely; 1: off.", show_default=_BUNDLE_DEFAULT),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text, with and without speculation.")]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given again.")]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message, before the first turn.")]
+NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="One token per pass, the baseline.")]
+Width = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|N",
+        autocompletion=complete.listed(AUTO),
+        help="Nodes per verify pass; auto: what pays, by the cost measured on this device.",
+    ),
+]
+NoCostCache = Annotated[
+    bool, typer.Option("--no-cost-cache", help="Measure pass latencies again, and do not cache them.")
+]
+ShowDrafts = Annotated[
+    bool,
+    typer.Option(
+        "--show-drafts",
+        help="Colour each token by its drafter, and show counts and speed in a line below; without colour, drafts "
+        "are in brackets.",
+    ),
+]
+AdapterName = Annotated[
+    str,
+    typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.", autocompletion=complete.adapters),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="the engine's choice"),
+]
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[:OPTION=VALUE,...]",
+        autocompletion=complete.listed("cpu", "webgpu", "qnn", "coreml", "directml"),
+        help="ONNX bundles: the execution provider of ONNX Runtime, cpu, webgpu, qnn, coreml or directml.",
+        show_default="cpu",
+    ),
+]
+
+DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set: owner/name or owner/name:configuration."
+DataFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Row format; see docs/data.md.",
+        show_default="told by the fields",
+        autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"),
+    ),
+]
+DataTemplate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Make the prompt of the row's own fields: '{title}: {body}', or Jinja.",
+        show_default="none",
+    ),
+]
+DataSplit = Annotated[str, typer.Option(help="Split of a folder or a data set.")]
+ReportFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
+]
+
+
+def in_flags(error: Exception, names: Collection[str] = ()) -> str:
+    """The sentence of an error with flags for keywords; `names` are keywords that may begin it."""
+    words = str(getattr(error, "flags", error))
+    keyword = re.match(r"[a-z_]+", words)
+    if keyword and keyword[0] in names:
+        return f"--{words.replace(keyword[0], keyword[0].replace('_', '-'), 1)}"
+    return words
+
+
+def adapter_file(flag: str, name: str | Path) -> Path:
+    """The file of a shipped adapter, by name, or the path itself. BadParameter, exit code 2, where there is none."""
+    from streamfuse.adapters import find
+
+    try:
+        return find(str(name))
+    except FileNotFoundError as error:
+        raise typer.BadParameter(f"{flag} {error}") from None
+
+
+def check_report(report: Path | None) -> None:
+    """Before minutes of measuring: a report can be drawn, and its folder is there."""
+    if report is not None:
+        need("report")
+        check_place("--report", report)
+
+
+def check_place(flag: str, file: Path | None) -> None:
+    """BadParameter where a file cannot be written for want of a folder, or is one."""
+    if file is not None and not file.parent.is_dir():
+        raise typer.BadParameter(f"{flag} {file}: there is no folder {file.parent}; make it first")
+    if file is not None and file.is_dir():
+        raise typer.BadParameter(f"{flag} {file} is a folder; name a file in it")
+
+
+def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
+    """The key in a file. BadParameter, exit code 2, where it has none; MissingExtra where nothing here reads keys."""
+    try:
+        return read_private_key(file)
+    except KeyProblem as problem:
+        raise typer.BadParameter(f"{flag} {problem}") from None
+
+
+def data_template(prompt: str | None, completion: str | None = None) -> Template | None:
+    """The template of `--template` and `--completion`; None where there is none."""
+    from streamfuse.train.templates import Template
+
+    if completion is not None and prompt is None:
+        raise typer.BadParameter("--completion goes with --template")
+    return None if prompt is None else Template(prompt, completion, chat_template=None)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """What the user said; None where nothing was said."""
+
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    speculative: bool = True
+    width: str = AUTO
+
+    def defaults(self, manifest: Manifest) -> str:
+        """The bundle's sampling defaults that take effect, `temperature 0.6, top-p 0.95`; empty where it has none."""
+        from streamfuse.runtime.config import SamplingConfig
+
+        off = SamplingConfig()
+        given = manifest.sampling_defaults
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        return ", ".join(
+            f"{name.replace('_', '-')} {getattr(given, name):g}"
+            for name in names
+            if getattr(self, name) is None and getattr(given, name) != getattr(off, name)
+        )
+
+    def config(self, manifest: Manifest) -> GenerationConfig:
+        """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
+        from streamfuse.api import config_of
+
+        said = {name: getattr(self, name) for name in self.__slots__ if name != "width"}
+        if self.width != AUTO and not self.width.isdecimal():
+            raise typer.BadParameter(f"--width must be auto or a number of nodes, not {self.width}")
+        try:
+            return config_of(manifest, **said, width=None if self.width == AUTO else int(self.width))
+        except ValueError as error:
+            raise typer.BadParameter(in_flags(error)) from None

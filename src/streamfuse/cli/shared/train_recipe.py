@@ -1,0 +1,110 @@
+"""`streamfuse train --recipe`: the stages of a recipe, one after another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import typer
+
+from streamfuse.cli.shared.console import err, say
+from streamfuse.cli.shared.training import import_main, report, run_config
+from streamfuse.durable import write_text
+from streamfuse.runtime.strict_json import dump_strict
+
+if TYPE_CHECKING:
+    from streamfuse.train.config import TrainConfig
+    from streamfuse.train.recipe import DistillStage, SynthesizeStage
+
+
+def run_recipe(
+    name: str,
+    changes: list[str],
+    sweep: str | None,
+    data_root: Path,
+    out_dir: Path,
+    adapter: Path,
+    model: str,
+    resume: bool,
+    offline: bool,
+) -> None:
+    """Run what is not done yet; prints the path of the last stage's adapter, or of a sweep's table."""
+    import_main()
+    from streamfuse.model.pull import resolve_model
+    from streamfuse.train import recipe as recipes
+
+    try:
+        recipe = recipes.load(name)
+        recipes.change(recipe, dict(_pair(change) for change in changes))
+        variants = recipes.variants(recipe, *_pair(sweep)) if sweep else {}
+        for one in (recipe, *variants.values()):  # a wrong setting is told before a download
+            recipes.stages(one, Path(model), data_root, out_dir, adapter)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    folder = resolve_model(model, offline=offline)
+    stages = recipes.stages(recipe, folder, data_root, out_dir, adapter)
+    say(f"{name}: {recipe['about']}")
+    for number, stage in enumerate(stages[:-1] if sweep else stages, 1):
+        say(f"Stage {number} of {len(stages)}.")
+        if isinstance(stage, recipes.SynthesizeStage):
+            _synthesize(stage, folder)
+        elif isinstance(stage, recipes.DistillStage):
+            _answer(stage, folder)
+        else:
+            result = run_config(stage, resume)
+            if not result.finished or stage is stages[-1]:
+                report(result, stage.adapter)
+    if sweep:
+        last = {value: recipes.stages(one, folder, data_root, out_dir, adapter)[-1] for value, one in variants.items()}
+        _sweep(cast("dict[str, TrainConfig]", last), out_dir, _pair(sweep)[0], resume)
+
+
+def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool) -> None:
+    """The last stage once per value, in folders of their own; a JSON table of what each came to."""
+    rows = []
+    for value, stage in stages.items():
+        here = out_dir / f"{key}={value}"
+        say(f"{key} = {value}")
+        result = run_config(replace(stage, out_dir=here, adapter=here / "adapter.safetensors"), resume)
+        if not result.finished:
+            report(result, here / "adapter.safetensors")
+        rows.append({key: value, "steps": result.step, **result.metrics})
+    table = out_dir / f"sweep-{key}.json"
+    write_text(table, dump_strict(rows, indent=2) + "\n")
+    for row in rows:
+        ratios = [f"{row[name]:.2f}" for name in row if name.endswith("_nodes")]
+        say(f"{key} = {row[key]}: held-out call-reduction ratio {' / '.join(ratios)}")
+    print(table)
+
+
+def _answer(stage: DistillStage, model: Path) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from streamfuse.train.recipe import Answers
+
+    answers = Answers(stage, model)
+    columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
+        task = progress.add_task("", total=len(answers.todo))
+        for written in answers.write():
+            progress.advance(task, written.answers)
+
+
+def _synthesize(stage: SynthesizeStage, model: Path) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from streamfuse.train.recipe import synthesized
+
+    columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
+        task = progress.add_task("", total=stage.count)
+        for added in synthesized(stage, model):
+            progress.advance(task, added)
+
+
+def _pair(change: str) -> tuple[str, str]:
+    key, equals, value = change.partition("=")
+    if not equals:
+        raise ValueError(f"--set and --sweep: expected KEY=VALUE, for example epochs=2, not {change}")
+    return key.strip(), value.strip()

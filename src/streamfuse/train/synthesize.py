@@ -1,0 +1,153 @@
+"""Prompts that nobody wrote: a chat model goes on with its own template at the place where the user speaks.
+
+After Magpie (Xu et al., 2024, arXiv 2406.08464): a model tuned on chats has learnt users' turns as well, so what it
+samples there is spread like the prompts that it was tuned on. For streams of a model whose prompts nobody has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamfuse.model.transformer import Transformer
+from streamfuse.runtime.text import Message, Tokenizer
+
+from .distill import appending, rows_written
+from .formats import DataError
+from .generate import DistillConfig, generate_batch
+
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for what the user says
+_SHORTEST = 12  # characters; less is no prompt
+_PATIENCE = 8  # batches without a prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a prompt begins: the chat before it as token ids, and what each prompt of this opening begins with."""
+
+    input_ids: list[int]
+    begin: str = ""
+    before: tuple[Message, ...] = ()  # the turns that were taken already; a row of the file keeps them
+
+
+def user_turn(text: Tokenizer, before: Sequence[Message] = (), begin: str = "") -> tuple[list[int], int]:
+    """Token ids of a chat up to what the user says (`begin` included), and the token that ends the user's turn.
+
+    Raises:
+        TextError: the chat template cannot be used.
+        DataError: the template changes what the user says, or marks no end of it.
+    """
+    parts = text.render_cut([*before, {"role": "user", "content": _MARK}]).split(_MARK)
+    after = text.encode_rendered(parts[1]) if len(parts) == 2 else []
+    if not after:
+        raise DataError("the chat template does not say where a user's turn begins and ends")
+    return text.encode_rendered(parts[0] + begin), after[0]
+
+
+def openings(
+    text: Tokenizer, begin: Sequence[str] = (), system: str | None = None, after: Path | None = None
+) -> tuple[list[Opening], int]:
+    """The places where prompts begin, and the token that ends a user's turn.
+
+    `begin` is what prompts begin with, one after another; none of them: whatever the model says. Spaces at its end are
+    dropped, since tokens of words hold the space before them. `after` is a file of
+    answers (`streamfuse data distill`): prompts follow those that are finished, as a user's second turn.
+
+    Raises:
+        TextError, DataError: as `user_turn`; or `after` holds something else, or nothing that is finished.
+    """
+    first: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
+    chats = [first] if after is None else [(*first, *chat) for chat in _chats(text, after)]
+    places, end = [], 0
+    for chat in chats:
+        for one in (words.rstrip(" ") for words in begin or ("",)):
+            ids, end = user_turn(text, chat, one)
+            places.append(Opening(ids, one, chat if after else ()))
+    return places, end
+
+
+def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
+    rows = rows_written(after, "an answer of `streamfuse data distill`")
+    try:
+        chats: list[tuple[Message, ...]] = [
+            (
+                *row.get("before", ()),
+                {"role": "user", "content": row["prompt"]},
+                {"role": "assistant", "content": text.decode(row["completion_ids"]).strip()},
+            )
+            for row in rows
+            if row["finished"] and row["prompt"]
+        ]
+    except KeyError as error:
+        raise DataError(f"{after}: no field {error}; not answers of `streamfuse data distill`") from None
+    if not chats:
+        raise DataError(f"{after}: no answer in it is finished; give --max-new-tokens of distill more room")
+    return chats
+
+
+def synthesize(
+    model: Transformer, text: Tokenizer, out: Path, count: int, config: DistillConfig, places: list[Opening], end: int
+) -> Iterator[int]:
+    """Sample users' turns until `out` holds `count`, `{"id", "source", "prompt"}` a line, or `"messages"` in the place
+    of the prompt where it follows others.
+
+    Yields how many are there, then how many each batch added. `places` (of `openings`) are taken in turns; those longer
+    than `config.max_prompt_tokens` are left out. Turns that do not end within `config.max_new_tokens`, that are too
+    short or there already are dropped. An id is the sample's place in the order of all samples, with numbers of its
+    own: a stopped run goes on with the same prompts.
+
+    Raises:
+        DataError: `out` holds something else, or another process writes it; or the model writes nothing that could be
+            a prompt.
+    """
+    places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
+    if not places:
+        raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
+    in_vain = 0  # batches in a row
+    with appending(out) as file:
+        known, next_id = _written(out)
+        yield len(known)
+        while len(known) < count:
+            ids = range(next_id, next_id + config.batch_size)
+            taken = [places[one % len(places)] for one in ids]
+            seeds = [(config.seed << 32) + one for one in ids]
+            written = generate_batch(model, [place.input_ids for place in taken], config, seeds)
+            before = len(known)
+            for one, place, tokens in zip(ids, taken, written, strict=True):
+                said = text.decode(tokens[: tokens.index(end)]) if end in tokens else ""
+                prompt = (place.begin + said).strip() if said else ""
+                if len(prompt) < max(_SHORTEST, len(place.begin) + 2) or prompt in known or len(known) == count:
+                    continue
+                known.add(prompt)
+                file.write(json.dumps(_row(one, prompt, place), ensure_ascii=False) + "\n")
+            file.flush()
+            next_id = ids.stop
+            in_vain = 0 if len(known) > before else in_vain + 1
+            if in_vain == _PATIENCE:
+                raise DataError(
+                    f"{out}: {len(known)} prompts; the last {_PATIENCE * len(ids)} samples were all too short, "
+                    "too long or there already. Try another --begin, or more --max-new-tokens"
+                )
+            yield len(known) - before
+
+
+def _row(one: int, prompt: str, place: Opening) -> dict[str, object]:
+    said = {"messages": [*place.before, {"role": "user", "content": prompt}]} if place.before else {"prompt": prompt}
+    return {"id": one, "source": "synthesized", **said}
+
+
+def _said(row: dict[str, Any]) -> str:
+    return str(row["messages"][-1]["content"] if "messages" in row else row.get("prompt"))
+
+
+def _written(path: Path) -> tuple[set[str], int]:
+    """The prompts in the file and the id to go on with."""
+    known: set[str] = set()
+    next_id = 0
+    for row in rows_written(path, "a prompt of `streamfuse data synthesize`"):
+        known.add(_said(row))
+        next_id = row["id"] + 1
+    return known, next_id
