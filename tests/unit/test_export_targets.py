@@ -28,7 +28,7 @@ export_bundle(plan_for((Path(model), Path(adapter)), Path(folder), backend=backe
 print(*sys.modules)
 """
 XNNPACK = {"executorch.backends.xnnpack", "streamfuse.export.executorch.xnnpack"}
-OTHERS = {"coremltools", "onnx", "onnxruntime", "executorch.backends.vulkan", "executorch.backends.apple"}
+OTHERS = {"coremltools", "onnx", "onnxruntime", "openvino", "executorch.backends.vulkan", "executorch.backends.apple"}
 
 
 @pytest.mark.parametrize(("backend", "loaded"), [("kernels", set()), ("xnnpack", XNNPACK)])

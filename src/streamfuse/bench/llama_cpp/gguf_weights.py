@@ -151,4 +151,5 @@ def _blocks(scales: npt.NDArray[np.float16], weights: Bytes) -> Bytes:
     """Scales [N, groups] or [N, groups, n] before the weights' bytes [N, groups, b], one row of blocks per output."""
     rows, groups = weights.shape[:2]
     head = np.ascontiguousarray(scales).view(np.uint8).reshape(rows, groups, -1)
-    return np.concatenate([head, weights], axis=-1).reshape(rows, -1)
+    blocks: Bytes = np.concatenate([head, weights], axis=-1).reshape(rows, -1)
+    return blocks
