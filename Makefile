@@ -80,7 +80,7 @@ test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(MOBILE_STAMP)
 
 # Seconds: no weights, no network, no bundle.
 unit: $(VENV)/.dev $(ENGINE_STAMP)
-	$(PYTEST) tests/unit -m "not slow and not network"
+	$(PYTEST) tests --ignore tests/end_to_end -m "not slow and not network"
 
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.native.arm.build
@@ -93,7 +93,7 @@ apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
 ios: build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
-	$(BIN)/python tests/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
+	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
 	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release \
 		ios_demo/tools/swift test --scratch-path build/ios/swift
 	ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \
@@ -102,17 +102,17 @@ ios: build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/
 		ios_demo/tools/swift test --package-path ios_demo/App --scratch-path build/ios/app
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
-build/ios/coreml/.made: tools/record_coreml.py tests/coreml_bundles.py $(EXPORT_SOURCES) \
+build/ios/coreml/.made: tools/record_coreml.py tests/helpers/coreml_bundles.py $(EXPORT_SOURCES) \
 		$(wildcard $(addprefix $(PACKAGE)/,emulator/*.py runtime/backends/coreml*.py runtime/*.py)) $(ENGINE_STAMP) | $(VENV)/.dev
-	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests $(BIN)/python tools/record_coreml.py $(@D)
+	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests/helpers $(BIN)/python tools/record_coreml.py $(@D)
 	@touch $@
 
 # A bundle with a signature, for the Swift reader.
-build/ios/signed/manifest.sig: tests/signed_samples.py tests/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python tests/signed_samples.py $(@D)
+build/ios/signed/manifest.sig: tests/helpers/signed_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
+	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/signed_samples.py $(@D)
 
 sanitize: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/unit/test_kernels_sanitizers.py
+	$(BIN)/python -m pytest tests/kernels/test_kernels_sanitizers.py
 
 FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/.dev $(MOBILE_STAMP)
@@ -136,7 +136,7 @@ format: $(VENV)/.dev
 
 # Golden traces that Python, Kotlin and Swift replay. A change of them is a change of the contract: review it.
 traces: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python tools/make_traces.py tests/traces
+	PYTHONPATH=tests/helpers $(BIN)/python tools/make_traces.py tests/traces
 
 schema: $(VENV)/.demo
 	$(BIN)/python -m streamfuse.bundle docs/manifest.schema.json

@@ -1,4 +1,4 @@
-"""Every test is seeded from its own id, so that order and selection change nothing; helpers are importable by name.
+"""Every test is seeded from its own name, so that order, selection and folders change nothing.
 
 Cases marked `full` run with --full only, those marked `alone` run while no other test does (docs/testing.md). The tiny
 bundle of the native tests is made once.
@@ -28,7 +28,10 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).parent
-HELPERS = [str(TESTS), str(TESTS.parent / "tools")]  # fakes.py, oracle.py; plan_simulation.py, make_traces.py
+HELPERS = [
+    str(TESTS / "helpers"),
+    str(TESTS.parent / "tools"),
+]  # fakes.py, oracle.py; plan_simulation.py, make_traces.py
 sys.path += HELPERS
 # For the processes that tests start too, also where PYTHONSAFEPATH is set (Makefile).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*HELPERS, os.environ.get("PYTHONPATH")]))
@@ -107,7 +110,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Toy tensors are computed by one thread: two spend their time handing over. Real models get what there is."""
     if torch := sys.modules.get("torch"):
         own = item.config.stash.setdefault(TORCH_THREADS, torch.get_num_threads())
-        toy = TESTS / "unit" in item.path.parents
+        toy = TESTS / "end_to_end" not in item.path.parents
         beside = TURNS in item.config.stash and not item.get_closest_marker("alone")
         torch.set_num_threads(1 if toy or beside else own)
 
@@ -136,7 +139,7 @@ def chat_bundle(run_folder: Path) -> Path:
 
 
 def seed_of(request: pytest.FixtureRequest) -> int:
-    return zlib.crc32(request.node.nodeid.encode())
+    return zlib.crc32(request.node.nodeid.rpartition("/")[2].encode())
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,6 @@
-"""Write the golden traces of docs/traces.md: `make traces`, or `PYTHONPATH=tests python tools/make_traces.py FOLDER`.
+"""Write the golden traces of docs/traces.md: `make traces`.
+
+Run: PYTHONPATH=tests/helpers python tools/make_traces.py FOLDER
 
 They are reviewed like code: a change of a trace is a change of the contract with Kotlin and Swift.
 """
@@ -14,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from fakes import ArithmeticBackend, spec
+
 from streamfuse.runtime.backend import ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
@@ -376,5 +378,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: PYTHONPATH=tests python tools/make_traces.py FOLDER")
+        sys.exit("usage: PYTHONPATH=tests/helpers python tools/make_traces.py FOLDER")
     main(Path(sys.argv[1]))

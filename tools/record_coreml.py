@@ -1,10 +1,10 @@
 """Small Core ML bundles with all that the emulator was asked and answered, for tests of engines in other languages.
 
-Run: PYTHONPATH=src:tests python tools/record_coreml.py FOLDER
+Run: PYTHONPATH=src:tests/helpers python tools/record_coreml.py FOLDER
 
-For each kind of tests/coreml_bundles.py named below: FOLDER/KIND/bundle, calls.json and data.bin. calls.json holds the
-package's `metadata`; `texts` (prompt, settings, tokens), one after the other on one session; and `calls`, in order: the
-method, its inputs and outputs by name, each with dtype, shape, and where its numbers begin in data.bin.
+For each kind of tests/helpers/coreml_bundles.py named below: FOLDER/KIND/bundle, calls.json and data.bin. calls.json
+holds the package's `metadata`; `texts` (prompt, settings, tokens), one after the other on one session; and `calls`,
+in order: the method, its inputs and outputs by name, each with dtype, shape, and where its numbers begin in data.bin.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-
 from coreml_bundles import Made
 from export_samples import TEXT
+
 from streamfuse.engines import identity_of
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session

@@ -1,5 +1,5 @@
 // Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH
-// where the program has prefill, decode and verify_WIDTH. tests/unit/test_kernels_sanitizers.py makes a tiny one.
+// where the program has prefill, decode and verify_WIDTH. tests/kernels/test_kernels_sanitizers.py makes a tiny one.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>

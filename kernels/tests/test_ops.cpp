@@ -133,7 +133,7 @@ void attention_equals_double_reference() {
       for (int64_t d = 0; d < pass.dim; ++d)
         worst = std::max(worst, std::fabs(expected[d] - pass.out[(i * pass.query_heads + h) * pass.dim + d]));
     }
-  // Of numbers around 1, which are rounded to 127 steps; tests/unit/test_kernels_ops.py compares the bits.
+  // Of numbers around 1, which are rounded to 127 steps; tests/kernels/test_kernels_ops.py compares the bits.
   expect(worst < 0.05, "attention differs from the double-precision reference");
 }
 

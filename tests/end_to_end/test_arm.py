@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from native_samples import WIDTHS, said_by
+
 from streamfuse.native.arm.build import INSTALL, build_arm, missing_tools, run_command
 from streamfuse.native.build import build
 

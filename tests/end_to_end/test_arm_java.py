@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import peer
 import pytest
 
-import peer
 from streamfuse.native.arm.mobile import build_mobile_arm, java_command, missing_for_java, rust_library
 from streamfuse.native.build import BuildError, default_build_dir
 

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import ROOT, Sample, commands, samples
 from typer.testing import CliRunner
 
-from pages import ROOT, Sample, commands, samples
 from streamfuse.adapters import find
 from streamfuse.cli import app
 

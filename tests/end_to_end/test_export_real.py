@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from export_samples import decode_rows, prefill, verify_rows
+
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.export.selftest import Script
 from streamfuse.model.checkpoint import load_base

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from methods_samples import DATA, WORDS, made_up
+
 from streamfuse.research.compare.report import write_page
 
 image = pytest.importorskip("matplotlib.image")

@@ -1,7 +1,7 @@
 """ONNX bundles on WebGPU, by a GPU in software, and on QNN, by the vendor's simulator: every node, the plain text.
 
 Run: pytest tests/end_to_end/test_onnx_accelerators.py. What is of WebGPU is skipped where the software GPU cannot be
-fetched (tests/software_gpu.py), what is of QNN where its package is not installed.
+fetched (tests/helpers/software_gpu.py), what is of QNN where its package is not installed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
-
 import export_samples
+import pytest
 import software_gpu
+import torch
 from native_samples import said_by
+
 from streamfuse.export.pipeline import export_bundle
 from streamfuse.export.plan import Schedule
 

@@ -15,9 +15,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-
 from export_samples import TEXT
 from native_samples import said_by, tiny_bundle
+
 from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
 
 ROOT = Path(__file__).parents[2]

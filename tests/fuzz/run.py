@@ -50,7 +50,7 @@ def seed(target: str, folder: Path) -> None:
     """Fills an empty corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     if target == "program" and not any(folder.iterdir()):
-        sys.path.append(str(ROOT / "tests"))
+        sys.path.append(str(ROOT / "tests" / "helpers"))
         from native_samples import tiny_bundle
 
         with tempfile.TemporaryDirectory() as place:

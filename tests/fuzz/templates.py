@@ -1,8 +1,8 @@
 """Fuzz chat templates: python tests/fuzz/templates.py [--seconds 300 | --count N]
 
-Templates come from the grammar of tests/template_grammar.py, by number. A template that mostly works must give the text
-of transformers, or an error; one that grows what it works with must end, within a time and with little memory. Prints
-each finding, and exits with 1 where there is one.
+Templates come from the grammar of tests/helpers/template_grammar.py, by number. A template that mostly works must
+give the text of transformers, or an error; one that grows what it works with must end, within a time and with little
+memory. Prints each finding, and exits with 1 where there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def work(first: int, count: int) -> None:
     """What a process does: a line for each finding, and the number at hand in front of all work."""
     import signal
 
-    sys.path.append(str(ROOT / "tests"))
+    sys.path.append(str(ROOT / "tests" / "helpers"))
     from template_grammar import hostile, template
     from template_renders import CHAT, by_streamfuse, by_transformers
 

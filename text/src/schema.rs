@@ -1,5 +1,5 @@
 //! The manifest's published schema: the few words of JSON Schema that pydantic writes, with its sentences. A test of
-//! tests/unit/test_bundle_library.py fails where the schema uses another one.
+//! tests/text/test_bundle_library.py fails where the schema uses another one.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;

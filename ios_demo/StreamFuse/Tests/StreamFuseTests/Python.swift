@@ -27,7 +27,7 @@ struct Request: Decodable {
   }
 }
 
-/// What Python answered (tests/peer.py).
+/// What Python answered (tests/helpers/peer.py).
 struct Reply: Decodable {
   struct Turn: Decodable {
     let text: String

@@ -1,4 +1,4 @@
-// Real bundles: what the Swift API gives is what Python gave, which ran just before (tests/peer.py).
+// Real bundles: what the Swift API gives is what Python gave, which ran just before (tests/helpers/peer.py).
 import Foundation
 import StreamFuse
 import XCTest

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
-
 from streamfuse.model.config import ModelConfig
 
 from .graph import OPSET

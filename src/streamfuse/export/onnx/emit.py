@@ -8,7 +8,6 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-
 from streamfuse.runtime.backends.onnx_providers import CPU, PROVIDERS
 
 from ..facts import row_facts

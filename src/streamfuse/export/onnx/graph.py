@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
-
 from streamfuse.runtime.backends.onnx_providers import CPU
 
 OPSET = 23

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from onnx import TensorProto
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from onnx import TensorProto
 
 from ..graphs import Method
 from ..layers import TopK

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from onnx import TensorProto
 from torch import Tensor
+
+from onnx import TensorProto
 
 from .graph import CONTRIB, Graph, Value
 from .operators import ops

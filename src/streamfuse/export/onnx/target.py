@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import onnx
 import onnxruntime
 
+import onnx
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 

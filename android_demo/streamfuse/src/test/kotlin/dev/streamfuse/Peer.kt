@@ -5,7 +5,7 @@ import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.jsonObject
 
 /**
- * Kotlin's answers for tests in other languages, as `tests/peer.py` gives Python's: reads one request per line and
+ * Kotlin's answers for tests in other languages, as `tests/helpers/peer.py` gives Python's: reads one request per line and
  * writes one reply for each. `tests/end_to_end/test_arm_java.py` asks it on an emulated phone's processor.
  */
 fun main() {

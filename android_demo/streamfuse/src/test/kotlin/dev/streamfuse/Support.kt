@@ -30,7 +30,7 @@ object Models {
     val demo: Model get() = of("demo")
 }
 
-/** What Python answers, in the same run: tests/peer.py. */
+/** What Python answers, in the same run: tests/helpers/peer.py. */
 object Python {
     @Serializable
     class Request(
@@ -62,7 +62,7 @@ object Python {
     private val variables =
         mapOf("PYTHONPATH" to "src", "PYTHONSAFEPATH" to "1", "STREAMFUSE_HOME" to Repository.scratch("python").path)
     private val process by lazy {
-        ProcessBuilder(System.getProperty("streamfuse.python"), "tests/peer.py")
+        ProcessBuilder(System.getProperty("streamfuse.python"), "tests/helpers/peer.py")
             .directory(Repository.root)
             .redirectError(ProcessBuilder.Redirect.INHERIT)
             .apply { environment() += variables }

@@ -1,0 +1,312 @@
+"""The task bench over scripted systems, the arithmetic model and a fake llama.cpp: turns, ratios, equality, the JSON.
+
+Run: python -m pytest tests/bench/test_bench_tasks.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fakes
+import pytest
+from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
+from fake_llama import FakeLlama
+from typer.testing import CliRunner
+
+from streamfuse import engines
+from streamfuse.bench import prompts as bench_prompts
+from streamfuse.bench.llama_cpp import system as llama_cpp
+from streamfuse.bench.systems import (
+    LLAMA_CPP,
+    PLAIN,
+    SPECULATIVE,
+    Answer,
+    ExternalSystemError,
+    OwnRuntime,
+    Request,
+    accept_lengths,
+)
+from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
+from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
+from streamfuse.cli import app
+from streamfuse.runtime.session import Session
+from streamfuse.runtime.text import Tokenizer
+from streamfuse.train.readers import read_samples
+
+PROMPTS = [[1, 2, 3], [4, 5]]
+
+
+class Scripted:
+    """A system with a speed; it writes down when it was asked."""
+
+    def __init__(self, name: str, ms_per_token: float, log: list[str], token: int = 7) -> None:
+        self.name, self.ms_per_token, self.log, self.token = name, ms_per_token, log, token
+        self.requests: list[Request] = []
+
+    def answer(self, request: Request) -> Answer:
+        self.log.append(self.name)
+        self.requests.append(request)
+        tokens = (self.token,) * request.max_new_tokens
+        return Answer(tokens, self.ms_per_token * len(tokens))
+
+
+def run(*systems: Scripted, **settings: Any) -> TaskResult:
+    asked = TaskSettings(**{"max_new_tokens": 10, "repetitions": 3, **settings})
+    return compare(systems, PROMPTS, asked, lambda: 20.0, weight_bytes=100_000_000)
+
+
+def three(log: list[str], wrong: int = 7) -> list[Scripted]:
+    return [
+        Scripted(PLAIN, 6.0, log),
+        Scripted(SPECULATIVE, 2.0, log, token=wrong),
+        Scripted(LLAMA_CPP, 8.0, log, token=9),
+    ]
+
+
+def test_ratios_are_those_of_the_rates() -> None:
+    facts = json.loads(json.dumps(run(*three([])).to_dict()))
+    assert facts["systems"][PLAIN]["decode_token_per_sec"] == pytest.approx(1000 / 6)
+    assert facts["systems"][PLAIN]["decode_token_per_sec_interval"] == pytest.approx([1000 / 6] * 2)
+    assert facts["speedup"] == pytest.approx(3.0)
+    assert facts["speedup_over_llama_cpp"] == pytest.approx(4.0)
+    assert facts["roofline_token_per_sec"] == pytest.approx(200.0)
+    assert facts["speculative_over_roofline"] == pytest.approx(2.5)
+    assert facts["equal"] is True
+
+
+def test_systems_take_turns_after_a_warm_up_each() -> None:
+    log: list[str] = []
+    systems = three(log)
+    run(*systems)
+    warm_up, rest = log[:3], [log[i : i + 3] for i in range(3, len(log), 3)]
+    assert set(warm_up) == {PLAIN, SPECULATIVE, LLAMA_CPP}
+    assert len(rest) == 3 * len(PROMPTS)
+    assert all(len(set(turn)) == 3 for turn in rest)
+    assert {turn[0] for turn in rest} == {PLAIN, SPECULATIVE, LLAMA_CPP}, "not always the same one begins"
+
+
+def test_repetitions_ask_the_same_and_prompts_have_seeds_of_their_own() -> None:
+    plain = Scripted(PLAIN, 6.0, [])
+    run(plain, temperature=0.8, seed=100)
+    asked = {(tuple(request.prompt_ids), request.temperature, request.seed) for request in plain.requests}
+    assert asked == {((1, 2, 3), 0.8, 100), ((4, 5), 0.8, 101)}
+
+
+def test_one_different_token_breaks_equality() -> None:
+    result = run(*three([], wrong=8))
+    assert result.equal is False
+    assert "THE TEXTS DIFFER" in summary(result)
+
+
+def test_what_did_not_run_is_null() -> None:
+    facts = run(Scripted(PLAIN, 6.0, [])).to_dict()
+    for key in ("speedup", "speedup_over_llama_cpp", "speculative_over_roofline", "equal"):
+        assert facts[key] is None
+
+
+def test_counted_passes_do_not_hear_the_clock() -> None:
+    """The ratio of passes times their cost, loops included, whatever the answers took."""
+
+    class Counted(Scripted):
+        def answer(self, request: Request) -> Answer:
+            plain = self.name == PLAIN
+            time_ms = {"prefill": 0.0, "draft": 1.0, "verify": 0.0, "accept": 0.0, "commit": 0.0, "sample": 0.0}
+            by = {"streams": 0 if plain else 3, "lookup": 0 if plain else 2, "table": 0}
+            drafted = {"widths": {"decode": 1, "verify_8": 4}, "streams_passes": 4, "accepted_by_source": by}
+            of_plain = {"widths": {"decode": 10}, "streams_passes": 0, "accepted_by_source": by}
+            statistics = {
+                **(of_plain if plain else drafted),
+                "target_forward_passes": 10 if plain else 5,
+                "mean_accepted_tokens": 1.0 if plain else 2.0,
+                "draft_tokens_accepted": 0 if plain else 5,
+                "cost_ms": {"decode": 4.0, "verify_8": 6.0, "streams": 1.0},
+                "time_ms": time_ms,
+                "fallback_reason": None,
+            }
+            return Answer((7,) * 10, self.ms_per_token * 10, statistics)
+
+    result = run(Counted(PLAIN, 1.0, []), Counted(SPECULATIVE, 9.0, []))
+    assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
+    drafted = result.to_dict()["systems"][SPECULATIVE]
+    assert drafted["accepted_by_source"] == {"streams": 6, "lookup": 4, "table": 0}  # of two prompts
+    assert "accepted drafts came from streams 60%, lookup 40%" in summary(result)
+
+
+def test_a_folder_of_one_file_is_data(tmp_path: Path) -> None:
+    """Spec-Bench is such a folder; a file that is named for a split is not read in another's place."""
+    row = json.dumps({"turns": ["Why?"], "category": "writing", "question_id": 1}) + "\n"
+    (tmp_path / "question.jsonl").write_text(row)
+    assert [sample.turns for sample in read_samples(tmp_path, split="test")] == [("Why?",)]
+
+
+def test_nothing_to_run_is_refused() -> None:
+    with pytest.raises(TaskError, match="no prompt"):
+        compare([Scripted(PLAIN, 1.0, [])], [], TaskSettings(), lambda: 1.0, 1)
+    with pytest.raises(ValueError, match="--repetitions"):
+        TaskSettings(repetitions=0)
+    with pytest.raises(ValueError, match="--temperature"):
+        TaskSettings(temperature=-1)
+
+
+def test_the_trial_rates_candidates_without_their_first_run() -> None:
+    rates = trial({"A": Scripted("A", 5.0, []), "B": Scripted("B", 4.0, [])}, [1], TaskSettings())
+    assert rates == pytest.approx({"A": 200.0, "B": 250.0})
+
+
+def test_the_own_runtime_speculates_without_changing_the_text() -> None:
+    session = Session(fakes.ArithmeticBackend(fakes.spec()))
+    for temperature in (0.0, 0.9):
+        request = Request([1, 2, 3, 4], 20, temperature, seed=5)
+        plain = OwnRuntime(session, speculative=False).answer(request)
+        speculative = OwnRuntime(session, speculative=True).answer(request)
+        assert plain.token_ids == speculative.token_ids
+        assert speculative.statistics is not None
+        assert speculative.statistics["speculative"] is True
+        assert plain.decode_ms > 0
+        for answer in (plain, speculative):
+            assert answer.statistics is not None
+            assert sum(answer.statistics["accept_lengths"]) == len(answer.token_ids)
+            assert len(answer.statistics["accept_lengths"]) == answer.statistics["target_forward_passes"]
+
+
+def test_a_pass_ends_with_a_token_of_the_models_own() -> None:
+    assert accept_lengths([False, True, True, False, False, True], 4) == [1, 3, 1, 1]
+    assert accept_lengths([True, False], 2) == [2, 0], "the second pass ended the text"
+    assert accept_lengths([], 0) == []
+
+
+def test_the_report_is_one_page_with_a_chart() -> None:
+    pytest.importorskip("matplotlib")
+    result = run(*three([]))
+    page = tasks_report(result, "some model", "build/demo", "valid.jsonl").html()
+    assert "<svg" in page
+    assert "--data valid.jsonl --systems plain,speculative,llama.cpp" in page
+    assert [row[0] for row in system_rows(result)[1]] == [PLAIN, SPECULATIVE, LLAMA_CPP]
+
+
+@pytest.fixture
+def llama(monkeypatch: pytest.MonkeyPatch) -> FakeLlama:
+    fake = FakeLlama()
+    monkeypatch.setattr(llama_cpp, "library", lambda: fake)
+    return fake
+
+
+def test_llama_reads_the_prompt_first_and_decodes_from_its_last_token(llama: FakeLlama) -> None:
+    system = llama_cpp.LlamaCpp(Path("some.gguf"), threads=2, capacity=64, stop_ids=[49])
+    answer = system.answer(Request([1, 2, 3], 3))
+    assert answer.token_ids == (6, 12, 24)
+    assert llama.batches == [2, 1, 1, 1]
+    assert (llama.settings.n_ctx, llama.settings.n_threads) == (64, 2)
+    assert system.answer(Request([1, 2, 3], 3)).token_ids == answer.token_ids, "every answer begins anew"
+    assert system.answer(Request([7], 2)).token_ids == (7, 14), "a prompt of one token has nothing to read"
+    system.close()
+    assert "llama_model_free" in llama.freed
+
+
+def test_llama_ends_where_the_bundle_ends(llama: FakeLlama) -> None:
+    system = llama_cpp.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[24])
+    assert system.answer(Request([1, 2, 3], 9)).token_ids == (6, 12)
+
+
+def test_llama_samples_at_a_temperature(llama: FakeLlama) -> None:
+    llama_cpp.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[]).answer(Request([1], 1, 0.5, seed=3))
+    assert llama.samplers == [("temperature", 0.5), ("seed", 3)]
+
+
+def test_a_file_that_llama_refuses_is_named(llama: FakeLlama) -> None:
+    with pytest.raises(ExternalSystemError, match=r"missing\.gguf"):
+        llama_cpp.LlamaCpp(Path("missing.gguf"), threads=1, capacity=64, stop_ids=[])
+
+
+def test_without_llama_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
+    for use in (llama_cpp.library, llama_cpp.check_installed):
+        with pytest.raises(ExternalSystemError, match="streamfuse\\[llama-cpp\\]"):
+            use()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    def say_sizes(manifest: dict[str, Any]) -> None:
+        for scheme in manifest["quantization"].values():
+            scheme |= {"bytes": 1000, "parameters": 1000}
+
+    path = write_bundle(tmp_path / "demo")
+    edit_manifest(path, say_sizes)
+    return path
+
+
+@pytest.fixture
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
+    opened, new = fake_engines()
+    monkeypatch.setattr(engines, "engines_of", new)
+    yield opened
+    assert all(backend.closed for backend in opened)
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["bench", "tasks", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def questions(path: Path, *texts: str) -> Path:
+    path.write_text("".join(json.dumps({"turns": [text, "and then?"]}) + "\n" for text in texts))
+    return path
+
+
+def test_the_command_prints_one_json_object(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    data = questions(tmp_path / "q.jsonl", "hi", "yo", "x" * 100)
+    flags = ["--max-new-tokens", 8, "--repetitions", 2, "--systems", "plain,speculative", "--json"]
+    code, stdout, stderr = command(bundle, "--data", data, *flags)
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert facts["equal"] is True
+    assert facts["prompts"] == 2
+    assert facts["skipped"] == 1
+    assert facts["systems"]["speculative"]["mean_accepted_tokens"] >= 1
+    assert facts["systems"]["plain"]["mean_accepted_tokens"] == 1
+    low, high = facts["speedup_interval"]
+    assert low <= high
+
+
+def test_adversarial_prompts_are_hot_and_repeatable(
+    bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_prompts, "WORDS", 3)
+    flags = ["--limit", 3, "--max-new-tokens", 8, "--repetitions", 1, "--systems", "plain,speculative", "--json"]
+    code, stdout, stderr = command(bundle, "--data", "adversarial", *flags)
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert (facts["temperature"], facts["prompts"], facts["equal"]) == (1.5, 3, True)
+    text = Tokenizer(bundle / "tokenizer.json", None)
+    assert bench_prompts.random_words(text, 200, 3, 1) == bench_prompts.random_words(text, 200, 3, 1)
+    assert bench_prompts.random_words(text, 200, 3, 1) != bench_prompts.random_words(text, 200, 3, 2)
+
+
+def test_a_limit_is_spread_over_the_file(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    # Only every fifth question fits into the context.
+    data = questions(tmp_path / "q.jsonl", *(str(i) * (1 if i % 5 == 0 else CAPACITY) for i in range(10)))
+    flags = ["--limit", 2, "--max-new-tokens", 4, "--repetitions", 1, "--systems", "plain", "--json"]
+    code, stdout, stderr = command(bundle, "--data", data, *flags)
+    assert code == 0, stderr
+    assert (json.loads(stdout)["prompts"], json.loads(stdout)["skipped"]) == (2, 0)
+
+
+def test_bad_use_is_one_line(bundle: Path, tmp_path: Path) -> None:
+    data = questions(tmp_path / "q.jsonl", "x" * CAPACITY)
+    code, _, stderr = command(bundle, "--data", data, "--systems", "plain,magic")
+    assert code == 2
+    assert "--systems" in stderr
+    code, _, stderr = command(bundle, "--data", data, "--systems", "plain")
+    assert code == 1
+    assert "no prompt" in stderr
+    code, _, stderr = command(bundle, "--data", tmp_path / "none.jsonl", "--systems", "plain")
+    assert code == 1
+    assert "none.jsonl" in stderr

@@ -1,0 +1,528 @@
+"""The command line: what it prints, what it refuses, and that a refusal is one line with the right exit code.
+
+The engine is the arithmetic model of fakes.py; everything else is real. Run: python -m pytest tests/cli/test_cli.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fakes
+import pytest
+from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+from typer.testing import CliRunner
+
+import streamfuse
+from streamfuse import engines
+from streamfuse.bundle import open_bundle
+from streamfuse.cli import app
+from streamfuse.cli.commands import chat
+from streamfuse.cli.shared import console, interrupt
+from streamfuse.native.library import MOST_THREADS
+
+STATS_KEYS = [
+    "prompt_tokens", "generated_tokens", "model_load_ms", "measure_ms", "prefill_ms", "first_token_ms",
+    "decode_token_per_sec", "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed",
+    "draft_tokens_accepted", "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths",
+    "speculative", "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
+    "accepted_by_source", "prefilled_tokens", "streams_passes", "near_ties",
+]  # fmt: skip
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "demo")
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
+    """Every backend that the command opened; each must be closed at the end."""
+    opened, new = fake_engines(PrintableBackend)
+    monkeypatch.setattr(engines, "engines_of", new)
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+    yield opened
+    assert all(backend.closed for backend in opened)
+
+
+def streamfuse_command(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
+    """(exit code, standard output, standard error), in this process."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def refusal(*arguments: object, code: int, stdin: str | bytes = "") -> str:
+    """The one line of a command that must fail."""
+    found, stdout, stderr = streamfuse_command(*arguments, stdin=stdin)
+    assert (found, stdout) == (code, ""), stderr
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert "Traceback" not in stderr
+    return stderr
+
+
+def test_version_is_the_package_version() -> None:
+    assert streamfuse_command("--version") == (0, f"streamfuse {streamfuse.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["pull"], ["bundle", "keygen"], ["bundle", "sign"], ["bundle", "inspect"], ["run"], ["chat"]]
+)
+def test_help_teaches_by_example(command: list[str]) -> None:
+    code, stdout, _ = streamfuse_command(*command, "--help")
+    assert code == 0
+    assert "Examples" in stdout
+    assert "streamfuse " in stdout
+
+
+def test_no_command_prints_the_help() -> None:
+    code, stdout, _ = streamfuse_command()
+    assert code == 0
+    assert "Usage" in stdout
+
+
+def test_run_prints_the_text_only(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "hello")
+    assert (code, stderr) == (0, "The answer stops at 16 tokens; --max-new-tokens allows more.\n")
+    assert len(stdout) == 17  # 16 letters by the bundle's sampling defaults, and a newline
+    assert set(stdout) <= set("abcdefgh\n")
+
+
+def test_speculation_does_not_change_the_text(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    sampled = ["--temperature", "0.9", "--seed", "3", "--max-new-tokens", "20"]
+    for flags in ([], sampled):
+        fast = streamfuse_command("run", bundle, "hello", *flags)
+        assert streamfuse_command("run", bundle, "hello", "--no-speculation", *flags) == fast
+        assert streamfuse_command("run", bundle, "hello", "--width", "4", *flags) == fast
+    assert {method for method, _ in backends[1].calls} == {"prefill", "decode"}
+
+
+def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "hello", "--json")
+    assert (code, stderr) == (0, "")
+    facts = json.loads(stdout)
+    assert list(facts) == ["text", *STATS_KEYS]
+    assert (facts["generated_tokens"], facts["finish_reason"], facts["speculative"]) == (16, "length", True)
+    assert facts["model_load_ms"] > 0
+
+
+def test_an_answer_that_the_model_ended_says_nothing_of_limits(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    _, whole, _ = streamfuse_command("run", bundle, "hello")
+    assert streamfuse_command("run", bundle, "hello", "--stop", whole[5:8])[2] == ""
+    assert "--max-new-tokens allows more" in streamfuse_command("chat", bundle, stdin="hello\n")[2]
+
+
+def test_a_core_ml_bundle_says_that_an_emulator_runs_it(
+    bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_bundle(bundle)
+    core_ml = replace(opened, manifest=opened.manifest.model_copy(update={"target": "coreml"}))
+    for system, expected in (("Linux", True), ("Darwin", False)):
+        monkeypatch.setattr(engines.platform, "system", lambda system=system: system)
+        assert (engines.emulated(core_ml), engines.emulated(opened)) == (expected, False)
+    monkeypatch.setattr(engines, "emulated", lambda bundle: True)
+    for command in (("run", bundle, "hi"), ("chat", bundle), ("bundle", "inspect", bundle)):
+        code, _, stderr = streamfuse_command(*command)
+        assert (code, "streamfuse's emulator runs this bundle here" in stderr) == (0, True), stderr
+    for command in (("run", bundle, "hi", "--json"), ("bundle", "inspect", bundle, "--json")):
+        assert streamfuse_command(*command)[2] == ""
+
+
+def test_threads_have_one_limit_and_it_names_its_flag(bundle: Path) -> None:
+    header = (Path(__file__).parents[2] / "kernels" / "ops" / "team.h").read_text(encoding="utf-8")
+    assert f"kMostThreads = {MOST_THREADS};" in header
+    assert "--threads" in refusal("run", bundle, "hi", "--threads", MOST_THREADS + 1, code=2)
+    assert "--threads" in refusal("bench", "latency", bundle, "--threads", MOST_THREADS + 1, code=2)
+    with pytest.raises(ValueError, match=f"^threads must be from 1 to {MOST_THREADS}, not 0$"):
+        streamfuse.open(bundle, threads=0)
+
+
+@pytest.mark.parametrize("command", [("tasks", "--data", "x.jsonl"), ("latency",)])
+def test_a_report_without_a_folder_is_refused_before_anything_is_measured(
+    command: tuple[str, ...], bundle: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "new" / "report.html"
+    words = refusal("bench", command[0], bundle, *command[1:], "--report", missing, code=2)
+    assert f"--report {missing}: there is no folder {tmp_path / 'new'}; make it first" in words
+    assert not missing.parent.exists()
+
+
+def test_a_flag_may_be_written_with_underscores(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    plain = streamfuse_command("run", bundle, "hello", "--no-cost-cache")
+    assert plain[0] == 0
+    assert streamfuse_command("run", bundle, "hello", "--no_cost_cache") == plain
+
+
+def test_compare_as_json_is_to_the_key(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "hello", "--compare", "--json", "--repeats", "2")
+    assert (code, stderr.strip()) == (0, "")
+    facts = json.loads(stdout)
+    assert list(facts) == ["plain", "speculative", "equal", "speedup", "text"]
+    assert list(facts["plain"]) == list(facts["speculative"]) == STATS_KEYS
+    assert facts["equal"] is True
+    assert facts["plain"]["speculative"] is False
+    assert facts["plain"]["mean_accepted_tokens"] == 1.0
+    assert facts["speculative"]["speculative"] is True
+    assert facts["speedup"] == pytest.approx(
+        facts["speculative"]["decode_token_per_sec"] / facts["plain"]["decode_token_per_sec"]
+    )
+    assert len(facts["text"]) == 16
+
+
+def test_compare_for_people_names_the_gain(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, _ = streamfuse_command("run", bundle, "hello", "--compare", "--repeats", "1")
+    assert code == 0
+    for words in ("plain", "speculative", "tokens/s", "mean accepted tokens", "acceptance per depth", "time in verify",
+                  "speed-up", "the texts are equal"):  # fmt: skip
+        assert words in stdout
+
+
+def test_flags_take_both_dashes_and_underscores(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    _, stdout, _ = streamfuse_command("run", bundle, "hello", "--max_new_tokens", "5", "--no_speculation")
+    assert len(stdout) == 6
+
+
+def test_the_prompt_may_come_from_standard_input(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    piped = streamfuse_command("run", bundle, "-", stdin="hello")
+    assert piped == streamfuse_command("run", bundle, "hello")
+
+
+def test_the_chat_template_and_the_system_message_reach_the_model(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    streamfuse_command("run", bundle, "hi", "--system", "be brief", "--max-new-tokens", "1")
+    streamfuse_command("run", bundle, "hi", "--raw", "--max-new-tokens", "1")
+    texts = [byte_tokenizer().decode(backend.cache, skip_special_tokens=False) for backend in backends]
+    assert texts[0].startswith("<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>as")
+    assert texts[1] == "hi"
+
+
+def test_a_stop_string_ends_the_text_before_it(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    _, whole, _ = streamfuse_command("run", bundle, "hello")
+    cut = streamfuse_command("run", bundle, "hello", "--stop", whole[5:8], "--stop", "xyz")[1]
+    assert cut == whole[: whole.index(whole[5:8])] + "\n"
+
+
+def test_a_full_context_is_said(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("run", bundle, "x" * 60, "--raw", "--max-new-tokens", "50")
+    assert (code, len(stdout)) == (0, CAPACITY - 60 + 1)
+    assert f"context of {CAPACITY} tokens is full" in stderr
+
+
+def test_stats_go_to_standard_error(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    _, stdout, stderr = streamfuse_command("run", bundle, "hello", "--stats")
+    assert "tokens/s" in stderr
+    assert "tokens/s" not in stdout
+
+
+def test_inspect_shows_methods_shapes_parts_and_sizes(bundle: Path) -> None:
+    code, stdout, _ = streamfuse_command("bundle", "inspect", bundle)
+    assert code == 0
+    for words in ("test/bytes", "verify_8", "int64 [8]", "embedding", "streams", "model.pte", "1.1 kB", "total"):
+        assert words in stdout
+
+
+def test_inspect_shows_the_tensors_of_all_layers_as_one(bundle: Path) -> None:
+    names = ["key_cache_0", "key_cache_1", "past_key_values.0.key", "past_key_values.1.key", "past_key_values.0.value"]
+
+    def edit(data: dict[str, Any]) -> None:
+        data["methods"]["decode"]["inputs"] = [{"name": name, "dtype": "float16", "shape": [2]} for name in names]
+
+    edit_manifest(bundle, edit)
+    _, stdout, _ = streamfuse_command("bundle", "inspect", bundle)
+    for line in ("key_cache_0..1 float16", "past_key_values.0..1.key", "past_key_values.0.value"):
+        assert line in stdout
+
+
+def test_inspect_as_json_is_the_manifest(bundle: Path) -> None:
+    _, stdout, _ = streamfuse_command("bundle", "inspect", bundle, "--json")
+    assert json.loads(stdout) == json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+
+
+def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
+    assert "--temperature" in refusal("run", bundle, "hi", "--temperature", "-1", code=2)
+    assert "--temperature" in refusal("run", bundle, "hi", "--temperature", "hot", code=2)
+    assert "--top-p" in refusal("run", bundle, "hi", "--top-p", "0", code=2)
+    assert "--repetition-penalty" in refusal("run", bundle, "hi", "--repetition-penalty", "0", code=2)
+    assert "--max-new-tokens" in refusal("run", bundle, "hi", "--max-new-tokens", "0", code=2)
+    assert "--width must be one of those of this bundle (4, 8), not 5" in refusal(
+        "run", bundle, "hi", "--width", "5", code=2
+    )
+    assert "--stop" in refusal("run", bundle, "hi", "--stop", "", code=2)
+    assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
+    assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)
+    assert "--sped" in refusal("run", bundle, "hi", "--sped", code=2)
+    assert "PROMPT" in refusal("run", bundle, code=2)
+    assert "--source" in refusal("pull", "--source", "moon", code=2)
+    assert "frobnicate" in refusal("frobnicate", code=2)
+
+
+def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Path) -> None:
+    assert "nowhere" in refusal("run", tmp_path / "nowhere", "hi", code=1)
+    assert "not a streamfuse bundle" in refusal("bundle", "inspect", tmp_path, code=1)
+    assert "context holds 64" in refusal("run", bundle, "x" * 200, code=1)
+    assert "empty" in refusal("run", bundle, "-", "--raw", code=1)
+    assert "nosuch" in refusal("pull", tmp_path / "nosuch", code=1)
+    (bundle / "model.pte").write_bytes(b"short")
+    assert "model.pte" in refusal("run", bundle, "hi", code=1)
+
+
+def test_a_bundle_without_chat_template_completes_but_does_not_chat(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["model"].update(chat_template=None))
+    assert streamfuse_command("run", bundle, "hi") == streamfuse_command("run", bundle, "hi", "--raw")
+    assert "no chat template" in refusal("chat", bundle, code=1)
+    assert "no chat template" in refusal("run", bundle, "hi", "--system", "x", code=1)
+
+
+def test_an_unforeseen_error_is_one_line_too(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("surprise\nof two lines")
+
+    monkeypatch.setattr(engines, "engines_of", broken)
+    assert "STREAMFUSE_DEBUG" in refusal("run", bundle, "hi", code=1)
+    monkeypatch.setenv("STREAMFUSE_DEBUG", "1")
+    assert "Traceback" in streamfuse_command("run", bundle, "hi")[2]
+
+
+def test_a_chat_keeps_its_turns_in_the_cache(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command(
+        "chat", bundle, "--max-new-tokens", "4", stdin="a\n\nb\n/stats\n/exit\nc\n"
+    )
+    assert code == 0, stderr
+    assert len([line for line in stdout.splitlines() if line and set(line) <= set("abcdefgh")]) == 2
+    assert "tokens/s" in stdout
+    read = sum(rows for method, rows in backends[0].calls if method == "prefill")
+    assert read <= len(backends[0].cache)  # no token of the first turn was read twice
+    text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
+    assert text.count("<|im_start|>user") == 2
+
+
+def test_reset_forgets_and_a_full_context_is_survived(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    lines = ["x" * 100, "hi", "/reset", "/nonsense", "yo"]
+    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "2", stdin="\n".join(lines))
+    assert code == 0
+    assert "/reset begins anew" in stderr
+    assert "forgotten" in stderr
+    text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
+    assert text.startswith("<|im_start|>user\nyo")
+
+
+def test_ctrl_c_ends_an_answer_and_then_the_program(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    stopped: list[int] = []
+
+    def interrupted_twice() -> None:
+        with interrupt.stop_on_interrupt(lambda: stopped.append(1)) as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupted
+            assert stopped == [1]
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice()
+
+
+def test_ctrl_c_in_a_chat_keeps_the_chat(
+    bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["a", "b"])
+
+    def read_line() -> str:
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    class Impatient(PrintableBackend):
+        def run(self, method: str, *args: object) -> object:
+            if method != "prefill" and len(self.calls) < 12:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().run(method, *args)
+
+    made, new = fake_engines(Impatient)
+    monkeypatch.setattr(chat, "read_line", read_line)
+    monkeypatch.setattr(engines, "engines_of", new)
+    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "6", "--width", "4")
+    assert code == 0
+    assert "(stopped)" in stderr
+    assert made[0].closed
+
+
+def test_text_that_is_not_utf_8_is_one_line(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    assert "prompt is not UTF-8 text" in refusal("run", bundle, "--raw", "caf\udce9", code=1)
+    assert "system message is not UTF-8 text" in refusal("run", bundle, "hi", "--system", "\udce9", code=1)
+    assert "byte 0xe9 at place 4" in refusal("run", bundle, "-", stdin=b"caf\xe9", code=1)
+    assert "--stop must be UTF-8" in refusal("run", bundle, "hi", "--stop", "\udce9", code=2)
+
+
+def test_a_chat_goes_on_after_a_line_that_is_not_utf_8(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
+    code, stdout, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "4", stdin=b"caf\xe9\nhi\n")
+    assert code == 0
+    assert "not UTF-8" in stderr
+    assert len([line for line in stdout.splitlines() if line and set(line) <= set("abcdefgh")]) == 1
+
+
+@pytest.mark.parametrize("command", [["run", "{bundle}", "-"], ["chat", "{bundle}"]])
+def test_input_without_end_is_refused(
+    command: list[str], bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "MOST_BYTES", 1 << 20)
+    arguments = [part.format(bundle=bundle) for part in command]
+    code, _, stderr = streamfuse_command(*arguments, stdin="y" * (1 << 21))
+    assert code == 1
+    assert "standard input is longer than 1 MiB" in stderr
+
+
+def test_json_has_no_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_json({"a": [1.5, float("nan")], "b": {"c": float("-inf")}, "d": (True, None, "NaN")})
+    assert json.loads(capsys.readouterr().out) == {"a": [1.5, None], "b": {"c": None}, "d": [True, None, "NaN"]}
+
+
+def _run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A shell's line; the command is $0, its arguments $@. What it prints is buffered, as it is for a user."""
+    program = [sys.executable, "-m", "streamfuse", *map(str, arguments)]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(["sh", "-c", script, *program], capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ('"$0" "$@" >&-', 0, ""),
+        ('"$0" "$@" 2>&- <&-', 0, ""),
+        pytest.param('"$0" "$@" >/dev/full', 1, "No space left on device; make room",
+                     marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")),
+        ('{ "$0" "$@"; echo $? >&2; } | true', 0, "1"),
+    ],
+)  # fmt: skip
+def test_an_output_that_takes_nothing_ends_without_a_traceback(
+    script: str, code: int, words: str, bundle: Path
+) -> None:
+    done = _run(script, "bundle", "inspect", bundle, "--json")
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") <= 1
+
+
+def test_a_reader_that_is_gone_when_the_last_words_are_written_is_no_error() -> None:
+    done = _run('{ "$0" "$@"; echo $? >&2; } | true', "--version")
+    assert done.stderr == "1\n"
+
+
+@pytest.mark.parametrize("after", [0.05, 0.1, 0.2, 0.3, 0.5])
+def test_ctrl_c_while_the_command_loads_leaves_without_a_word(after: float, bundle: Path) -> None:
+    reader = "import sys; from streamfuse.__main__ import main; sys.stdout.write('.'); sys.stdout.flush(); main()"
+    command = [sys.executable, "-c", reader, "run", str(bundle), "-"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.read(1)  # Python itself has started
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr.strip()) == (130, b"", b"")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "streamfuse", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"streamfuse {streamfuse.__version__}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "streamfuse", "bundle", "inspect", "nowhere"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (1, "error: nowhere: no such folder\n")
+
+
+def _subprocess(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from streamfuse.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "{empty}/nowhere", "hi"], 1, "no such folder"),
+        (["run", "{empty}", "hi"], 1, "not a streamfuse bundle"),
+        (["run", "{damaged}", "hi"], 1, "sha256"),
+        (["run", "{bundle}", "y" * 500], 1, "context holds 64"),
+        (["run", "{bundle}", "hi", "--top-k", "many"], 2, "--top-k"),
+        (["run", "{bundle}", "hi"], 1, "model.pte"),  # its graph is not one; the engine, or its absence, says so
+        (["bundle", "inspect", "{damaged}"], 1, "sha256"),
+        (["pull", "no/such/model"], 1, "no/such/model"),
+        (["pull", "{bundle}"], 1, "config.json"),
+    ],
+)
+def test_a_real_process_fails_with_one_line(
+    arguments: list[str], code: int, words: str, bundle: Path, tmp_path: Path
+) -> None:
+    damaged = write_bundle(tmp_path / "damaged")
+    data = bytearray((damaged / "model.pte").read_bytes())
+    data[7] ^= 64
+    (damaged / "model.pte").write_bytes(data)
+    (tmp_path / "empty").mkdir()
+    places = {"bundle": bundle, "damaged": damaged, "empty": tmp_path / "empty"}
+    done = _subprocess(*(argument.format(**places) for argument in arguments), STREAMFUSE_HOME=str(tmp_path / "home"))
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    if words != "model.pte" or "not built" not in done.stderr:
+        assert words in done.stderr
+
+
+SLOW = """
+import sys, time
+sys.path.append({tests!r})
+import fakes
+from streamfuse import engines
+from streamfuse.cli import main
+
+class Slow(fakes.ArithmeticBackend):
+    def run(self, *args):
+        time.sleep(0.05)
+        return super().run(*args)
+
+engines.engines_of = lambda bundle, *_: lambda: Slow(bundle.spec())
+main()
+"""
+
+
+def test_ctrl_c_in_a_real_process_is_exit_code_130_without_traceback(bundle: Path) -> None:
+    code = SLOW.format(tests=str(Path(__file__).parents[1] / "helpers"))
+    command = [sys.executable, "-u", "-c", code, "run", str(bundle), "hi", "--raw", "--max-new-tokens", "50"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.read(1)  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "")
+
+
+def test_the_command_loads_no_torch_before_it_must(bundle: Path) -> None:
+    code = "import sys, streamfuse.cli; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_end_of_sequence_of_the_sample_is_the_chat_mark() -> None:
+    assert byte_tokenizer().token_to_id("<|im_end|>") == IM_END
+
+
+def test_a_bundles_own_sampling_is_said_where_it_takes_effect(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    assert "sampling defaults" not in streamfuse_command("run", bundle, "hi")[2], "greedy is nothing to say"
+    edit_manifest(bundle, lambda manifest: manifest["sampling_defaults"].update(temperature=0.6, top_p=0.95))
+    line = "This bundle's sampling defaults: temperature 0.6, top-p 0.95. --temperature 0 is greedy."
+    assert line in streamfuse_command("run", bundle, "hi")[2].splitlines()
+    assert line in streamfuse_command("chat", bundle, stdin="hi\n")[2].splitlines()
+    assert "sampling defaults: top-p 0.95. " in streamfuse_command("run", bundle, "hi", "--temperature", 0.2)[2]
+    assert "sampling defaults" not in streamfuse_command("run", bundle, "hi", "--json")[2]

@@ -1,0 +1,170 @@
+"""OpenVINO: a tiny model's graphs compiled for this machine's processor, and run by our engine.
+
+Run: python -m pytest tests/export/test_export_openvino.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import export_samples
+import pytest
+import torch
+
+import streamfuse
+from streamfuse.bundle import open_bundle
+from streamfuse.export.pipeline import Report, export_bundle
+from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("openvino") is None,
+        reason="openvino is not installed: pip install 'streamfuse[openvino]' (x86-64 Linux)",
+    ),
+]
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+NEWER = r"""
+struct Version { const char *build, *description; };
+extern "C" int ov_get_openvino_version(Version* version) { return version->build = "2099.1.0-1", 0; }
+extern "C" void ov_version_free(Version*) {}
+"""
+
+
+def exported(folder: Path, **changes: Any) -> Report:
+    torch.manual_seed(0)
+    folder.mkdir()
+    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return export_bundle(export_samples.plan_for(checkpoint, folder / "bundle", backend="openvino", **changes))
+
+
+def engine_of(folder: Path, graph: Path | None = None) -> ExecuTorchBackend:
+    bundle = open_bundle(folder)
+    return ExecuTorchBackend(graph or bundle.graph, bundle.spec())
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """Float weights; graphs with their streams, a pass that prunes 12 nodes to 6 among them."""
+    root = tmp_path_factory.mktemp("openvino") / "fused"
+    report = exported(root, schedule=Schedule.FUSED, quantize=Quantize.NONE)
+    return root / "bundle", report
+
+
+@pytest.fixture(scope="module")
+def deferred(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """Weights in four bits; streams in a pass of their own."""
+    root = tmp_path_factory.mktemp("openvino") / "deferred"
+    report = exported(root, schedule=Schedule.DEFERRED, widths=(4,), default_width=4, prune_keep=4)
+    return root / "bundle", report
+
+
+def test_every_method_is_one_delegate_that_agrees_with_pytorch(
+    fused: tuple[Path, Report], deferred: tuple[Path, Report]
+) -> None:
+    for (folder, report), methods in ((fused, {"verify_4", "verify_12"}), (deferred, {"verify_4", "streams"})):
+        assert report.target["proof"] == "engine"
+        assert report.target["device"] == "cpu"
+        delegation = report.target["delegation"]
+        assert set(delegation) == {"prefill", "decode", *methods}
+        assert {method["delegates"] for method in delegation.values()} == {1}
+        for figures in report.parity["lowering"].values():
+            assert figures["snr_db"] > 100  # bfloat16, which this processor may have, gives 45
+            assert figures.get("kept_agreement", 1.0) == 1.0
+            assert figures.get("stream_top1_agreement", 1.0) == 1.0
+        manifest = open_bundle(folder).manifest
+        assert (manifest.backend, manifest.cache.dtype) == ("openvino", "float32")
+    assert open_bundle(deferred[0]).manifest.quantization.mlp.bits == 4
+
+
+@pytest.mark.parametrize(("schedule", "width"), [("fused", 4), ("fused", 12), ("deferred", 4)])
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 5}], ids=["greedy", "sampled"])
+def test_drafting_and_pruning_change_no_token(
+    schedule: str, width: int, sampling: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    folder, _ = request.getfixturevalue(schedule)
+    options = {"max_new_tokens": 24, "raw": True, "ignore_eos": True, **sampling}
+    with streamfuse.open(folder, cost_cache=False) as model:
+        plain = model.generate("the keeper climbed", speculative=False, **options)
+        drafted = model.generate("the keeper climbed", width=width, **options)
+    assert drafted.tokens == plain.tokens
+    assert drafted.statistics["accepted_by_source"]["streams"] > 0
+
+
+@pytest.mark.parametrize("schedule", ["fused", "deferred"])
+def test_a_chat_of_two_turns_is_the_same_with_and_without_drafts(schedule: str, request: pytest.FixtureRequest) -> None:
+    folder, _ = request.getfixturevalue(schedule)
+    answers = []
+    for options in ({"speculative": False}, {"width": 4}):
+        with streamfuse.open(folder, cost_cache=False) as model:
+            chat = model.chat(max_new_tokens=10, ignore_eos=True, **options)
+            answers.append([chat.send(words).tokens for words in ("Hello", "And now?")])
+    assert answers[0] == answers[1]
+
+
+def test_without_its_library_a_bundle_says_how_to_get_it(
+    deferred: tuple[Path, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENVINO_LIB_PATH", "/nowhere/libopenvino_c.so")
+    with pytest.raises(
+        BackendError, match=r"OPENVINO_LIB_PATH cannot be loaded .*pip install 'streamfuse\[openvino\]'"
+    ):
+        engine_of(deferred[0])
+
+
+def test_another_release_is_named_by_what_exports_and_by_what_runs(
+    deferred: tuple[Path, Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import openvino
+
+    (tmp_path / "newer.cpp").write_text(NEWER)
+    library = tmp_path / "libopenvino_c.so"
+    compiler = os.environ.get("CXX", "c++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "newer.cpp")], check=True)
+    monkeypatch.setenv("OPENVINO_LIB_PATH", str(library))
+    with pytest.raises(BackendError, match=r"is OpenVINO 2099\.1\.0, .*2025\.4 compiled; .*streamfuse\[openvino\]"):
+        engine_of(deferred[0])
+    monkeypatch.setattr(openvino, "__version__", "2099.1.0-1")
+    with pytest.raises(PlanError, match=r"OpenVINO 2025\.4, and 2099\.1\.0 is installed: .*streamfuse\[openvino\]"):
+        exported(tmp_path / "model")
+    assert not (tmp_path / "model" / "bundle").exists()
+
+
+def test_a_device_that_is_not_here_is_named_by_what_exports_and_by_what_runs(
+    deferred: tuple[Path, Report], tmp_path: Path
+) -> None:
+    import openvino
+
+    here = {name.partition(".")[0] for name in openvino.Core().available_devices}
+    absent = next((name for name in ("NPU", "GPU") if name not in here), None)
+    if absent is None:
+        pytest.skip("this machine has every device of OpenVINO")
+    with pytest.raises(PlanError, match=f"device {absent.lower()} is not here: .* has cpu"):
+        exported(tmp_path / "model", device=absent.lower())
+    moved = tmp_path / "model.pte"
+    moved.write_bytes(
+        open_bundle(deferred[0])
+        .graph.read_bytes()
+        .replace(b"\x03\x00\x00\x00CPU", b"\x03\x00\x00\x00" + absent.encode())
+    )
+    with pytest.raises(BackendError, match=rf"'{absent}'.*OpenVINO has CPU.*export it with --device"):
+        export_samples.prefill(engine_of(deferred[0], moved), export_samples.TEXT)
+
+
+def test_a_device_is_one_that_is_known_and_for_this_backend_alone(tmp_path: Path) -> None:
+    checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
+    with pytest.raises(PlanError, match="device must be one of cpu, gpu, npu, not tpu"):
+        export_samples.plan_for(checkpoint, tmp_path / "bundle", backend="openvino", device="tpu")
+    with pytest.raises(PlanError, match=r"device goes with .*backend openvino"):
+        export_samples.plan_for(checkpoint, tmp_path / "bundle", device="gpu")

@@ -1,0 +1,589 @@
+"""Plans: what is refused and how, and what `streamfuse export --dry-run` shows without writing anything.
+
+Run: python -m pytest tests/export/test_export_plan.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
+from typer.testing import CliRunner
+
+from streamfuse.cli import app
+from streamfuse.export import facts
+from streamfuse.export.adapter import load_plan
+from streamfuse.export.cost import export_cost
+from streamfuse.export.draft import draft_arrays
+from streamfuse.export.graphs import build_methods
+from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
+from streamfuse.export.plan_file import read_config, to_config
+from streamfuse.export.preview import preview, with_streams
+from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
+from streamfuse.export.weights import Weights
+from streamfuse.model.checkpoint import load_base, read_adapter, replace_ngrams
+from streamfuse.model.config import CheckpointError
+from streamfuse.model.ngrams import bytes_of
+from streamfuse.runtime.backends.reference import ReferenceBackend
+from streamfuse.train.formats import Example
+from streamfuse.train.ngram_counts import count_ngrams
+
+Checkpoint = tuple[Path, Path]
+FITTING = ("--max-context-len", "128", "--prefill-len", "8", "--top-k", "5")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    torch.manual_seed(1)
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint", tiny_model())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_context_len": 31}, "--max-context-len must be from 32 to 131072, not 31"),
+        ({"prefill_len": 0}, "--prefill-len must be from 1 to 128, not 0"),
+        ({"prefill_len": 65, "max_context_len": 64}, "--prefill-len must be from 1 to 64, not 65"),
+        ({"prune_keep": 65}, "--prune-keep must be from 1 to 64, not 65"),
+        ({"top_k": 0}, "--top-k must be from 1 to 64, not 0"),
+        ({"ngram_table_mb": 25}, "--ngram-table-mb must be from 0 to 24, not 25"),
+        ({"ngram_table_mb": -1}, "--ngram-table-mb must be from 0 to 24, not -1"),
+        ({"group_size": 48}, "--group-size must be 32, 64, 128 or 256, not 48"),
+        ({"widths": (8, 4)}, "--widths must be ascending and distinct, not 8,4"),
+        ({"widths": (4, 4)}, "--widths must be ascending and distinct, not 4,4"),
+        ({"widths": (0, 4)}, "--widths must be from 1 to 64, not 0"),
+        ({"widths": (1,)}, "--widths must name a width above 1 too; 1 is a plain pass that carries its streams"),
+        ({"widths": (32,), "max_context_len": 32}, "--widths must be from 1 to 16, not 32"),
+        ({"default_width": 8}, "--default-width must be one of --widths 4,12, not 8"),
+        ({"prune_keep": {8: 4}}, "--prune-keep names the width 8, which is not one of --widths 4,12"),
+        ({"prune_keep": {12: 13}}, "--prune-keep must be from 1 to 12, not 13"),
+        (
+            {"prune_threshold": 0.1, "prune_keep": 12},
+            "--prune-threshold needs a width that is pruned; give --prune-keep fewer nodes than --widths",
+        ),
+        ({"prune_threshold": 1.0}, "--prune-threshold must be from 0 to below 1, not 1"),
+        (
+            {"prune_threshold": 0.1, "backend": "xnnpack"},
+            "--prune-threshold goes with --backend kernels, not with --backend xnnpack",
+        ),
+        ({"stream_nodes": 0}, "--stream-nodes must be from 1 to 64, not 0"),
+        ({"stream_nodes": "some"}, "--stream-nodes must be a number, numbers by width, or all, not some"),
+        ({"group_size": 64}, "--group-size must be 32 with --backend kernels, not 64"),
+        ({"target": "tflite"}, "--target must be one of executorch, coreml, onnx, not tflite"),
+        (
+            {"backend": "mps"},
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn, openvino with --target executorch, not "
+            "mps",
+        ),
+        ({"target": "onnx", "backend": "vulkan"}, "--backend must be onnxruntime with --target onnx, not vulkan"),
+        (
+            {"quantize": Quantize.NONE},
+            "--quantize must be one of q4_1, q8_0 with --backend kernels, not none",
+        ),
+        (
+            {"quantize": Quantize.INT8, "backend": "xnnpack"},
+            "--quantize must be one of 8da4w, none with --backend xnnpack, not 8da8w",
+        ),
+        (
+            {"quantize": Quantize.INT4, "target": "coreml"},
+            "--quantize must be one of int4, int8, none with --target coreml, not 8da4w",
+        ),
+        ({"dtype": "float16"}, "--dtype must be float32 with --backend kernels, not float16"),
+        ({"layout": "ane"}, "--layout must be plain with --backend kernels, not ane"),
+        (
+            {"compute_units": "gpu", "target": "coreml"},
+            "--compute-units must be one of all, cpu_and_ne, cpu_and_gpu, cpu_only, not gpu",
+        ),
+        (
+            {"minimum_deployment_target": "iOS9", "backend": "coreml"},
+            "--minimum-deployment-target must be one of iOS18, iOS26, macOS15, macOS26, not iOS9",
+        ),
+        (
+            {"schemes": {"head": "q4_1"}, "backend": "xnnpack"},
+            "--scheme does not go with --backend xnnpack, whose graphs have one scheme per part",
+        ),
+        (
+            {"schemes": {"mlp": "int4:48"}, "target": "onnx"},
+            "--scheme mlp=int4:48: 48 is not a group size (32, 64, 128, 256), channel, symmetric or affine",
+        ),
+        (
+            {"schemes": {"mlp": "q4_1"}, "target": "coreml"},
+            "--scheme must be PART=SCHEME with a part of embedding, attention, mlp, head, streams and a scheme of "
+            "int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine, for example mlp=int4:32:affine, "
+            "not mlp=q4_1",
+        ),
+        (
+            {"schemes": {"norm": "q4_1"}},
+            "--scheme must be PART=GRID with a part of attention, mlp, head, streams and a grid of q4_1, q8_0 "
+            "with --backend kernels, not norm=q4_1",
+        ),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        plan_for((Path(), Path()), Path("bundle"), **changes)
+    assert error.value.flags == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_streams": 4}, "--num-streams must be from 1 to 3, not 4"),
+        ({"max_context_len": 160}, "--max-context-len must be from 32 to 128 for this model, not 160"),
+        (
+            {"group_size": 64, "backend": "xnnpack"},
+            "--group-size must divide this model's sizes 64, 96 (one of 32), not 64",
+        ),
+    ],
+)
+def test_a_value_that_the_model_cannot_serve_is_named(
+    checkpoint: Checkpoint, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError) as error:
+        preview(plan_for(checkpoint, tmp_path / "bundle", **changes))
+    assert error.value.flags == message
+
+
+def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
+    bare = write_checkpoint(tmp_path / "bare", tiny_model({"pruner_rank": 0}))
+    with pytest.raises(PlanError, match="at least 12 for this adapter, which has no pruner"):
+        preview(plan_for(bare, tmp_path / "bundle"))
+    with pytest.raises(PlanError, match="stream_nodes must be as many as are kept for this adapter"):
+        preview(plan_for(bare, tmp_path / "bundle", prune_keep=12))
+    plan = plan_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes="all")
+    pruned = write_checkpoint(tmp_path / "pruned", tiny_model({"pruner_rank": 2}))
+    without, with_pruner = (preview(replace(plan, model=one[0], adapter=one[1])) for one in (bare, pruned))
+    of_pruner = 2 * 64 * 2 + 2  # a low-rank map of the hidden size, slope and offset
+    assert with_pruner.parts["streams"].parameters - without.parts["streams"].parameters == of_pruner
+
+
+def test_a_softmax_pruner_has_no_slope_and_goes_with_the_kernels(tmp_path: Path) -> None:
+    own = write_checkpoint(tmp_path / "own", tiny_model({"pruner_score": "softmax"}))
+    usual = write_checkpoint(tmp_path / "usual", tiny_model())
+    parameters = [preview(plan_for(one, tmp_path / "bundle")).parts["streams"].parameters for one in (own, usual)]
+    assert parameters[1] - parameters[0] == 2
+    with pytest.raises(PlanError, match="softmax over the vocabulary, which goes with backend kernels"):
+        preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
+    preview(plan_for(own, tmp_path / "bundle", backend="xnnpack", prune_keep=12, stream_nodes="all"))
+
+
+def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
+    changes = {"num_attention_heads": 8, "num_key_value_heads": 4}
+    own = write_checkpoint(tmp_path / "narrow", tiny_model(**changes), **changes)
+    with pytest.raises(PlanError, match=r"backend kernels needs heads of a multiple of 16.*; use backend xnnpack"):
+        preview(plan_for(own, tmp_path / "bundle"))
+    preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [(4, 4, 4), (12, 6, 3)]),
+        ({"prune_keep": {4: 2}, "stream_nodes": "all"}, [(4, 2, 2), (12, 12, 12)]),
+        ({"prune_keep": 3, "stream_nodes": 8}, [(4, 3, 3), (12, 3, 3)]),
+        ({"schedule": Schedule.DEFERRED}, [(4, 4, 0), (12, 6, 0)]),
+        ({"schedule": Schedule.BOTH, "stream_nodes": 1}, [(4, 4, 1), (12, 6, 1)]),
+    ],
+)
+def test_a_plan_says_nodes_survivors_and_carriers_of_each_width(
+    changes: dict[str, Any], expected: list[tuple[int, int, int]]
+) -> None:
+    plan = plan_for((Path(), Path()), Path("bundle"), **changes)
+    assert plan.shapes.verify == expected
+    assert plan.shapes.deferred == ("schedule" in changes)
+
+
+def test_python_reads_keywords_where_the_command_line_reads_flags() -> None:
+    with pytest.raises(PlanError) as error:
+        plan_for((Path(), Path()), Path("bundle"), default_width=8)
+    assert str(error.value) == "default_width must be one of widths 4,12, not 8"
+    with pytest.raises(PlanError, match=r"^schemes does not go with backend xnnpack"):
+        plan_for((Path(), Path()), Path("bundle"), backend="xnnpack", schemes={"head": "q4_1"})
+
+
+def test_a_plan_follows_from_its_values_and_not_from_the_disk(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder, adapter = checkpoint
+    nowhere = ExportPlan(folder, tmp_path / "no.safetensors", tmp_path / "bundle")
+    assert ExportPlan(folder, adapter, tmp_path / "bundle").widths == nowhere.widths == (4, 8, 16)
+    loaded = load_plan(folder, adapter, tmp_path / "bundle")
+    assert loaded.widths == (1, 4, 8, 16)
+    assert loaded == ExportPlan(folder, adapter, tmp_path / "bundle", read_adapter(adapter)[0])
+    with pytest.raises(CheckpointError, match=r"no\.safetensors: no such adapter file"):
+        load_plan(folder, tmp_path / "no.safetensors", tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(("widths", "chosen"), [((4,), 4), ((4, 8, 16), 8), ((4, 6), 6), ((16, 32), 16), ((1, 16), 16)])
+def test_the_default_width_follows_the_widths(widths: tuple[int, ...], chosen: int) -> None:
+    assert ExportPlan(Path(), Path(), Path("bundle"), widths=widths).default_width == chosen
+
+
+def test_options_of_core_ml_are_chosen_where_they_mean_something() -> None:
+    for where, units in (({"target": "coreml"}, "cpu_and_ne"), ({"backend": "coreml"}, "cpu_and_ne"), ({}, "auto")):
+        plan = ExportPlan(Path(), Path(), Path("bundle"), **where)
+        assert plan.compute_units == units
+        assert replace(plan, model=Path("other")) == replace(plan, model=Path("other"), compute_units=units)
+
+
+def without_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def without_adapter(folder: Path) -> None:
+    (folder / "tiny.safetensors").unlink()
+
+
+def with_more_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))
+    (folder / "model.safetensors").unlink()  # which has the layers of before; a plan needs none
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_tokenizer, "tokenizer.json: no such file"),
+        (without_adapter, "no such adapter file"),
+        (with_more_layers, "trained on a base with num_layers 3, this one has 5"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    own = write_checkpoint(tmp_path / "own", tiny_model())
+    damage(own[0])
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        preview(plan_for(own, tmp_path / "bundle"))
+
+
+def export_command(checkpoint: Checkpoint, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)"""
+    model, adapter = checkpoint
+    result = CliRunner().invoke(app, ["export", "--model", str(model), "--adapter", str(adapter), *FITTING, *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_dry_run_prints_sizes_and_writes_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    code, stdout, stderr = export_command(checkpoint, "-o", str(folder), "--dry-run")
+    assert (code, stderr) == (0, "")
+    assert "cache" in stdout
+    assert "calls of operators per pass\n  prefill                    12\n" in stdout
+    assert "  caches                     0.0 MB for 128 tokens\n" in stdout
+    assert "layout" not in stdout
+    assert "tiny: 3 streams in the top 2 layers" in stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_with_stock_operators_counts_delegates(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    _, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--dry-run", "--backend", "xnnpack")
+    counts = {"prefill": 5, "decode": 7, "verify_4": 7, "verify_8": 7, "verify_16": 7, "streams": 5}
+    lines = "".join(f"  {name:26} {count}\n" for name, count in counts.items())
+    assert f"calls of delegates per pass\n{lines}" in stdout
+
+
+# (flags, layers of all methods, weights, from a GGUF) and what export_report.json said: CPU seconds, GB.
+SMOL = (158, 134_515_008, True)
+MEASURED = [
+    ({}, *SMOL, 34, 1.9),
+    ({}, 88, 1_235_814_400, False, 287, 7.5),
+    ({"backend": "xnnpack"}, *SMOL, 127, 2.8),
+    ({"backend": "coreml", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 111, 3.8),
+    ({"backend": "vulkan", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 198, 4.2),
+    ({"backend": "openvino", "widths": (8,)}, 102, *SMOL[1:], 85, 3.6),
+    ({"target": "coreml"}, *SMOL, 45, 2.7),
+    ({"target": "coreml", "layout": "ane"}, *SMOL, 69, 2.8),
+    ({"target": "onnx"}, *SMOL, 12, 2.0),
+    ({"target": "onnx", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 15, 2.6),
+]
+
+
+@pytest.mark.parametrize(("changes", "layers", "weights", "on_grid", "seconds", "gigabytes"), MEASURED)
+def test_a_dry_run_expects_what_exports_took_within_a_factor_of_two(
+    changes: dict[str, Any], layers: int, weights: int, on_grid: bool, seconds: float, gigabytes: float
+) -> None:
+    plan = ExportPlan(model=Path("model"), adapter=Path("adapter"), output_dir=Path("bundle"), **changes)
+    cost = export_cost(plan, layers, weights, on_grid)
+    assert cost is not None
+    assert 0.5 < cost.cpu_seconds / seconds < 2
+    assert 0.5 < cost.peak_bytes / 1e9 / gigabytes < 2
+
+
+def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    code, stdout, _ = export_command(
+        checkpoint,
+        "-o",
+        str(tmp_path / "bundle"),
+        "--dry-run",
+        "--json",
+        "--num-streams",
+        "2",
+        "--prune-keep",
+        "8:4,16:8",
+        "--schedule",
+        "both",
+        "--stream-nodes",
+        "all",
+        "--scheme",
+        "head=q4_1",
+    )
+    assert code == 0
+    found = json.loads(stdout)
+    assert (found["quantize"], found["num_streams"], found["widths"]) == ("q4_1", 2, [4, 8, 16])
+    assert found["weight_bytes"] == sum(part["bytes"] for part in found["parts"].values())
+    assert found["prune_keep"] == {"8": 4, "16": 8}
+    assert found["parts"]["embedding"] == {"parameters": 258 * 64, "bytes": 258 * 2 * 34}
+    assert found["parts"]["head"] == {"parameters": 258 * 64 + 64, "bytes": 258 * 2 * 20 + 64 * 4}
+    assert found["cache_bytes"] == 128 * 3 * 2 * (34 + 17 + 4)  # int8 in groups of 32 and tiles of 16, and scales
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["8da4w", "8da8w"])
+def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=f"^quantize must be one of q4_1, q8_0 with backend kernels, not {word}$"):
+        plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize(word))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--quantize", "4bit"],
+            "--quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not 4bit",
+        ),
+        (
+            ["--backend", "mps"],
+            "--backend must be one of kernels, xnnpack, coreml, vulkan, qnn, openvino with --target executorch, not "
+            "mps",
+        ),
+        (
+            ["--compute-units", "all"],
+            "--compute-units goes with --target coreml or --backend coreml, not with --backend k",
+        ),
+        (
+            ["--minimum-deployment-target", "iOS26", "--target", "onnx"],
+            "--minimum-deployment-target goes with --target coreml or --backend coreml, not with --backend onnxruntime",
+        ),
+        (["--stream-nodes", "4"], "--stream-nodes goes with --schedule fused or both"),
+        (["--target", "coreml", "--layout", "ane", "--schedule", "both"], "--layout ane needs --schedule deferred"),
+        (["--backend", "vulkan", "--scheme", "mlp=int8:32"], "--scheme mlp=int8 must be int8:channel with --backend v"),
+        (["--backend", "maybe"], "--backend must be one of kernels, xnnpack, coreml, vulkan"),
+        (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
+        (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),
+        (["--stream-nodes", "x"], "--stream-nodes must be a number, or like 8:4,16:8, not x"),
+        (["--scheme", "head"], "--scheme must be PART=SCHEME, for example head=q4_1 or mlp=int4:64, not head"),
+        (["--widths", "4,x"], "--widths must be numbers with commas between"),
+        (["--num-streams", "7"], "--num-streams must be from 1 to 3, not 7"),
+        (["--backend", "xnnpack", "--group-size", "128"], "--group-size must divide this model's sizes"),
+        (["--top-k", "65"], "--top-k must be from 1 to 64, not 65"),
+        (["--max-context-len", "4096"], "--max-context-len must be from 32 to 128 for this model, not 4096"),
+        (
+            ["--adapter", "no-such-adapter"],
+            "--adapter no-such-adapter: no such file, and not an adapter that ships (chat-lossless, ",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_one_line(checkpoint: Checkpoint, tmp_path: Path, flags: list[str], words: str) -> None:
+    code, stdout, stderr = export_command(checkpoint, "-o", str(tmp_path / "bundle"), *flags)
+    assert (code, stdout) == (2, "")
+    assert words in stderr
+    assert stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_for_another_target_says_its_schemes_and_no_calls(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    flags = ("--target", "coreml", "--scheme", "mlp=int8:32", "--dry-run")
+    code, stdout, _ = export_command(checkpoint, "-o", str(tmp_path / "bundle"), *flags)
+    assert code == 0
+    assert "MB, int4:32:affine\n  mlp " in stdout
+    assert "MB, int8:32:symmetric\n  head " in stdout
+    assert "  layout                     plain\n" in stdout
+    assert "calls of" not in stdout
+
+
+@pytest.mark.parametrize(("backend", "warned"), [("vulkan", True), ("xnnpack", False)])
+def test_a_plan_for_vulkan_says_that_only_a_build_of_the_android_library_runs_it(
+    checkpoint: Checkpoint, tmp_path: Path, backend: str, warned: bool
+) -> None:
+    flags = ("-o", str(tmp_path / "bundle"), "--dry-run", "--json", "--backend", backend)
+    code, stdout, stderr = export_command(checkpoint, *flags)
+    assert code == 0
+    assert json.loads(stdout)
+    assert ("-DSTREAMFUSE_VULKAN=ON" in stderr) is warned
+
+
+def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    weights = 258 * 64
+    for changes, expected in (
+        ({"target": "onnx"}, weights * (1 + 4 / 32)),  # its products know no channels, so groups of 32
+        ({"target": "coreml"}, weights * (1 + 2 / 32)),  # a float16 scale per 32 weights, as in a GGUF
+        ({"target": "coreml", "schemes": {"embedding": "int8:channel"}}, weights + 258 * 2),  # one per row
+        ({"target": "coreml", "schemes": {"embedding": "int4:32"}}, weights * (4 / 8 + (2 + 2) / 32)),  # float offsets
+        ({"target": "coreml", "schemes": {"embedding": "int4:64"}}, weights * (4 / 8 + (2 + 0.5) / 64)),
+        ({"target": "onnx", "schemes": {"embedding": "float"}}, weights * 4),
+    ):
+        found = preview(plan_for(checkpoint, tmp_path / "bundle", group_size=32, **changes))
+        assert found.parts["embedding"].bytes == round(expected), changes
+
+
+def test_each_of_openvinos_methods_counts_its_weights(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    settings = {"schedule": Schedule.DEFERRED, "prune_keep": 4, "default_width": 4}
+    found = {}
+    for backend in ("openvino", "vulkan"):
+        for widths in ((4,), (4, 8)):
+            plan = plan_for(checkpoint, tmp_path / "bundle", backend=backend, widths=widths, **settings)
+            found[backend, len(widths)] = preview(plan)
+    one, two = found["openvino", 1], found["openvino", 2]
+    method = sum(one.parts[part].bytes for part in ("attention", "mlp", "head"))
+    assert two.files["model.pte"] - one.files["model.pte"] == method
+    assert two.run_bytes - one.run_bytes == method
+    assert one.files["model.pte"] > 3 * method  # prefill, decode, verify_4, and two layers of `streams`
+    assert found["vulkan", 1].files["model.pte"] == found["vulkan", 2].files["model.pte"]
+
+
+def write_config(folder: Path, text: str) -> str:
+    (folder / "plan.yaml").write_text(text, encoding="utf-8")
+    return str(folder / "plan.yaml")
+
+
+def test_a_config_file_gives_the_flags_that_the_command_line_leaves_out(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    text = "widths: [4, 12]\ndefault-width: 4\nprune_keep: {12: 6}\nscheme: {head: q4_1}\ntop_k: 3\ndry_run: true\n"
+    config = write_config(tmp_path, f"{text}output_dir: {tmp_path / 'bundle'}\n")
+    code, stdout, stderr = export_command(checkpoint, "--config", config, "--json")
+    assert (code, stderr) == (0, "")
+    found = json.loads(stdout)
+    assert (found["widths"], found["default_width"], found["prune_keep"]) == ([4, 12], 4, {"12": 6})
+    assert found["scheme"] == {"head": "q4_1"}
+    assert found["top_k"] == 5  # the command line said so
+
+
+def test_a_plan_read_from_its_own_report_is_the_same_plan(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    plan = plan_for(checkpoint, tmp_path / "bundle", target="onnx", schemes={"mlp": "int8"}, stream_nodes="all")
+    config = write_config(tmp_path, json.dumps(to_config(plan)))  # JSON is YAML
+    result = CliRunner().invoke(app, ["export", "-o", str(plan.output_dir), "--config", config, "--dry-run", "--json"])
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert {name: found[name] for name in to_config(plan)} == json.loads(json.dumps(to_config(plan)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("width: 8", "plan.yaml: width is not a flag of `streamfuse export`"),
+        ("- 8", "plan.yaml must hold keys and values"),
+        ("widths: [4", "plan.yaml cannot be read (while parsing a flow sequence"),
+        ("top_k: many", "Invalid value for '--top-k'"),
+        ("top_k: [1]", "plan.yaml: top_k has a value that no flag takes, [1]"),
+        ("dry_run: [1]", "dry_run has a value that no flag takes"),
+        ("scheme: 5", "--scheme must be PART=SCHEME"),
+        ("scheme: {head: {a: 1}}", "scheme has a value that no flag takes"),
+        ("prune_keep: {8: [1]}", "prune_keep has a value that no flag takes"),
+        ("model: 2020-01-01", "model has a value that no flag takes"),
+        ("merge_adapter: no, never", "--merge-adapter must be one of"),
+        ("top_k: " + "9" * 5000, "plan.yaml cannot be read"),
+        ("a: " + "[" * 5000, "plan.yaml cannot be read"),
+    ],
+)
+def test_a_wrong_config_file_is_one_line(checkpoint: Checkpoint, tmp_path: Path, text: str, words: str) -> None:
+    command = ["export", "-o", str(tmp_path / "bundle"), "--config", write_config(tmp_path, text)]
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+
+
+def test_what_tunes_the_base_is_no_extra_parameter(tmp_path: Path) -> None:
+    model = tiny_model({"base_rank": 2, "base_layers": 2})
+    own = write_checkpoint(tmp_path / "tuned", model)
+    tuning = sum(p.numel() for p in model.base_adapters.parameters())
+    extra = sum(p.numel() for p in model.extra_parameters()) - tuning
+    line = preview(plan_for(own, tmp_path / "bundle")).adapter
+    assert f" {extra:,} parameters, trained 7 steps, tunes the base's top 2 layers (merged into them)" in line
+
+
+def test_a_target_whose_package_is_missing_is_one_line(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'coremltools'", name="coremltools")
+
+    monkeypatch.setattr("streamfuse.export.target.import_module", missing)
+    code, stdout, stderr = export_command(checkpoint, "-o", str(tmp_path / "bundle"), "--target", "coreml")
+    assert (code, stdout) == (2, "")
+    assert "--target coreml needs the package coremltools, which is missing" in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_folder_is_refused_at_once(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    code, _, stderr = export_command(checkpoint, "-o", str(tmp_path))
+    assert code == 2
+    assert "exists already; choose another folder or add --overwrite" in stderr
+
+
+def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
+    """No layer lies below the streams, so verify has a top chain only."""
+    model = tiny_model({"num_msa_layers": 3})
+    plan = plan_for((tmp_path, tmp_path), tmp_path)
+    weights = Weights(model, plan.shapes).eval()
+    spec = facts.model_spec(model, plan)
+    backend = ReferenceBackend(build_methods(weights), spec, 3, 3, kv_heads=2, head_dim=16)
+    plain = decode_rows(backend, TEXT[:12])
+    np.testing.assert_allclose(verify_rows(backend, "verify_12", TEXT[:12])[:12], plain, atol=1e-4)
+
+
+def test_an_adapter_that_tunes_the_base_is_previewed_without_numbers(tmp_path: Path) -> None:
+    model = tiny_model({"base_rank": 2, "base_layers": 2})
+    plan = plan_for(write_checkpoint(tmp_path / "tuned", model), tmp_path / "bundle")
+    plain = plan_for(write_checkpoint(tmp_path / "plain", tiny_model()), tmp_path / "bundle")
+    assert preview(plan).weight_bytes == preview(plain).weight_bytes  # what tunes the base is merged into its weights
+
+
+@pytest.mark.parametrize("capacity", [32, 128])
+@pytest.mark.parametrize("count", [1, 40, 500])
+def test_the_self_test_fits_every_capacity_and_text(capacity: int, count: int, tmp_path: Path) -> None:
+    model = tiny_model()
+    plan = plan_for((tmp_path, tmp_path), tmp_path, max_context_len=capacity)
+    spec = facts.model_spec(model, plan)
+    script = Script.of(spec, [5 + i % 90 for i in range(count)])
+    backend = ReferenceBackend(build_methods(Weights(model, plan.shapes).eval()), spec, 3, 2, 2, 16)
+    results = script.run(backend)
+    assert [result.method for result in results] == [WALK, "decode", "verify_4", "verify_12"]
+    assert all(result.logits for result in results)
+
+
+def test_agreement_is_asked_of_the_walk_alone() -> None:
+    floor = Floor("test", 20.0, 0.9)
+    row = {"snr_db": 21.0, "top1_agreement": 0.5}
+    check({WALK: {**row, "top1_agreement": 0.9}, "decode": row}, floor)
+    with pytest.raises(ParityError, match=r"walk: top1_agreement is 0\.5, the floor 'test' asks for 0.9"):
+        check({WALK: row}, floor)
+    with pytest.raises(ParityError, match="decode: snr_db is 19, the floor 'test' asks for 20"):
+        check({WALK: {**row, "top1_agreement": 1.0}, "decode": {"snr_db": 19.0}}, floor)
+
+
+def test_on_and_off_in_yaml_are_words(tmp_path: Path) -> None:
+    text = "merge_adapter: off\nwidths: [4, 8]\noverwrite: on\nstream_nodes: {8: 4}\n"
+    known = {"merge_adapter", "widths", "overwrite", "stream_nodes"}
+    found = read_config(Path(write_config(tmp_path, text)), known)
+    assert found == {"merge_adapter": "off", "widths": "4,8", "overwrite": True, "stream_nodes": "8:4"}
+
+
+def test_a_bundle_takes_as_much_of_the_table_as_the_plan_says(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder, base, adapter = checkpoint[0], load_base(checkpoint[0]), tmp_path / "with-table.safetensors"
+    texts = np.random.default_rng(0).integers(0, 20, (40, 12)).tolist()
+    replace_ngrams(checkpoint[1], count_ngrams([Example(text, 1) for text in texts], base.config.vocab_size), adapter)
+    found = {}
+    for size in (0.0, 0.001, 8.0):
+        plan = plan_for((folder, adapter), tmp_path / "out", ngram_table_mb=size)
+        model = with_streams(plan, base)
+        assert bytes_of(model.ngrams) <= size * 1e6
+        found[size] = {name for name in draft_arrays(model) if name.startswith("ngram_")}
+        assert preview(plan).files["draft.safetensors"] >= bytes_of(model.ngrams)
+    assert found[0.0] == set()
+    assert found[0.001] == found[8.0] == {"ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"}

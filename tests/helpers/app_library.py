@@ -1,0 +1,236 @@
+"""native/streamfuse.h by ctypes, for its tests: handles, and errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bundle_library
+from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
+
+from streamfuse.native.library import file_name, load_executorch
+from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
+
+__all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
+
+
+BUILT = Path(__file__).parents[2] / "build" / "mobile" / file_name("streamfuse")
+LIBRARY = Path(os.environ.get("STREAMFUSE_TESTED_LIBRARY", BUILT))  # another one: with checks, by a test of them
+
+
+class _Sized(ctypes.Structure):
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.size = ctypes.sizeof(self)
+
+
+class ModelOptions(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        *((name, c_int32) for name in ("threads", "skip_hashes", "own_engine")),
+        *((name, c_char_p) for name in ("public_key", "cost_folder")),
+    ]
+
+
+class SessionOptions(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("system", c_char_p),
+        ("system_bytes", c_size_t),
+        ("history", c_char_p),
+        ("history_bytes", c_size_t),
+        ("backend", POINTER(EngineTable)),
+        ("device", c_char_p),
+        ("engine_load_ms", c_double),
+    ]
+
+
+class AnswerOptions(_Sized):
+    _fields_ = [("size", c_size_t), ("sampling", POINTER(Options)), ("stops", c_char_p), ("stops_bytes", c_size_t)]
+
+
+class CPiece(ctypes.Structure):
+    _fields_ = [("text", c_void_p), ("bytes", c_size_t), ("token", c_int64), ("source", c_int32), ("reserved", c_int32)]
+
+
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "sf_model_options": ModelOptions, "sf_session_options": SessionOptions,
+    "sf_answer_options": AnswerOptions, "sf_piece": CPiece,
+}  # fmt: skip
+_handle, _place, _int64 = c_void_p, POINTER(c_void_p), POINTER(c_int64)
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "sf_version": (c_char_p, []),
+    "sf_abi_version": (c_int32, []),
+    "sf_model_load": (c_int, [c_char_p, POINTER(ModelOptions), _place]),
+    "sf_model_free": (None, [_handle]),
+    **dict.fromkeys(
+        ("sf_model_error", "sf_model_manifest", "sf_model_graph", "sf_model_engine"), (c_char_p, [_handle])
+    ),
+    "sf_model_can_chat": (c_int32, [_handle]),
+    "sf_model_load_ms": (c_double, [_handle]),
+    "sf_model_spec": (c_int, [_handle, POINTER(Spec)]),
+    "sf_model_default_options": (c_int, [_handle, POINTER(Options)]),
+    "sf_backends": (c_char_p, []),
+    "sf_chat_new": (c_int, [_handle, POINTER(SessionOptions), _place]),
+    "sf_completion_new": (c_int, [_handle, POINTER(SessionOptions), _place]),
+    "sf_session_free": (None, [_handle]),
+    "sf_session_error": (c_char_p, [_handle]),
+    "sf_session_prepare": (c_int, [_handle]),
+    "sf_session_start": (c_int, [_handle, c_char_p, c_size_t, POINTER(AnswerOptions)]),
+    "sf_session_read": (c_int, [_handle, _int64, _int64]),
+    "sf_session_next": (c_int, [_handle, POINTER(CPiece)]),
+    "sf_session_stop": (None, [_handle]),
+    "sf_session_finish": (c_int, [_handle]),
+    "sf_session_statistics": (c_char_p, [_handle]),
+    "sf_session_messages": (c_int, [_handle, _place, POINTER(c_size_t)]),
+    "sf_session_tokens": (c_int, [_handle, _place, _int64, _int64]),
+    "sf_session_reset": (c_int, [_handle]),
+    "sf_session_save": (c_int, [_handle, c_char_p]),
+    "sf_session_restore": (c_int, [_handle, c_char_p]),
+}
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    load_executorch(LIBRARY)
+    loaded = ctypes.CDLL(str(LIBRARY))
+    for name, (result, arguments) in {**bundle_library.SIGNATURES, **SIGNATURES}.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+class Piece(NamedTuple):
+    text: str
+    token: int | None
+    source: str
+
+
+class AppModel:
+    """sf_model; each method is the function of its name."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.handle = c_void_p()
+        code = library().sf_model_load(bytes(folder), byref(ModelOptions(**options)), byref(self.handle))
+        if code != OK:
+            sentence = library().sf_model_error(self.handle).decode()
+            self.free()
+            raise LibraryFailure(code, sentence)
+
+    def free(self) -> None:
+        library().sf_model_free(self.handle)
+        self.handle = c_void_p()
+
+    def options(self, **changes: Any) -> Options:
+        """The bundle's defaults with changes."""
+        found = Options()
+        assert library().sf_model_default_options(self.handle, byref(found)) == OK
+        for name, value in changes.items():
+            setattr(found, name, value)
+        return found
+
+    def chat(self, system: str | None = None, history: bytes | None = None, **own: Any) -> AppSession:
+        words = None if system is None else system.encode()
+        options = SessionOptions(
+            system=words, system_bytes=len(words or b""), history=history, history_bytes=len(history or b""), **own
+        )
+        return AppSession(self, "sf_chat_new", options)
+
+    def completion(self, **own: Any) -> AppSession:
+        return AppSession(self, "sf_completion_new", SessionOptions(**own))
+
+    def __enter__(self) -> AppModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+
+class AppSession:
+    """sf_session; each method is the function of its name."""
+
+    def __init__(self, model: AppModel, maker: str, options: SessionOptions) -> None:
+        self.model, self.handle = model, c_void_p()
+        code = getattr(library(), maker)(model.handle, byref(options), byref(self.handle))
+        try:
+            self._check(code)
+        except LibraryFailure:
+            self.free()
+            raise
+
+    def free(self) -> None:
+        library().sf_session_free(self.handle)
+        self.handle = c_void_p()
+
+    def start(self, text: str, stops: Any = None, **options: Any) -> None:
+        words, ends = text.encode(), None if stops is None else json.dumps(stops).encode()
+        sampling = self.model.options(**options)
+        answer = AnswerOptions(sampling=ctypes.pointer(sampling), stops=ends, stops_bytes=len(ends or b""))
+        self._check(library().sf_session_start(self.handle, words, len(words), byref(answer)))
+
+    def read(self) -> tuple[bool, int, int]:
+        """Whether more is left, and how far it is."""
+        read, total = c_int64(), c_int64()
+        code = library().sf_session_read(self.handle, byref(read), byref(total))
+        if code != END:
+            self._check(code)
+        return code == OK, read.value, total.value
+
+    def next(self) -> Piece | None:
+        piece = CPiece()
+        code = library().sf_session_next(self.handle, byref(piece))
+        if code == END:
+            return None
+        self._check(code)
+        text = ctypes.string_at(piece.text, piece.bytes).decode() if piece.bytes else ""
+        return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source])
+
+    def pieces(self) -> Iterator[Piece]:
+        while (piece := self.next()) is not None:
+            yield piece
+
+    def ask(self, text: str, **options: Any) -> str:
+        self.start(text, **options)
+        return "".join(piece.text for piece in self.pieces())
+
+    def stop(self) -> None:
+        library().sf_session_stop(self.handle)
+
+    def finish(self) -> None:
+        self._check(library().sf_session_finish(self.handle))
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(library().sf_session_statistics(self.handle))
+        return found
+
+    @property
+    def messages(self) -> Any:
+        text, size = c_void_p(), c_size_t()
+        self._check(library().sf_session_messages(self.handle, byref(text), byref(size)))
+        return json.loads(ctypes.string_at(text, size.value))
+
+    @property
+    def tokens(self) -> list[int]:
+        ids, n = c_void_p(), c_int64()
+        self._check(library().sf_session_tokens(self.handle, byref(ids), byref(n), None))
+        return list(view(ids.value, "int64", n.value))
+
+    def reset(self) -> None:
+        self._check(library().sf_session_reset(self.handle))
+
+    def save(self, path: Path) -> None:
+        self._check(library().sf_session_save(self.handle, bytes(path)))
+
+    def restore(self, path: Path) -> None:
+        self._check(library().sf_session_restore(self.handle, bytes(path)))
+
+    def _check(self, code: int) -> None:
+        if code != OK:
+            raise LibraryFailure(code, library().sf_session_error(self.handle).decode())

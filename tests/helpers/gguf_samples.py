@@ -1,0 +1,131 @@
+"""A tiny GGUF as llama.cpp's converter would write it, for tests of the conversion and of pulling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import tiny
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from streamfuse.model.transformer import Transformer
+
+SPECIAL = ["<|im_start|>", "<|im_end|>"]
+SIZES = {"hidden_size": 64, "intermediate_size": 96}  # multiples of the 32 weights of a quantized block
+CONTROL, NORMAL = int(gguf.TokenType.CONTROL), int(gguf.TokenType.NORMAL)
+
+
+def byte_level_tokenizer() -> Tokenizer:
+    """What SmolLM2's tokenizer is, with a vocabulary of bytes and four merges."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "t")]
+    tokens = [*SPECIAL, *letters, *(a + b for a, b in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL])
+    return tokenizer
+
+
+def permute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """As convert_hf_to_gguf.py of llama.cpp stores q and k of the llama architecture."""
+    return (
+        weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+    )
+
+
+class Source:
+    """A tiny model and the GGUF that llama.cpp's converter would make of it."""
+
+    def __init__(self, architecture: str = "llama", tied: bool = True, **config: Any) -> None:
+        self.architecture = architecture
+        self.tokenizer = byte_level_tokenizer()
+        hf_name = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[architecture]
+        self.model = tiny.base(
+            architectures=[hf_name],
+            vocab_size=self.tokenizer.get_vocab_size(),
+            tie_word_embeddings=tied,
+            **{**SIZES, **config},
+        )
+        self.skip: set[str] = set()  # fields to leave out
+        self.fields: dict[str, Any] = {}  # strings and floats to add
+        self.tensors: dict[str, np.ndarray] = {}  # tensors to add
+        self.pre = "smollm"
+
+    def write(self, path: Path, kinds: dict[str, Any] | None = None) -> Path:
+        """kinds: GGUF tensor name -> quantization type; float32 where none is given."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        config = self.model.config
+        for name, add, value in (
+            ("embedding_length", writer.add_embedding_length, config.hidden_size),
+            ("feed_forward_length", writer.add_feed_forward_length, config.intermediate_size),
+            ("block_count", writer.add_block_count, config.num_layers),
+            ("head_count", writer.add_head_count, config.num_heads),
+            ("head_count_kv", writer.add_head_count_kv, config.num_kv_heads),
+            ("rms_eps", writer.add_layer_norm_rms_eps, config.rms_norm_eps),
+            ("freq_base", writer.add_rope_freq_base, config.rope_theta),
+            ("context_length", writer.add_context_length, config.max_position_embeddings),
+            ("tokenizer", writer.add_tokenizer_model, "gpt2"),
+            ("pre", writer.add_tokenizer_pre, self.pre),
+            ("bos", writer.add_bos_token_id, 0),
+            ("eos", writer.add_eos_token_id, 1),
+            ("template", writer.add_chat_template, "{{ messages }}"),
+        ):
+            if name not in self.skip:
+                add(value)
+        self._write_tokens(writer)
+        for name, value in self.fields.items():
+            adders = {
+                str: writer.add_string,
+                float: writer.add_float32,
+                bool: writer.add_bool,
+                int: writer.add_uint32,
+                list: writer.add_array,
+            }
+            adders[type(value)](name, value)
+        for name, weight in gguf_tensors(self.model, self.architecture).items():
+            kind = (kinds or {}).get(name)
+            if name not in self.skip:
+                writer.add_tensor(name, weight if kind is None else gguf.quants.quantize(weight, kind), raw_dtype=kind)
+        for name, values in self.tensors.items():
+            writer.add_tensor(name, values)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def _write_tokens(self, writer: gguf.GGUFWriter) -> None:
+        model = json.loads(self.tokenizer.to_str())["model"]
+        tokens = sorted(model["vocab"], key=model["vocab"].get)
+        writer.add_token_list(tokens)
+        writer.add_token_types([CONTROL if token in SPECIAL else NORMAL for token in tokens])
+        writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
+
+
+def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]:
+    names = {
+        "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    top = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+    heads = {"attn_q": model.config.num_heads, "attn_k": model.config.num_kv_heads}
+    out = {}
+    for name, value in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        owner, kind = name.rsplit(".", 1)
+        weight = value.numpy().copy()
+        if owner.startswith("layers."):
+            _, layer, part = owner.split(".", 2)
+            if architecture == "llama" and names[part] in heads:
+                weight = permute(weight, heads[names[part]])
+            out[f"blk.{layer}.{names[part]}.{kind}"] = weight
+        else:
+            out[f"{top[owner]}.{kind}"] = weight
+    return out

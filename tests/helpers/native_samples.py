@@ -1,0 +1,43 @@
+"""What the tests of the native programs share: a tiny bundle, and running a built program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from bundle_samples import CHAT_TEMPLATE, edit_manifest
+from export_samples import plan_for, tiny_model, write_checkpoint
+
+from streamfuse.export.pipeline import export_bundle
+
+WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
+
+
+def tiny_bundle(folder: Path, **changes: Any) -> Path:
+    """Export a small model with random weights, all methods; returns the bundle. `changes` are of the plan."""
+    torch.manual_seed(1)
+    plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
+    export_bundle(plan, lambda word: None)
+    return plan.output_dir
+
+
+def tiny_chat_bundle(folder: Path) -> Path:
+    """The same with a chat template."""
+
+    def add_template(manifest: dict[str, Any]) -> None:
+        manifest["model"]["chat_template"] = CHAT_TEMPLATE
+
+    bundle = tiny_bundle(folder)
+    edit_manifest(bundle, add_template)
+    return bundle
+
+
+def said_by(command: Sequence[str | Path], **environment: str) -> str:
+    """What a program prints; it must end well."""
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,90 @@
+"""Python's answers for the tests of other languages, which ask while they run.
+
+Run: PYTHONPATH=src python tests/helpers/peer.py
+
+Reads one JSON object per line, and writes one for each:
+
+    {"bundle": folder, "turns": [prompt, ...], "config": options of config_of, "system": text or null, "raw": false,
+     "restore": file or null, "save": file or null, "stops": null or for each turn a number of tokens or null}
+    {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
+
+Each request has a sequence of its own: a chat, or for raw prompts a session. A turn with a number in `stops` is
+stopped once so many tokens were delivered; 0: before its prompt is read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import streamfuse
+from streamfuse.api import Chat, Model
+
+
+@lru_cache
+def opened(folder: str) -> Model:
+    return streamfuse.open(folder)
+
+
+def turn(ask: Callable[[], Any], stop_after: int | None = None) -> dict[str, Any]:
+    """What a generation or an answer gives, to its end; `seconds` count from the question on."""
+    started = time.perf_counter()
+    stream = ask()
+    if stop_after == 0:
+        stream.stop()
+    pieces = []
+    for piece in stream:
+        pieces.append(piece)
+        if sum(one.token is not None for one in pieces) == stop_after:
+            stream.stop()
+    seconds = time.perf_counter() - started
+    result = stream.result if hasattr(stream, "result") else stream
+    return {
+        "text": result.text,
+        "tokens": [piece.token for piece in pieces if piece.token is not None],
+        "sources": [piece.source for piece in pieces if piece.token is not None],
+        "statistics": result.statistics,
+        "seconds": seconds,
+    }
+
+
+def chat_turns(chat: Chat, asked: dict[str, Any]) -> dict[str, Any]:
+    if asked.get("restore"):
+        chat.restore(asked["restore"])
+    stops = asked.get("stops") or [None] * len(asked["turns"])
+    asks = (partial(chat.stream, prompt, **asked["config"]) for prompt in asked["turns"])
+    turns = [turn(ask, stop) for ask, stop in zip(asks, stops, strict=True)]
+    if asked.get("save"):
+        chat.save(asked["save"])
+    return {"turns": turns, "messages": chat.messages}
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    if "seed" in asked["config"]:
+        asked["config"]["seed"] %= 1 << 64  # other languages have signed numbers
+    model = opened(asked["bundle"])
+    if not asked.get("raw"):
+        with model.chat(asked.get("system")) as chat:
+            return chat_turns(chat, asked)
+    session, config = model.session(), model.config(**asked["config"])
+    prompts = [model.encode(prompt, raw=True) for prompt in asked["turns"]]
+    turns = [turn(partial(session.generate, ids, config, raw=True)) for ids in prompts]
+    session.close()
+    return {"turns": turns, "messages": []}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        try:
+            reply = answer(json.loads(line))
+        except (ValueError, RuntimeError) as error:
+            reply = {"error": str(error)}
+        print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+"""GGUF to a Hugging Face folder, on a tiny file written with the gguf package: weights to the bit, tokenizer, refusals.
+
+Run: python -m pytest tests/model/test_model_gguf.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_samples import SPECIAL, Source
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from streamfuse.model.checkpoint import load_base, own_template
+from streamfuse.model.config import CheckpointError, ModelConfig
+from streamfuse.model.fields import CheckpointWarning
+from streamfuse.model.gguf import convert
+from streamfuse.model.pull import resolve_model
+
+Q4_1, Q8_0 = gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0
+TEXTS = ["Hello there, 12345!", "<|im_start|>user\nschön 漢字\t x<|im_end|>", "  two  spaces\n\n", "I'm 3.5 µm"]
+
+
+@pytest.mark.parametrize(("architecture", "tied"), [("llama", True), ("llama", False), ("qwen2", True)])
+def test_a_float32_gguf_gives_the_same_model(architecture: str, tied: bool, tmp_path: Path) -> None:
+    source = Source(architecture, tied)
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = load_base(tmp_path / "hf")
+    assert found.config.tie_word_embeddings is tied
+    assert found.config.eos_token_ids == (1,)
+    expected = source.model.state_dict()
+    assert found.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
+
+
+def test_quantized_weights_are_the_formats_own_values(tmp_path: Path) -> None:
+    source = Source()
+    kinds = {
+        "blk.0.attn_q.weight": Q4_1,
+        "blk.1.attn_k.weight": Q8_0,
+        "blk.2.ffn_down.weight": Q4_1,
+        "token_embd.weight": Q8_0,
+    }
+    convert(source.write(tmp_path / "m.gguf", kinds), tmp_path / "hf")
+    found = load_file(tmp_path / "hf" / "model.safetensors")
+    names = ["layers.0.self_attn.q_proj", "layers.1.self_attn.k_proj", "layers.2.mlp.down_proj", "embed_tokens"]
+    for name, kind in zip(names, kinds.values(), strict=True):
+        weight = source.model.state_dict()[f"{name}.weight"].numpy()
+        # Blocks lie within rows, so that permuting rows and quantizing them commute.
+        expected = by_the_book(gguf.quants.quantize(weight, kind), kind)
+        assert np.array_equal(found[f"model.{name}.weight"].numpy(), expected), name
+
+
+def by_the_book(data: np.ndarray, kind: Any) -> np.ndarray:
+    """Blocks of 32 weights by ggml's definition: Q4_1 is d * q + m of 4-bit q, Q8_0 is d * q of int8 q."""
+    blocks = data.reshape(-1, 20 if kind == Q4_1 else 34)
+    scale = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    if kind == Q8_0:
+        values = scale * blocks[:, 2:].copy().view(np.int8).astype(np.float32)
+    else:
+        offset = blocks[:, 2:4].copy().view(np.float16).astype(np.float32)
+        packed = blocks[:, 4:]
+        values = scale * np.concatenate([packed & 15, packed >> 4], 1).astype(np.float32) + offset
+    return values.reshape(data.shape[0], -1)
+
+
+def test_the_tokenizer_is_the_same(tmp_path: Path) -> None:
+    source = Source()
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert found.get_vocab() == source.tokenizer.get_vocab()
+    for text in TEXTS:
+        ids = source.tokenizer.encode(text).ids
+        assert found.encode(text).ids == ids
+        assert found.decode(ids, skip_special_tokens=False) == source.tokenizer.decode(ids, skip_special_tokens=False)
+    settings = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert (settings["bos_token"], settings["eos_token"], settings["chat_template"]) == (*SPECIAL, "{{ messages }}")
+
+
+def test_a_begin_token_is_added_where_the_file_asks_for_it(tmp_path: Path) -> None:
+    source = Source()
+    source.fields["tokenizer.ggml.add_bos_token"] = True
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert found.encode("hell").ids == [0, *source.tokenizer.encode("hell").ids]
+    assert found.encode("hell", add_special_tokens=False).ids == source.tokenizer.encode("hell").ids
+
+
+@pytest.mark.parametrize(("said", "adds"), [(None, True), (False, False)])
+def test_llama_3_begins_with_a_token_where_the_file_says_nothing(said: bool | None, adds: bool, tmp_path: Path) -> None:
+    source = Source()
+    source.pre = "llama-bpe"
+    source.fields |= {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert found.encode("hell").ids == [0] * adds + found.encode("hell", add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_end_token_is_added_where_the_file_asks_for_it(begins: bool, tmp_path: Path) -> None:
+    source = Source()
+    source.fields |= {"tokenizer.ggml.add_bos_token": begins, "tokenizer.ggml.add_eos_token": True}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert found.encode("hell").ids == [0] * begins + source.tokenizer.encode("hell").ids + [1]
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ({"eot": 5, "eom": 7}, (1, 5, 7)),
+        ({"eom": 7}, (1, 7)),
+        ({"eot": 1, "eom": 1}, (1,)),
+        ({"eot": 1_000_000}, (1,)),  # no token of the model
+    ],
+)
+def test_the_ends_of_turns_and_messages_end_an_answer(
+    said: dict[str, int], ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    source = Source()
+    source.fields |= {f"tokenizer.ggml.{name}_token_id": token for name, token in said.items()}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert ModelConfig.load(tmp_path / "hf").eos_token_ids == ends
+    settings = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert settings["eos_token"] == SPECIAL[1]  # what templates write
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "attention_factor": 0.1 * np.log(4.0) + 1,
+    "beta_fast": 16.0,
+    "beta_slow": 1.0,
+    "truncate": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "scaling"),
+    [
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, LINEAR),
+        ({"scaling.factor": 4.0}, LINEAR),
+        ({"scale_linear": 4.0}, LINEAR),
+        ({"scaling.factor": 4.0, "scale_linear": 2.0}, LINEAR),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.type": "linear"}, None),
+        (
+            {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64,
+             "scaling.yarn_beta_fast": 16.0, "scaling.yarn_ext_factor": 1.0, "scaling.attn_factor": 1.0},
+            YARN,
+        ),
+        ({"scaling.type": "yarn"}, None),
+        ({"dimension_count": 16, "scaling.finetuned": True}, None),
+    ],
+)  # fmt: skip
+def test_rope_scaling_is_what_llama_cpp_takes_it_for(
+    said: dict[str, Any], scaling: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    source = Source()
+    source.fields |= {f"llama.rope.{name}": value for name, value in said.items()}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = load_base(tmp_path / "hf").config.rope_scaling
+    assert found == pytest.approx(scaling) if scaling else found is None
+
+
+def test_fields_that_change_nothing_are_taken(tmp_path: Path) -> None:
+    source = Source()
+    source.fields |= {"llama.attention.scale": 0.25, "llama.attention.causal": True, "llama.expert_count": 0}
+    source.fields |= {"llama.logit_scale": 1.0, "llama.attention.value_length": 16, "llama.vocab_size": 262}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert load_base(tmp_path / "hf").config.head_dim == 16
+
+
+@pytest.mark.parametrize("lost", [set(), {"attn_output.bias"}, {"attn_k.bias", "attn_output.bias"}])
+def test_a_llama_with_biases_gives_the_same_model(lost: set[str], tmp_path: Path) -> None:
+    source = Source(attention_bias=True)
+    with torch.no_grad():
+        for name, value in source.model.named_parameters():
+            if any(f"{part}.bias" in lost for part in ("attn_output",)) and name.endswith("o_proj.bias"):
+                value.zero_()
+            if "attn_k.bias" in lost and name.endswith("k_proj.bias"):
+                value.zero_()
+    source.skip = {f"blk.{layer}.{name}" for layer in range(4) for name in lost}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found, expected = load_base(tmp_path / "hf").state_dict(), source.model.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+
+def test_a_bias_of_the_mlp_is_refused_by_name(tmp_path: Path) -> None:
+    source = Source()
+    source.tensors["blk.0.ffn_up.bias"] = np.ones(96, np.float32)
+    with pytest.raises(CheckpointError, match=r"m\.gguf: tensor 'blk.0.ffn_up.bias' is a bias of the MLP"):
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+
+
+def test_named_chat_templates_without_a_default_are_said(tmp_path: Path) -> None:
+    source = Source()
+    source.skip = {"template"}
+    source.fields |= {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ tools }}"}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, none is called default"):
+        assert own_template(tmp_path / "hf") is None
+
+
+def split(path: Path, folder: Path, count: int) -> list[Path]:
+    """The parts of a GGUF as llama-gguf-split names and fills them: metadata in the first, tensors in turn."""
+    reader = gguf.GGUFReader(path)
+    parts = [folder / f"m-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    for i, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, "llama")
+        for name, field in reader.fields.items():
+            if i == 0 and not name.startswith("GGUF.") and name != "general.architecture":
+                kind, of = field.types[0], field.types[-1] if len(field.types) > 1 else None
+                writer.add_key_value(name, field.contents(), kind, of)
+        writer.add_uint16("split.no", i)
+        writer.add_uint16("split.count", count)
+        for tensor in reader.tensors[i::count]:
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_a_split_gguf_is_taken_whole(named: int, tmp_path: Path) -> None:
+    source = Source()
+    parts = split(source.write(tmp_path / "m.gguf"), tmp_path, 3)
+    folder = resolve_model(parts[named], cache_dir=tmp_path / "cache")
+    found, expected = load_base(folder).state_dict(), source.model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    assert json.loads((folder / "source.json").read_text())["file"] == parts[0].name
+    parts[1].touch()
+    assert resolve_model(parts[named], cache_dir=tmp_path / "cache") != folder  # another part may be another model
+
+
+def test_a_split_gguf_with_a_part_missing_or_renamed_is_refused(tmp_path: Path) -> None:
+    parts = split(Source().write(tmp_path / "m.gguf"), tmp_path, 3)
+    renamed = parts[0].rename(tmp_path / "first.gguf")
+    with pytest.raises(CheckpointError, match=r"one of 3 parts of a split GGUF, and m-00001-of-00003.gguf is not in"):
+        convert(parts[2], tmp_path / "hf")
+    with pytest.raises(CheckpointError, match=r"split.count says 3 parts, and 1 is here; .* named NAME-00001-of-00003"):
+        convert(renamed, tmp_path / "hf")
+
+
+def test_a_big_endian_gguf_is_named_so(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"a big-endian GGUF, .*gguf-convert-endian m.gguf little"):
+        convert(tmp_path / "m.gguf", tmp_path / "hf")
+
+
+LLAMA_3_2 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def llama_3_factors(theta: float, head_dim: int, factor: float) -> np.ndarray:
+    """As convert_hf_to_gguf.py of llama.cpp computes them, in float32."""
+    factors = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * np.pi * theta ** (i / head_dim)
+        smooth = (8192 / wavelength - 1) / (4 - 1)
+        factors.append(1 if wavelength < 8192 / 4 else factor if wavelength > 8192 else
+                       1 / ((1 - smooth) / factor + smooth))  # fmt: skip
+    return np.array(factors, np.float32)
+
+
+def test_the_factors_of_llama_3_are_a_rope_scaling(tmp_path: Path) -> None:
+    source = Source(rope_theta=500000.0, rope_scaling=LLAMA_3_2, num_attention_heads=2, num_key_value_heads=1)
+    factors = llama_3_factors(500000.0, 32, 32.0)
+    assert len(set(factors)) > 2, "no frequency is on the ramp"
+    source.tensors["rope_freqs.weight"] = factors
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = load_base(tmp_path / "hf")
+    assert found.config.rope_scaling == LLAMA_3_2
+    ids = torch.arange(20)[None]
+    assert torch.equal(found(ids), source.model(ids))
+
+
+def test_factors_that_change_nothing_are_no_scaling(tmp_path: Path) -> None:
+    source = Source()
+    source.tensors["rope_freqs.weight"] = np.ones(8, np.float32)
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert load_base(tmp_path / "hf").config.rope_scaling is None
+
+
+@pytest.mark.parametrize("factors", [[1, 1, 1, 1, 1, 2, 4, 8], [1, 1, 1, 1], [0] * 8, [np.nan] * 8, [np.inf] * 8])
+def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None:
+    source = Source()
+    source.tensors["rope_freqs.weight"] = np.array(factors, np.float32)
+    with pytest.raises(
+        CheckpointError, match=r"m\.gguf: rope_freqs\.weight has factors that no supported RoPE scaling"
+    ):
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize(
+    ("skip", "fields", "words"),
+    [
+        ({"eos"}, {}, "field 'tokenizer.ggml.eos_token_id' is missing"),
+        ({"head_count"}, {}, "field 'llama.attention.head_count' is missing"),
+        ({"token_embd.weight"}, {}, "tensor 'token_embd.weight' is missing"),
+        (set(), {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "scaling 'longrope' is not"),
+        (set(), {"general.type": "adapter"}, "general.type 'adapter' is no language model"),
+        (set(), {"llama.attention.scale": 0.5}, "field 'llama.attention.scale' is 0.5, which is not supported"),
+        (set(), {"llama.attention.causal": False}, "field 'llama.attention.causal' is False"),
+        (set(), {"llama.attention.sliding_window": 64.0}, "field 'llama.attention.sliding_window' is 64.0"),
+        (set(), {"llama.expert_count": 8.0}, "field 'llama.expert_count' is 8.0"),
+        (set(), {"llama.logit_scale": 8.0}, "field 'llama.logit_scale' is 8.0"),
+        (set(), {"llama.rope.dimension_count": 8.0}, "field 'llama.rope.dimension_count' is 8.0"),
+        (set(), {"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier' is 0.1"),
+        (set(), {"llama.final_logit_softcapping": 30.0}, "field 'llama.final_logit_softcapping' is 30.0"),
+        ({"pre"}, {"tokenizer.ggml.pre": "falcon"}, "tokenizer.ggml.pre 'falcon' is not supported"),
+        ({"tokenizer"}, {"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model 'llama' is not supported"),
+    ],
+)
+def test_what_is_not_supported_is_named(skip: set[str], fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+    source = Source()
+    source.skip, source.fields = skip, fields
+    with pytest.raises(CheckpointError, match=words) as caught:
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert "m.gguf" in str(caught.value)
+    assert not (tmp_path / "hf").exists()
+
+
+def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match="architecture 'mamba' is not one of llama, qwen2, qwen3"):
+        convert(tmp_path / "m.gguf", tmp_path / "hf")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(CheckpointError, match="not a readable GGUF file"):
+        convert(tmp_path / "m.gguf", tmp_path / "hf")
+    (tmp_path / "m.gguf").write_bytes(b"nothing of the kind, but long enough")
+    with pytest.raises(CheckpointError, match="not a readable GGUF file"):
+        convert(tmp_path / "m.gguf", tmp_path / "hf")

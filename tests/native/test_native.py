@@ -1,0 +1,228 @@
+"""native/streamfuse.h: a bundle, a chat, pieces of text. Tokens and texts are Python's, whatever the way to them.
+
+Run: make native-mobile; python -m pytest tests/native/test_native.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_library import BAD_ARGUMENT, BAD_FILE, BUILT, LIBRARY, AppModel, AppSession, LibraryFailure
+from pages import ROOT, samples
+
+QUESTIONS = ["Who keeps the lamp?", "Why?"]
+SHORT = {"max_new_tokens": 12}
+
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
+
+
+@pytest.fixture(scope="module")
+def model(chat_bundle: Path) -> Iterator[AppModel]:
+    with AppModel(chat_bundle) as opened:
+        yield opened
+
+
+@pytest.fixture
+def chat(model: AppModel) -> Iterator[AppSession]:
+    made = model.chat()
+    yield made
+    made.free()
+
+
+def python(*requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """What Python's API answers to requests of peer.py, in a process of its own: it loads another engine."""
+    lines = "".join(json.dumps({"config": SHORT, **request}) + "\n" for request in requests)
+    command = [sys.executable, str(ROOT / "tests" / "helpers" / "peer.py")]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, input=lines, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of docs/native.md."""
+    (sample,) = (one for one in samples("c") if one.page.name == "native.md" and not one.fragment)
+    folder = tmp_path_factory.mktemp("ask")
+    (folder / "ask.c").write_text(sample.text, encoding="utf-8")
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "native"), "-I", str(ROOT / "core")]
+    link = ["-L", str(BUILT.parent), "-lstreamfuse", f"-Wl,-rpath,{BUILT.parent}"]
+    subprocess.run([os.environ.get("CC", "cc"), *flags, "ask.c", *link, "-o", "ask"], cwd=folder, check=True)
+    return folder / "ask"
+
+
+def test_the_program_of_the_docs_prints_python_s_answer(program: Path, chat_bundle: Path) -> None:
+    (expected,) = python({"bundle": str(chat_bundle), "turns": QUESTIONS[:1], "config": {}})
+    done = subprocess.run([program, chat_bundle, QUESTIONS[0]], capture_output=True, check=True)
+    assert done.stdout.decode() == expected["turns"][0]["text"]
+
+
+def test_the_program_of_the_docs_says_what_is_wrong(program: Path, tmp_path: Path) -> None:
+    done = subprocess.run([program, tmp_path / "nothing", "?"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert str(tmp_path / "nothing") in done.stderr
+
+
+SETTINGS = [{}, {"temperature": 1.2, "seed": 3}, {"temperature": 0.8, "top_p": 0.9, "seed": 11}]
+
+
+def test_turns_are_python_s_with_speculation_and_without(model: AppModel, chat_bundle: Path) -> None:
+    configs = [{**SHORT, **setting} for setting in SETTINGS]
+    answers = python(
+        *({"bundle": str(chat_bundle), "turns": QUESTIONS, "config": one, "system": "Be brief."} for one in configs)
+    )
+    for config, expected in zip(configs, answers, strict=True):
+        for drafts in ({"speculative": 0}, {"width": 4}, {"width": 12}, {}):
+            chat = model.chat(system="Be brief.")
+            for question, turn in zip(QUESTIONS, expected["turns"], strict=True):
+                chat.start(question, **config, **drafts)
+                pieces = list(chat.pieces())
+                assert "".join(piece.text for piece in pieces) == turn["text"]
+                assert [piece.token for piece in pieces if piece.token is not None] == turn["tokens"]
+                drafted = sum(piece.source != "model" for piece in pieces)
+                assert chat.statistics["draft_tokens_accepted"] == drafted
+                assert chat.statistics["finish_reason"] == turn["statistics"]["finish_reason"]
+            assert chat.messages == expected["messages"]
+            chat.free()
+
+
+def test_a_completion_is_python_s(model: AppModel, chat_bundle: Path) -> None:
+    prompts = ["the keeper climbed", "the keeper climbed the steps", "a lamp"]
+    (expected,) = python({"bundle": str(chat_bundle), "turns": prompts, "raw": True})
+    completion = model.completion()
+    assert [completion.ask(prompt, **SHORT) for prompt in prompts] == [turn["text"] for turn in expected["turns"]]
+    assert completion.messages == []
+    completion.free()
+
+
+def test_history_and_system_message_stay_through_a_reset(model: AppModel) -> None:
+    history = [{"role": "user", "content": 'A "quote"'}, {"role": "assistant", "content": "é\n"}]
+    system = {"role": "system", "content": 'Say "é".\t'}
+    chat = model.chat(system["content"], json.dumps(history).encode())
+    assert chat.messages == [system, *history]
+    first = chat.ask(QUESTIONS[0], **SHORT)
+    assert chat.messages[3:] == [
+        {"role": "user", "content": QUESTIONS[0]}, {"role": "assistant", "content": first}
+    ]  # fmt: skip
+    chat.reset()
+    assert chat.messages == [system, *history]
+    assert chat.tokens == []
+    assert chat.ask(QUESTIONS[0], **SHORT) == first
+    chat.free()
+    for empty in (b"[]", b" [ ] "):
+        one = model.chat(system["content"], empty)
+        assert one.messages == [system]
+        one.free()
+
+
+def test_a_stop_string_ends_the_answer_and_what_may_become_one_is_the_last_piece(chat: AppSession) -> None:
+    whole = chat.ask(QUESTIONS[0], **SHORT)
+    chat.reset()
+    middle = whole[len(whole) // 2 :][:2]
+    assert chat.ask(QUESTIONS[0], stops=[middle], **SHORT) == whole[: whole.index(middle)]
+    assert chat.statistics["finish_reason"] == "stop"
+    chat.reset()
+    chat.start(QUESTIONS[0], stops=[whole[-1] + "?!"], **SHORT)
+    *_, last = chat.pieces()
+    assert last == (whole[-1], None, "model")
+    assert chat.messages[-1]["content"] == whole
+
+
+def test_what_was_delivered_before_a_stop_counts(chat: AppSession) -> None:
+    whole = chat.ask(QUESTIONS[0], **SHORT)
+    for end in (chat.stop, chat.finish):
+        chat.reset()
+        chat.start(QUESTIONS[0], **SHORT)
+        begun = [chat.next() for _ in range(4)]
+        end()
+        rest = list(chat.pieces())
+        text = "".join(piece.text for piece in [*begun, *rest] if piece is not None)
+        assert whole.startswith(text)
+        assert [piece.token for piece in rest] in ([], [None])
+        assert chat.statistics["finish_reason"] == "stopped"
+        assert chat.statistics["generated_tokens"] == 4
+        assert chat.messages[-1] == {"role": "assistant", "content": text}
+
+
+def test_a_question_that_is_stopped_while_its_prompt_is_read_is_forgotten(model: AppModel) -> None:
+    expected = [model.chat(), model.chat()]
+    first, second = (expected[0].ask(QUESTIONS[i], **SHORT) for i in range(2))
+    chat = expected[1]
+    assert chat.ask(QUESTIONS[0], **SHORT) == first
+    before = chat.messages
+    for end in (chat.stop, chat.finish, partial(chat.start, QUESTIONS[1], **SHORT)):
+        chat.start("A long question about nothing at all", **SHORT)
+        assert chat.read()[0]
+        end()
+        if end in (chat.stop, chat.finish):
+            assert list(chat.pieces()) == []
+            assert chat.messages == before
+    assert "".join(piece.text for piece in chat.pieces()) == second
+    for one in expected:
+        one.free()
+
+
+def test_reading_in_parts_shows_progress_and_changes_no_token(chat: AppSession) -> None:
+    whole = chat.ask(QUESTIONS[0], **SHORT)
+    chat.reset()
+    chat.start(QUESTIONS[0], **SHORT)
+    steps = []
+    while (step := chat.read())[0]:
+        steps.append(step[1:])
+    assert len(steps) > 3
+    assert [read for read, _ in steps] == sorted({read for read, _ in steps})
+    assert {total for _, total in steps} == {steps[-1][0]} == {len(chat.tokens) - 1}
+    assert "".join(piece.text for piece in chat.pieces()) == whole
+    assert chat.read() == (False, len(chat.tokens) - 1, len(chat.tokens) - 1)
+
+
+def test_a_saved_chat_goes_on_elsewhere_and_in_python(
+    chat: AppSession, model: AppModel, chat_bundle: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.session"
+    chat.ask(QUESTIONS[0], **SHORT)
+    chat.save(file)
+    turns = chat.messages
+    expected = chat.ask(QUESTIONS[1], **SHORT)
+    other = model.chat(system="Another one.")
+    other.restore(file)
+    assert other.messages == turns
+    assert other.ask(QUESTIONS[1], **SHORT) == expected
+    assert other.statistics["prefilled_tokens"] < other.statistics["prompt_tokens"] // 2
+    (python_s,) = python({"bundle": str(chat_bundle), "turns": QUESTIONS[1:], "restore": str(file)})
+    assert python_s["turns"][0]["text"] == expected
+    other.reset()
+    assert other.messages == [{"role": "system", "content": "Another one."}]
+
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(LibraryFailure) as refused:
+        chat.restore(file)
+    assert refused.value.code == BAD_FILE
+    assert len(chat.messages) == 4
+    other.free()
+
+
+def test_a_refused_request_changes_nothing(chat: AppSession) -> None:
+    first = chat.ask(QUESTIONS[0], **SHORT)
+    before = chat.messages
+    for wrong, word in [
+        ({"stops": "no list"}, "stops"), ({"top_p": 7.0}, "top_p"), ({"width": 5}, "width"), ({"stops": [""]}, "stop"),
+    ]:  # fmt: skip
+        with pytest.raises(LibraryFailure, match=word) as refused:
+            chat.start(QUESTIONS[1], **wrong)
+        assert refused.value.code == BAD_ARGUMENT
+    with pytest.raises(LibraryFailure, match="context holds"):
+        chat.start("long " * 200)
+    assert chat.next() is None
+    assert chat.messages == before
+    chat.reset()
+    assert chat.ask(QUESTIONS[0], **SHORT) == first

@@ -1,0 +1,180 @@
+"""native/streamfuse.h at its borders: what cannot be opened, engines of one's own, failures, threads, null pointers.
+
+Run: make native-mobile; python -m pytest tests/native/test_native_borders.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fakes
+import pytest
+from app_library import BAD_ARGUMENT, LIBRARY, AppModel, AppSession, LibraryFailure, SessionOptions, library
+from bundle_samples import edit_manifest, fake_engines, write_bundle
+from pages import ROOT
+
+from streamfuse.bundle import open_bundle
+from streamfuse.runtime.backends.callbacks import table_of
+
+SHORT = {"max_new_tokens": 12}
+
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
+
+
+@pytest.fixture(scope="module")
+def model(chat_bundle: Path) -> Iterator[AppModel]:
+    with AppModel(chat_bundle) as opened:
+        yield opened
+
+
+def test_what_cannot_be_opened_is_named(chat_bundle: Path, model: AppModel, tmp_path: Path) -> None:
+    plain = write_bundle(tmp_path / "plain")
+    damaged = write_bundle(tmp_path / "damaged")
+    edit_manifest(damaged, lambda manifest: manifest["cache"].update(capacity=-1))
+    for folder, words in [
+        (tmp_path / "nothing", ["nothing"]), (damaged, ["manifest.json", "capacity"]), (plain, ["model.pte"]),
+    ]:  # fmt: skip
+        with pytest.raises(LibraryFailure) as refused:
+            AppModel(folder)
+        assert all(word in str(refused.value) for word in words)
+    with pytest.raises(LibraryFailure, match="key"):
+        AppModel(chat_bundle, public_key=b"no key")
+    for history in (b"no list", b'[{"role": 1}]', b"[", b" "):
+        with pytest.raises(LibraryFailure, match=r"(messages|history) must be a JSON list"):
+            model.chat(history=history)
+
+
+def test_measured_costs_are_kept_in_a_file_per_bundle_and_device(chat_bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "costs"
+    for threads in (1, 2, 1):
+        with AppModel(chat_bundle, cost_folder=bytes(folder), threads=threads) as opened:
+            chat = opened.chat()
+            chat.ask("Who?", **SHORT)
+            chat.free()
+    assert len(list(folder.glob("*.costs"))) == 2
+
+
+def test_a_session_outlives_its_model(chat_bundle: Path) -> None:
+    model = AppModel(chat_bundle)
+    chat, options = model.chat(), model.options(**SHORT)
+    model.options = lambda **_: options  # type: ignore[method-assign]  # the model's handle is gone then
+    expected = chat.ask("Who?")
+    model.free()
+    chat.reset()
+    assert chat.ask("Who?") == expected
+    chat.free()
+
+
+def test_facts_of_a_model(model: AppModel, chat_bundle: Path) -> None:
+    c = library()
+    assert json.loads(c.sf_model_manifest(model.handle)) == json.loads((chat_bundle / "manifest.json").read_text())
+    assert Path(c.sf_model_graph(model.handle).decode()) == chat_bundle / "model.pte"
+    assert json.loads(c.sf_model_engine(model.handle))["threads"] >= 1
+    assert c.sf_model_load_ms(model.handle) > 0
+    assert c.sf_model_can_chat(model.handle) == 1
+    assert json.loads(c.sf_backends())["kernels"] is None
+
+
+def test_the_library_s_version_is_the_package_s() -> None:
+    header = (ROOT / "native" / "streamfuse.h").read_text(encoding="utf-8")
+    assert f'#define SF_VERSION "{library().sf_version().decode()}"' in header
+    assert f'\nversion = "{library().sf_version().decode()}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"#define SF_ABI_VERSION {library().sf_abi_version()} " in header
+
+
+def test_a_null_pointer_is_an_error_and_no_crash() -> None:
+    c = library()
+    assert c.sf_chat_new(None, None, None) == BAD_ARGUMENT
+    for function in ("next", "prepare", "finish", "reset"):
+        assert getattr(c, f"sf_session_{function}")(None, *([None] if function == "next" else [])) == BAD_ARGUMENT
+    c.sf_session_stop(None)
+    c.sf_session_free(None)
+    c.sf_model_free(None)
+    assert c.sf_session_statistics(None) is None
+    assert c.sf_session_error(None) == c.sf_model_error(None) == b"out of memory"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[tuple[AppModel, Any]]:
+    """A model without an engine, and what makes one in Python."""
+    folder = write_bundle(tmp_path / "own")
+    made, engines = fake_engines()
+    new = engines(open_bundle(folder))
+    tables = []
+
+    def table() -> tuple[Any, fakes.ArithmeticBackend]:
+        tables.append(table_of(new()))
+        return ctypes.pointer(tables[-1].struct), made[-1]
+
+    with AppModel(folder, own_engine=1) as opened:
+        yield opened, table
+
+
+def test_an_engine_of_one_s_own_answers_and_is_released_once(fake: tuple[AppModel, Any]) -> None:
+    model, table = fake
+    backend, engine = table()
+    chat = model.chat(backend=backend, device=b"counting")
+    plain = chat.ask("abc", speculative=0, **SHORT)
+    chat.reset()
+    assert chat.ask("abc", width=8, **SHORT) == plain
+    assert not engine.closed
+    chat.free()
+    assert engine.closed
+    backend, engine = table()
+    with pytest.raises(LibraryFailure, match="completion has no turns"):
+        AppSession(model, "sf_completion_new", SessionOptions(system=b"x", system_bytes=1, backend=backend))
+    assert engine.closed
+    with pytest.raises(LibraryFailure, match="own_engine"):
+        model.chat()
+
+
+def test_an_engine_s_failure_ends_the_answer_and_the_next_one_is_as_ever(fake: tuple[AppModel, Any]) -> None:
+    model, table = fake
+    backend, engine = table()
+    chat = model.chat(backend=backend)
+    whole = chat.ask("abc", speculative=0, **SHORT)
+    for delivered in (0, 3):
+        chat.reset()
+        chat.start("abc", speculative=0, **SHORT)
+        text = "".join(chat.next().text for _ in range(delivered))
+        run, engine.run = engine.run, _fail
+        with pytest.raises(LibraryFailure, match="out of order"):
+            chat.next()
+        engine.run = run
+        text += "".join(piece.text for piece in chat.pieces())
+        assert [turn["content"] for turn in chat.messages] == (["abc", text] if delivered else [])
+    chat.reset()
+    assert chat.ask("abc", speculative=0, **SHORT) == whole
+    chat.free()
+
+
+def _fail(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("out of order")
+
+
+def test_another_thread_stops_an_answer_while_its_prompt_is_read(fake: tuple[AppModel, Any]) -> None:
+    model, table = fake
+    backend, engine = table()
+    chat = model.chat(backend=backend)
+    reading, stopped = threading.Event(), threading.Event()
+    run = engine.run
+
+    def wait(*arguments: Any, **settings: Any) -> Any:
+        reading.set()
+        assert stopped.wait(60)
+        return run(*arguments, **settings)
+
+    engine.run = wait
+    chat.start("a question of several passes", speculative=0, **SHORT)
+    thread = threading.Thread(target=lambda: (reading.wait(60), chat.stop(), stopped.set()))
+    thread.start()
+    assert list(chat.pieces()) == []
+    thread.join()
+    assert chat.messages == []
+    assert len(engine.calls) == 1
+    chat.free()

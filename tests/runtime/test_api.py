@@ -1,0 +1,601 @@
+"""The way in for Python: a model opened, asked, streamed, chatted with, saved and closed; and exports by a call.
+
+The engine is the arithmetic model of fakes.py; everything else is real. Run: python -m pytest tests/runtime/test_api.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import fakes
+import numpy as np
+import pytest
+from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+
+import streamfuse
+from streamfuse import engines
+from streamfuse.api import Result, config_of
+from streamfuse.bundle import BundleError, open_bundle
+from streamfuse.bundle.signature import public_line, write_keys
+from streamfuse.cli.shared.options import GenerationOptions
+from streamfuse.extras import MissingExtra
+from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.core import CoreError
+from streamfuse.runtime.text import TextError
+
+IMPORT_SECONDS = 0.3
+
+
+class SavingBackend(PrintableBackend):
+    """An engine whose cache can be saved: eight bytes a token."""
+
+    def cache_bytes(self, length: int) -> int:
+        return 8 * length
+
+    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+        for token in self.cache[:length]:
+            write(token.to_bytes(8, "little"))
+
+    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
+        self.cache = [int.from_bytes(read(8), "little") for _ in range(length)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "demo")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
+    """Every engine that a model made; each must be closed at the end."""
+    made, new = fake_engines(SavingBackend)
+    monkeypatch.setattr(engines, "engines_of", new)
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+    yield made
+    assert all(engine.closed for engine in made)
+
+
+@pytest.fixture
+def model(folder: Path, made: list[fakes.ArithmeticBackend]) -> Iterator[streamfuse.Model]:
+    with streamfuse.open(folder) as model:
+        yield model
+
+
+def read(engine: fakes.ArithmeticBackend) -> int:
+    """Tokens of prompts that an engine has read."""
+    return sum(rows for method, rows in engine.calls if method == "prefill")
+
+
+def test_an_answer_has_text_tokens_and_statistics(model: streamfuse.Model) -> None:
+    answer = model.generate("hello")
+    assert len(answer.text) == len(answer.tokens) == 16  # by the bundle's sampling defaults
+    assert set(answer.text) <= set("abcdefgh")
+    assert model.text.decode(answer.tokens) == answer.text
+    assert (answer.statistics["generated_tokens"], answer.statistics["finish_reason"]) == (16, "length")
+    assert answer.statistics["model_load_ms"] > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "seed": 3}, {"repetition_penalty": 1.3}])
+def test_speculation_does_not_change_an_answer(model: streamfuse.Model, options: dict[str, Any]) -> None:
+    fast = model.generate("hello", **options)
+    for way in ({"speculative": False}, {"width": 4}, {"width": 8}):
+        assert model.generate("hello", **options, **way).tokens == fast.tokens  # type: ignore[arg-type]
+
+
+def test_a_stream_gives_the_answer_in_pieces(model: streamfuse.Model) -> None:
+    pieces = list(model.stream("hello", width=8))
+    whole = model.generate("hello")
+    assert [piece.token for piece in pieces] == whole.tokens
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert {piece.source for piece in pieces} <= {"model", "streams", "lookup", "table"}
+
+
+def test_a_stream_may_be_left_at_any_token_and_the_next_prompt_reads_only_what_is_new(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    whole = model.generate("hello", width=4)
+    before = read(made[0])
+    for piece in model.stream("hello", width=4):
+        if piece.token == whole.tokens[3]:
+            break
+    assert model.generate("hello", width=4).tokens == whole.tokens
+    assert read(made[0]) == before  # the prompt lay in the cache
+    assert len(made) == 1
+
+
+def test_a_prompt_may_be_words_with_a_system_message_plain_text_or_tokens(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    def cached() -> str:
+        return byte_tokenizer().decode(made[0].cache, skip_special_tokens=False)
+
+    model.generate("hi", system="be brief", max_new_tokens=1)
+    assert cached().startswith("<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>as")
+    model.generate("hi", raw=True, max_new_tokens=1)
+    assert cached() == "hi"
+    model.generate(model.text.encode("yo"), max_new_tokens=1)
+    assert cached() == "yo"
+
+
+def test_a_stop_string_ends_the_text_before_it(model: streamfuse.Model) -> None:
+    whole = model.generate("hello").text
+    cut = model.generate("hello", stop=[whole[5:8], "xyz"])
+    assert cut.text == whole[: whole.index(whole[5:8])]
+    assert cut.statistics["finish_reason"] == "stop"
+
+
+def test_stop_tokens_end_the_text_and_the_models_own_may_be_ignored(model: streamfuse.Model) -> None:
+    whole = model.generate("hello").tokens
+    fifth = whole[4]
+    assert model.generate("hello", stop_token_ids=[fifth]).tokens == whole[: whole.index(fifth)]
+    assert model.config(ignore_eos=True).stop_ids(model.bundle.spec()) == frozenset()
+    assert model.config().stop_ids(model.bundle.spec()) == {IM_END}
+
+
+def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
+    generation = model.stream("hello")
+    next(generation)
+    model.stop()
+    assert len(generation.finish()) <= 2
+    assert generation.statistics["finish_reason"] == "stopped"
+    model.stop()  # nothing runs: nothing happens
+    assert len(model.generate("hello").tokens) == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"temperature": -1}, "temperature must be at least 0 and below 1e+30, not -1"),
+        ({"temperature": 1e30}, "temperature must be at least 0 and below 1e+30, not 1e+30"),
+        ({"top_k": -1}, "top_k must be an integer of at least 0 (0 = off), not -1"),
+        ({"top_p": 0}, "top_p must be above 0 and at most 1 (1 = off), not 0"),
+        ({"min_p": 2}, "min_p must be from 0 (off) to 1, not 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 0"),
+        ({"repetition_penalty": 1e38}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 1e+38"),
+        ({"seed": -1}, "seed must be an integer from 0 to 2**64 - 1, not -1"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be an integer of at least 1, not 0"),
+        ({"seed": 1.0}, "seed must be an integer from 0 to 2**64 - 1, not 1.0"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be an integer of at least 1, not 2.5"),
+        ({"max_new_tokens": True}, "max_new_tokens must be an integer of at least 1, not True"),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"top_k": 1.5}, "top_k must be an integer of at least 0 (0 = off), not 1.5"),
+        ({"top_p": True}, "top_p must be a number, not True"),
+        ({"width": 4.0}, "width must be an integer, not 4.0"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids must be a list of token ids, not 1.5"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids must be a list of token ids, not -1"),
+        ({"stop_token_ids": [2**70]}, f"stop_token_ids must be a list of token ids, not {2**70}"),
+        ({"stop_token_ids": [True]}, "stop_token_ids must be a list of token ids, not True"),
+        ({"stop_token_ids": 5}, "stop_token_ids must be a list of token ids, not 5"),
+        ({"stop_token_ids": b"ab"}, "stop_token_ids must be a list of token ids, not b'ab'"),
+        ({"stop": b"x"}, "stop must be text, or a list of texts, not b'x'"),
+        ({"stop": [b"x"]}, "stop must be text, or a list of texts, not b'x'"),
+        ({"stop": None}, "stop must be text, or a list of texts, not None"),
+        ({"width": 5}, "width must be one of those of this bundle (4, 8), not 5; without it, what pays"),
+        ({"stop": [""]}, "stop must not be empty; leave it out to stop at the model's own end only"),
+    ],
+)
+def test_an_option_out_of_range_is_named_by_its_keyword(
+    model: streamfuse.Model, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        model.generate("hi", **options)
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        model.chat(**options)
+
+
+def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:
+    assert {field.name for field in fields(GenerationOptions)} <= {*inspect.signature(config_of).parameters}
+    with pytest.raises(TypeError, match="temprature"):
+        model.generate("hi", temprature=1.0)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_an_engine_is_loaded(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    with pytest.raises(PromptError, match=f"context holds {CAPACITY}"):
+        model.generate("x" * 200)
+    with pytest.raises(PromptError, match="empty"):
+        model.generate("", raw=True)
+    with pytest.raises(PromptError, match="outside this bundle's vocabulary"):
+        model.generate([1, 999])
+    assert made == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        (b"Hi", "must be text or a list of token ids, not b'Hi'"),
+        (None, "must be text or a list of token ids, not None"),
+        (5, "must be text or a list of token ids, not 5"),
+        ([1.0, True], "which are integers; it holds 1.0"),
+        ([1, True], "which are integers; it holds True"),
+        (["a"], "which are integers; it holds 'a'"),
+        ([{"role": "user", "content": "hi"}], "which are integers; it holds {'role': 'user'"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_in_a_sentence(
+    prompt: Any, words: str, model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    with pytest.raises(PromptError, match=re.escape(words)):
+        model.generate(prompt)
+    assert made == []
+
+
+def test_what_is_no_message_is_refused_in_a_sentence(model: streamfuse.Model) -> None:
+    for words in (None, b"hi", ["hi"]):
+        with pytest.raises(TextError, match="its content must be text, not"):
+            model.chat().send(words)  # type: ignore[arg-type]
+        with pytest.raises(TextError, match="the prompt must be text, not"):
+            model.encode(words, raw=True)  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="its content must be text, not b'brief'"):
+        model.generate("hi", system=b"brief")  # type: ignore[arg-type]
+
+
+def test_numpy_integers_are_token_ids(model: streamfuse.Model) -> None:
+    ids = model.text.encode("yo")
+    assert model.generate(np.array(ids), max_new_tokens=3).tokens == model.generate(ids, max_new_tokens=3).tokens
+
+
+def test_one_stop_string_needs_no_list(model: streamfuse.Model) -> None:
+    assert model.generate("hello", stop="ab").text == model.generate("hello", stop=["ab"]).text
+
+
+def test_paths_need_not_be_utf_8(folder: Path, tmp_path: Path, made: list[fakes.ArithmeticBackend]) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.rename(place)
+    with streamfuse.open(place) as model, model.chat() as chat:
+        chat.send("hi", max_new_tokens=3)
+        chat.save(tmp_path / os.fsdecode(b"ch\xe2t"))
+        chat.restore(tmp_path / os.fsdecode(b"ch\xe2t"))
+        assert len(chat.messages) == 2
+
+
+def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="nowhere: no such folder"):
+        streamfuse.open(tmp_path / "nowhere")
+
+
+def test_a_bundle_that_is_open_already_can_be_given(folder: Path, made: list[fakes.ArithmeticBackend]) -> None:
+    with streamfuse.open(open_bundle(folder)) as one, streamfuse.open(str(folder)) as other:
+        assert one.generate("hello").tokens == other.generate("hello").tokens
+
+
+def test_a_saved_sequence_goes_on_in_another_model(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    with streamfuse.open(folder) as model:
+        first = model.generate("hello", raw=True, max_new_tokens=6)
+        model.save(tmp_path / "saved")
+    with streamfuse.open(folder) as model:
+        model.restore(tmp_path / "saved")
+        again = model.generate(model.text.encode("hello") + first.tokens, max_new_tokens=4)
+        assert read(made[1]) == 0
+        whole = model.generate("hello", raw=True, max_new_tokens=10)
+    assert first.tokens + again.tokens == whole.tokens
+
+
+def test_a_file_of_another_bundle_or_a_damaged_one_changes_nothing(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    other = write_bundle(tmp_path / "other")
+    edit_manifest(other, lambda manifest: manifest["files"]["tokenizer.json"].update(sha256="0" * 64))
+    with streamfuse.open(open_bundle(other, verify=False)) as model:
+        model.generate("hi", raw=True)
+        model.save(tmp_path / "saved")
+    with streamfuse.open(folder) as model:
+        whole = model.generate("hello")
+        (tmp_path / "noise").write_bytes(b"noise")
+        for name in ("saved", "noise", "nowhere"):
+            with pytest.raises(CoreError, match=name):
+                model.restore(tmp_path / name)
+        before = read(made[1])
+        assert model.generate("hello").tokens == whole.tokens
+        assert read(made[1]) == before
+
+
+def test_where_an_engine_cannot_save_its_cache_the_tokens_are_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, new = fake_engines()
+    monkeypatch.setattr(engines, "engines_of", new)
+    with streamfuse.open(folder, cost_cache=False) as model:
+        whole = model.generate("hi").tokens
+        model.save(tmp_path / "saved")
+    with streamfuse.open(folder, cost_cache=False) as model:
+        model.restore(tmp_path / "saved")
+        before = read(made[1])
+        assert model.generate("hi").tokens == whole
+        assert read(made[1]) > before
+
+
+def test_a_chat_reads_only_what_is_new(model: streamfuse.Model, made: list[fakes.ArithmeticBackend]) -> None:
+    with model.chat("brief", max_new_tokens=3) as chat:
+        answers = [chat.send("a"), chat.send("b", max_new_tokens=2)]
+        assert [len(answer.tokens) for answer in answers] == [3, 2]
+        assert [message["role"] for message in chat.messages] == ["system", *["user", "assistant"] * 2]
+        assert [message["content"] for message in chat.messages[2::2]] == [answer.text for answer in answers]
+        assert read(made[0]) <= len(made[0].cache)  # no token of the first turn was read twice
+        chat.reset()
+        assert [message["role"] for message in chat.messages] == ["system"]
+        assert chat.send("a").tokens == answers[0].tokens
+
+
+def test_a_saved_chat_goes_on_in_another_model_as_if_it_had_not_stopped(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    with streamfuse.open(folder) as model, model.chat("brief", max_new_tokens=3) as chat:
+        chat.send("a")
+        chat.save(tmp_path / "saved")
+        messages, whole = chat.messages, chat.send("b")
+    with streamfuse.open(folder) as model, model.chat(max_new_tokens=3) as chat:
+        chat.send("something else")
+        chat.restore(tmp_path / "saved")
+        assert chat.messages == messages
+        before = read(made[-1])
+        assert chat.send("b").tokens == whole.tokens
+        assert 0 < read(made[-1]) - before < 40, "only the new turn is read"
+
+
+def test_a_session_without_a_conversation_is_no_chat_and_changes_nothing(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    with model.chat(max_new_tokens=3) as chat:
+        first, engine = chat.send("a"), made[-1]
+        for note in (
+            b"",
+            b"[]",
+            b"{}",
+            b"\xff",
+            b'{"messages": [{"role": 1, "content": ""}], "read_text": "", "read_ids": []}',
+        ):
+            with model.session() as session:
+                session.save(tmp_path / "saved", note)
+            with pytest.raises(TextError, match="holds no conversation"):
+                chat.restore(tmp_path / "saved")
+        assert [message["content"] for message in chat.messages] == ["a", first.text]
+        before = read(engine)
+        assert len(chat.send("b").tokens) == 3
+        assert read(engine) - before < 40, "the cache of the first turn is still there"
+
+
+def test_a_chat_turn_that_is_left_early_counts_as_far_as_it_was_delivered(model: streamfuse.Model) -> None:
+    with model.chat(max_new_tokens=8) as chat, chat.stream("a") as answer:
+        first = next(answer)
+        answer.close()
+        assert chat.messages == [{"role": "user", "content": "a"}, {"role": "assistant", "content": first.text}]
+        assert answer.result.tokens == [first.token]
+    with model.chat(max_new_tokens=2) as chat:
+        for _ in chat.stream("a"):
+            break  # and nobody closes it
+        chat.send("b")
+        assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
+    with model.chat(max_new_tokens=2) as chat:
+        chat.stream("a").close()  # nothing was delivered: nothing was asked
+        assert chat.messages == []
+
+
+def test_a_chat_is_after_a_reset_what_it_was_when_it_was_made(model: streamfuse.Model) -> None:
+    for system in ("s", None):
+        history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        first = [*([] if system is None else [{"role": "system", "content": system}]), *map(dict, history)]
+        with model.chat(system, history, max_new_tokens=2) as chat:
+            history[1]["content"] = "z"
+            assert chat.messages == first
+            answer = chat.send("c")
+            assert chat.messages == [
+                *first, {"role": "user", "content": "c"}, {"role": "assistant", "content": answer.text},
+            ]  # fmt: skip
+            chat.reset()
+            assert chat.messages == first
+            assert chat.send("c").tokens == answer.tokens
+    for wrong in ([{"role": "user"}], ["one"], [{"role": "user", "content": 1}]):
+        with pytest.raises(TextError, match="message 1"):
+            model.chat(history=wrong)
+    assert model.generate("c", raw=True, max_new_tokens=2).tokens
+
+
+def test_a_chat_goes_on_from_the_messages_of_another(model: streamfuse.Model) -> None:
+    with model.chat("s", max_new_tokens=2) as chat:
+        chat.send("a")
+        messages = chat.messages
+        with model.chat(history=messages, max_new_tokens=2) as other:
+            assert other.messages == messages
+            assert other.send("b").text == chat.send("b").text
+
+
+def test_stop_in_a_chat_ends_the_answer_and_keeps_the_chat(model: streamfuse.Model) -> None:
+    with model.chat(max_new_tokens=8) as chat:
+        for stop in (chat.stop, model.stop):
+            answer = chat.stream("a")
+            next(answer)
+            stop()
+            assert len(list(answer)) <= 1
+            assert answer.result.statistics["finish_reason"] == "stopped"
+        assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
+
+
+def test_a_chat_that_outgrew_the_context_is_as_before(model: streamfuse.Model) -> None:
+    with model.chat(max_new_tokens=2) as chat:
+        with pytest.raises(PromptError, match="context holds"):
+            chat.send("x" * 100)
+        assert chat.messages == []
+        assert len(chat.send("a").tokens) == 2
+
+
+def test_a_bundle_without_chat_template_completes_but_does_not_chat(
+    folder: Path, made: list[fakes.ArithmeticBackend]
+) -> None:
+    edit_manifest(folder, lambda manifest: manifest["model"].update(chat_template=None))
+    with streamfuse.open(folder) as model:
+        assert model.generate("hi").tokens == model.generate("hi", raw=True).tokens
+        with pytest.raises(TextError, match="no chat template"):
+            model.chat()
+        with pytest.raises(TextError, match="no chat template"):
+            model.generate("hi", system="be brief")
+
+
+def test_sequences_of_one_model_do_not_disturb_each_other(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    alone = model.generate("hello").tokens
+    with model.chat() as chat:
+        said = chat.send("a").tokens
+        chat.reset()
+        stream, answer = model.stream("hello"), chat.stream("a")
+        turns = list(zip(stream, answer, strict=True))
+    assert [one.token for one, _ in turns] == alone
+    assert [other.token for _, other in turns] == said
+    assert len(made) == 2
+    assert made[1].closed  # with its chat
+
+
+def test_an_engine_that_fails_says_so_and_the_next_answer_is_whole(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = model.generate("hello", width=4).tokens
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    for method in ("run", "commit"):
+        stream = model.stream("hello", width=4)
+        next(stream)
+        with monkeypatch.context() as patched:
+            patched.setattr(made[0], method, fail)
+            with pytest.raises(OSError, match="the disk is gone"):
+                stream.finish()
+        assert model.generate("hello", width=4).tokens == whole
+
+
+def test_after_close_everything_is_one_sentence(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    with streamfuse.open(folder) as model:
+        stream, chat, session = model.stream("hello"), model.chat(), model.session()
+        first = next(stream)
+        chat.send("a")
+    assert list(stream) == []  # what was delivered stays
+    assert (stream.token_ids, stream.statistics["generated_tokens"]) == ([first.token], 1)
+    for use in (
+        lambda: model.generate("hello"),
+        lambda: model.stream("hello"),
+        lambda: model.chat(),
+        lambda: model.session(),
+        lambda: model.save(tmp_path / "saved"),
+        lambda: model.restore(tmp_path / "saved"),
+    ):
+        with pytest.raises(CoreError, match=r"^this model is closed; open its bundle again$"):
+            use()
+    for use in (lambda: chat.send("b"), lambda: session.generate([1]), lambda: session.prepare(), chat.reset):
+        with pytest.raises(CoreError, match=r"^this session is closed$"):
+            use()
+    assert len(chat.messages) == 2
+    for harmless in (model.stop, model.close, chat.stop, chat.close, session.close, stream.stop, stream.close):
+        harmless()
+
+
+def test_what_passes_cost_is_remembered_unless_it_must_not_be(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    for cost_cache, files in ((False, 0), (True, 1), (True, 1)):
+        with streamfuse.open(folder, cost_cache=cost_cache) as model:
+            assert model.generate("hello").statistics["cost_ms"].keys() == {"decode", "verify_4", "verify_8"}
+        assert len(list((tmp_path / "home").rglob("*.costs"))) == files
+
+
+def test_a_result_shows_its_text() -> None:
+    assert repr(Result("hi", [1, 2], {"rounds": 3})) == "Result(text='hi', tokens=[1, 2])"
+
+
+@pytest.mark.alone
+def test_importing_the_package_is_light() -> None:
+    code = (
+        "import sys, time; began = time.perf_counter(); import streamfuse; spent = time.perf_counter() - began;"
+        "heavy = [name for name in ('torch', 'numpy', 'pydantic', 'tokenizers', 'typer') if name in sys.modules];"
+        "streamfuse.open, streamfuse.Model, streamfuse.export, streamfuse.pull;"
+        "print(spent, heavy, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, rest = done.stdout.split(maxsplit=1)
+    assert float(seconds) < IMPORT_SECONDS
+    assert rest == "[] False\n"
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'close'"):
+        streamfuse.close  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import streamfuse.export.pipeline as exporter
+    from streamfuse.export.plan import ExportPlan, Quantize, Schedule
+
+    plans: list[ExportPlan] = []
+
+    def export_bundle(plan: ExportPlan, progress: Any, said: dict[str, str], sign_key: Any) -> str:
+        plans.append(plan)
+        assert public_line(sign_key) == line
+        assert said == {"model": str(tmp_path), "adapter": "e2e-lossless"}
+        return "report"
+
+    line = write_keys(tmp_path / "a.key", tmp_path / "a.pub")
+    monkeypatch.setattr(exporter, "export_bundle", export_bundle)
+    monkeypatch.setattr("streamfuse.model.pull.resolve_model", Path)
+    found = streamfuse.export(
+        tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="q8_0",
+        schedule="fused", widths=[4, 8],
+    )  # fmt: skip
+    assert found == "report"
+    (plan,) = plans
+    assert (plan.model, plan.adapter.stem, plan.output_dir) == (tmp_path, "e2e-lossless", tmp_path / "new")
+    assert (plan.quantize, plan.schedule, plan.widths) == (Quantize.Q8_0, Schedule.FUSED, (4, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"widht": 4}, TypeError, "export has no option widht; its options are target, backend, quantize, schemes,"),
+        ({"output_dir": "x"}, TypeError, "multiple values"),
+        (
+            {"quantize": "8da3w"},
+            ValueError,
+            "quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not",
+        ),
+        ({"top_k": 65}, ValueError, "top_k must be from 1 to 64, not 65"),
+        ({"target": "onnx", "backend": "kernels"}, ValueError, "backend must be onnxruntime with target onnx"),
+        ({"adapter": "nobody"}, FileNotFoundError, "nobody: no such file, and not an adapter that ships"),
+    ],
+)
+def test_a_wrong_option_of_an_export_is_one_sentence_before_anything_is_loaded(
+    options: dict[str, Any], kind: type[Exception], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda name: pytest.fail("pulled"))
+    with pytest.raises(kind, match=sentence):
+        streamfuse.export(tmp_path / "new", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "missing", "line"),
+    [
+        ({}, "executorch", "exporting needs executorch: pip install 'streamfuse[export]'"),
+        ({"widht": 4}, "torch", "exporting needs torch: pip install 'streamfuse[export]'"),
+        ({"target": "onnx"}, "onnx", "exporting to ONNX needs onnx: pip install 'streamfuse[export,onnx]'"),
+        ({"backend": "coreml"}, "coremltools", "exporting for Core ML needs coremltools"),
+    ],
+)
+def test_an_export_asks_first_for_what_it_needs(
+    options: dict[str, Any], missing: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtra) as caught:
+        streamfuse.export(tmp_path / "new", **options)
+    assert line in str(caught.value)

@@ -1,0 +1,231 @@
+"""Text becomes the tokens that transformers' tokenizers give, and comes back the same: ids, streams, conversations.
+
+Run: python -m pytest tests/text/test_text_tokens.py
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tokenizers
+from bundle_samples import CHAT_TEMPLATE, byte_tokenizer
+from hostile_templates import HOSTILE
+from text_samples import TEMPLATES, texts
+from tokenizer_samples import llama_like, opened, sentencepiece_like
+from tokenizers import decoders
+
+from streamfuse.bundle import open_bundle
+from streamfuse.runtime.text import Conversation, TextError, Tokenizer
+
+DEMO = Path(__file__).parents[2] / "build" / "demo"
+Both = tuple[Tokenizer, tokenizers.Tokenizer]
+
+
+@pytest.fixture(scope="module", params=["demo", "bytes", "llama", "sentencepiece"])
+def both(request: pytest.FixtureRequest) -> Both:
+    """The runtime's tokenizer, and the library's of the same file."""
+    if request.param == "demo":
+        if not (DEMO / "manifest.json").is_file():
+            pytest.skip("build/demo is missing; run: make bundle")
+        expected = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+        model = open_bundle(DEMO).manifest.model
+        marks = model.bos_token_id, model.eos_token_ids
+        return Tokenizer(DEMO / "tokenizer.json", model.chat_template, *marks), expected
+    expected = {"bytes": byte_tokenizer, "llama": llama_like, "sentencepiece": sentencepiece_like}[request.param]()
+    return opened(expected, CHAT_TEMPLATE, 1, [2]), expected
+
+
+def special_of(tokenizer: tokenizers.Tokenizer) -> dict[int, str]:
+    return {token: word.content for token, word in tokenizer.get_added_tokens_decoder().items() if word.special}
+
+
+def test_five_thousand_texts_have_the_same_ids_and_come_back_the_same(both: Both) -> None:
+    text, expected = both
+    for words in texts(5_200):
+        assert text.encode(words) == expected.encode(words).ids, repr(words)
+        ids = text.encode_rendered(words)
+        parts = [expected.encode(part, add_special_tokens=False).ids for part in words.split("\ufdd0")]
+        assert ids == [token for part in parts for token in part], repr(words)
+        assert text.decode(ids) == expected.decode(ids), repr(words)
+
+
+def test_any_ids_decode_the_same(both: Both) -> None:
+    text, expected = both
+    rng, size = random.Random(3), expected.get_vocab_size()
+    for _ in range(1_000):
+        ids = [rng.randrange(size + 5) for _ in range(rng.randint(0, 40))]
+        assert text.decode(ids) == expected.decode(ids), ids
+
+
+def test_a_token_is_spelt_as_in_the_vocabulary(both: Both) -> None:
+    text, expected = both
+    special = special_of(expected)
+    for token in range(0, expected.get_vocab_size(), 7):
+        assert text.token(token) == expected.id_to_token(token)
+        assert text.special(token) == special.get(token, "")
+    for token in (-1, expected.get_vocab_size(), 1 << 40):
+        with pytest.raises(TextError, match=f"no token {token}"):
+            text.token(token)
+
+
+def test_a_stream_shows_what_the_whole_text_is(both: Both) -> None:
+    """Special tokens between words, and a prompt before them, change nothing of the words."""
+    text, expected = both
+    rng, special = random.Random(6), list(special_of(expected))
+    for words in ["Hello world, and on", "a  b", "x\n y", "naïve café", *texts(60, 13)]:
+        for prompt in ["", "Say", "The end ", "<unk>"]:
+            before = text.encode(prompt) if prompt else []
+            ids = [token for written in text.encode_rendered(words) for token in (written, *rng.sample(special, 1))]
+            stream = text.stream(before=before)
+            shown = "".join(stream.push(token) for token in ids) + stream.flush()
+            whole = expected.decode([*before, *ids])
+            assert whole.startswith(expected.decode(before) + shown)
+            assert set(whole[len(expected.decode(before) + shown) :]) <= {
+                "\ufffd"
+            }  # of a character that never completes
+
+
+def test_a_chat_answer_is_a_text_of_its_own() -> None:
+    text = opened(sentencepiece_like(), CHAT_TEMPLATE, 1, [2])
+    stream = text.stream()
+    assert "".join(stream.push(token) for token in text.encode_rendered("the on")) == "the on"
+
+
+def test_what_a_template_refuses_is_said_in_its_own_words() -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    with pytest.raises(TextError, match=r"the chat template refuses these messages \(.*alternate"):
+        opened(sentencepiece_like(), TEMPLATES["instructions"], 1, [2]).render(messages)
+
+
+def test_a_conversation_goes_on_after_a_template_that_works_without_end() -> None:
+    without_end = "{% if messages | length > 2 %}" + HOSTILE["loops without end"] + "{% endif %}" + CHAT_TEMPLATE
+    text = opened(sentencepiece_like(), without_end, 1, [2])
+    conversation = Conversation(text)
+    conversation.ask("one")
+    conversation.take_back()
+    history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    conversation = Conversation(text, history=history)
+    with pytest.raises(TextError, match="the chat template refuses these messages"):
+        conversation.ask("two")
+    assert conversation.messages == history
+    assert Conversation(text).ask("one")
+
+
+def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: Both) -> None:
+    """Its prompts are those of the whole chat, but for the tokens of answers, which are the very ones written."""
+    text, expected = both
+    rng, size = random.Random(17), expected.get_vocab_size()
+    for system in (None, "Be brief. <|im_end|>"):
+        conversation, last, written = Conversation(text, system), [], []
+        for words in texts(60, 19):
+            chat = [*conversation.messages, {"role": "user", "content": words}]
+            asked = conversation.ask(words)
+            assert conversation.messages == chat
+            if written:
+                assert asked[: len(last) + len(written)] == [*last, *written]
+            else:
+                assert asked == text.encode_chat(chat)
+            if rng.random() < 0.2:
+                conversation.take_back()
+                assert conversation.messages == chat[:-1]
+                continue
+            stops = ["e"] if rng.random() < 0.2 else []
+            answer = text.encode_rendered(rng.choice(["Fine. ", "é😀", "<|im_end|> no"]) * 3)
+            answer = [rng.randrange(size) for _ in range(9)] if rng.random() < 0.4 else answer
+            stream, shown, taken = text.stream(stops), "", []
+            for token in answer:
+                shown += stream.push(token)
+                taken.append(token)
+                if stream.stopped:
+                    break
+            shown += stream.flush()
+            conversation.answer(shown, taken)
+            last, written = (asked, taken) if text.decode(taken) == shown else ([], [])
+            assert conversation.messages == [*chat, {"role": "assistant", "content": shown}]
+            copy = Conversation(text)
+            copy.take_note(conversation.note())
+            assert copy.note() == conversation.note()
+            assert copy.messages == conversation.messages
+            if rng.random() < 0.1:
+                conversation.reset()
+                last, written = [], []
+
+
+def test_a_question_waits_for_its_answer_and_an_answer_for_a_question() -> None:
+    conversation = Conversation(opened(byte_tokenizer(), CHAT_TEMPLATE))
+    with pytest.raises(TextError, match="no question waits"):
+        conversation.answer("a", [1])
+    conversation.ask("one")
+    with pytest.raises(TextError, match="not answered"):
+        conversation.ask("two")
+    assert b"one" not in conversation.note()
+    conversation.take_back()
+    assert conversation.messages == []
+
+
+def test_a_tokenizer_that_breaks_is_a_sentence_and_a_conversation_outlives_it() -> None:
+    tokenizer = sentencepiece_like()
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip("▁", 1, 1)])  # panics at one that is alone
+    text, breaking = opened(tokenizer, CHAT_TEMPLATE, 1, [2]), tokenizer.token_to_id("▁")
+    conversation = Conversation(text, "kept")
+    first = conversation.ask("one")
+    for decode in (lambda: text.decode([breaking]), lambda: text.stream().push(breaking)):
+        with pytest.raises(TextError, match=r"an internal check failed \(\S+\.rs:\d+:\d+: ."):
+            decode()
+    conversation.take_back()
+    assert conversation.ask("one") == first
+
+
+BAD_NOTES = [
+    b"", b"\xff", b"[]", b"{}", b"nonsense", b'{"messages": [], "read_text": "", "read_ids": [-1]}',
+    b'{"messages": [], "read_text": "", "read_ids": [99999]}', b'{"messages": [], "read_text": 1, "read_ids": []}',
+    b'{"messages": [{"role": "user"}], "read_text": "", "read_ids": []}', b"[" * 100_000,
+    b'{"messages": [{"role": "user", "content": 3}], "read_text": "", "read_ids": []}',
+    b'{"messages": [], "read_ids": []}',
+]  # fmt: skip
+
+
+def test_a_damaged_note_changes_nothing() -> None:
+    conversation = Conversation(opened(byte_tokenizer(), CHAT_TEMPLATE), "kept")
+    for note in BAD_NOTES:
+        with pytest.raises(TextError, match="holds no conversation"):
+            conversation.take_note(note)
+    assert conversation.messages == [{"role": "system", "content": "kept"}]
+
+
+def test_a_tokenizer_that_was_trained_with_dropout_gives_the_same_ids_each_time() -> None:
+    tokenizer = llama_like()
+    tokenizer.model.dropout = 0.9
+    text, plain = opened(tokenizer), opened(llama_like())
+    for words in texts(40, 31):
+        assert text.encode(words) == text.encode(words) == plain.encode(words)
+
+
+def test_huge_texts_are_read_in_time(both: Both) -> None:
+    text, expected = both
+    million = ("The quick brown fox, 42 times. " * 40_000)[: 1 << 20]
+    for words in (million[: 1 << 17], " " * 1_200_000 + "x", "\n" * 200_000 + "x"):
+        assert text.encode_rendered(words) == expected.encode(words, add_special_tokens=False).ids
+    started = time.monotonic()
+    assert len(text.encode(million)) > 100_000
+    assert time.monotonic() - started < 120  # a second where nothing else runs
+
+
+def test_one_tokenizer_works_in_many_threads(both: Both) -> None:
+    text, expected = both
+    samples, wrong = texts(300, 29), []
+    ids = [expected.encode(words).ids for words in samples]
+
+    def work() -> None:
+        wrong.extend(words for words, right in zip(samples, ids, strict=True) if text.encode(words) != right)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,431 @@
+"""`streamfuse data distill` and `streamfuse train` on a tiny model: what they write, and one line for what they refuse.
+
+Run: python -m pytest tests/train/test_train_cli.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from bundle_samples import byte_tokenizer
+from typer.testing import CliRunner, Result
+
+from streamfuse.cli import app
+from streamfuse.cli.commands import train as train_command
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
+from streamfuse.train.distill import DistillConfig, generate_batch
+
+pytest.importorskip("transformers")
+
+from streamfuse.train.config import TrainConfig
+from streamfuse.train.recipe import load, names, stages
+
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+SMALL = ["--num-msa-layers", "2", "--num-streams", "2", "--held-out", "4", "--evaluate-every", "5", "--epochs", "1"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tokenizer = byte_tokenizer()
+    size = tokenizer.get_vocab_size()
+    folder = tiny.write_base(tmp_path / "model", tiny.base(vocab_size=size), vocab_size=size)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Say {i}.", "source": "count"}) + "\n" for i in range(24)))
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """The one line of an error."""
+    result = invoke(*arguments)
+    assert result.exit_code in (1, 2)
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def answers(model: Path, prompts: Path, out: Path, *flags: object) -> list[dict[str, Any]]:
+    result = invoke("data", "distill", prompts, out, "--model", model, "--max-new-tokens", 12, *flags)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(out)
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_distill_then_train_gives_an_adapter(model: Path, prompts: Path, tmp_path: Path) -> None:
+    rows = answers(model, prompts, tmp_path / "out.jsonl", "--batch-size", 8)
+    assert sorted(row["id"] for row in rows) == list(range(24))
+    assert {row["source"] for row in rows} == {"count"}
+    assert rows[0]["prompt"].startswith("Say ")
+    result = invoke("train", "--data", tmp_path / "out.jsonl", "-o", tmp_path / "run", "--model", model, *SMALL)
+    assert result.exit_code == 0, result.stderr
+    adapter = tmp_path / "run" / "adapter.safetensors"
+    assert result.stdout.strip() == str(adapter)
+    assert "call-reduction ratio" in result.stderr
+    assert read_adapter(adapter)[0].num_streams == 2
+    assert (tmp_path / "run" / "metrics.jsonl").is_file()
+
+
+def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path: Path) -> None:
+    base, adapter, out = load_base(model), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    save_adapter(tiny.fused(base), adapter, {"steps": "7"})
+    answers(model, prompts, tmp_path / "out.jsonl")
+    result = invoke("adapter", "ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--json")
+    assert result.exit_code == 0, result.stderr
+    facts = json.loads(result.stdout)
+    before, after = read_adapter(adapter), read_adapter(out)
+    added = {name: value for name, value in after[1].items() if name not in before[1]}
+    assert facts["contexts"] == len(added["ngrams.keys"]) > 0
+    assert facts["bytes"] == sum(value.nbytes for name, value in added.items() if name != "ngrams.gains")
+    assert (before[0], before[2]) == (after[0], after[2])
+    assert all(value.equal(after[1][name]) for name, value in before[1].items())
+    assert load_stream_fused(base, out).ngrams["ids"].equal(added["ngrams.ids"])
+    small = invoke("adapter", "ngrams", out, out, "--data", tmp_path / "out.jsonl", "--max-mb", 0.0002, "--json")
+    assert json.loads(small.stdout)["bytes"] <= 200
+    assert "at most 24" in refused("adapter", "ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--max-mb", 25)
+    assert "tokens that `streamfuse data distill` writes" in refused(
+        "adapter", "ngrams", adapter, out, "--data", prompts
+    )
+    assert "there is no folder" in refused(
+        "adapter", "ngrams", adapter, tmp_path / "no" / "b.safetensors", "--data", prompts
+    )
+
+
+def test_adapters_are_averaged(model: Path, tmp_path: Path) -> None:
+    base, files = load_base(model), [tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.safetensors")]
+    for file in files[:2]:
+        save_adapter(tiny.fused(base), file, {"steps": file.stem})  # weights are random, each time others
+    result = invoke("adapter", "average", *files[:2], "-o", files[2])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(files[2])
+    a, b, mean = map(read_adapter, files)
+    assert (mean[0], mean[2], mean[1].keys()) == (b[0], b[2], b[1].keys())
+    for name, value in mean[1].items():
+        assert value.allclose(b[1][name] if name == "stream_vocab" else (a[1][name] + b[1][name]) / 2)
+    assert not mean[1]["stream_embeddings"].allclose(b[1]["stream_embeddings"])
+    save_adapter(tiny.fused(base, num_streams=4), files[0])
+    assert "a.safetensors: its base or its streams' settings" in refused(
+        "adapter", "average", *files[:2], "-o", files[2]
+    )
+    assert "two or more" in refused("adapter", "average", files[1], "-o", files[2])
+
+
+def test_prompts_are_shuffled_by_seed_and_limited(model: Path, prompts: Path, tmp_path: Path) -> None:
+    first = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 4)
+    again = answers(model, prompts, tmp_path / "b.jsonl", "--limit", 6)
+    other = answers(model, prompts, tmp_path / "c.jsonl", "--limit", 4, "--seed", 1)
+    assert {row["id"]: row["prompt"] for row in first}.items() <= {row["id"]: row["prompt"] for row in again}.items()
+    assert {row["prompt"] for row in other} != {row["prompt"] for row in first}
+
+
+def test_answers_may_be_written_in_bfloat16_by_the_base_that_an_adapter_tunes(
+    model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    base = load_base(model)
+    tuned = tiny.fused(base, base_rank=2, base_layers=2)
+    save_adapter(tuned, tmp_path / "tuned.safetensors", {"chat_template": "{{ messages[0].content }}!"})
+    flags = ("--adapter", tmp_path / "tuned.safetensors", "--limit", 4)
+    rows = answers(model, prompts, tmp_path / "a.jsonl", *flags, "--dtype", "float32")
+    merged = load_stream_fused(base, tmp_path / "tuned.safetensors").base
+    for row in rows:
+        assert byte_tokenizer().decode(row["input_ids"]) == f"{row['prompt']}!"
+        assert generate_batch(merged, [row["input_ids"]], DistillConfig(max_new_tokens=12)) == [row["completion_ids"]]
+    assert len(answers(model, prompts, tmp_path / "b.jsonl", *flags, "--dtype", "bfloat16")) == 4
+
+
+def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, tmp_path: Path) -> None:
+    (row,) = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 1, "--system", "Be brief.")
+    text = byte_tokenizer().decode(row["input_ids"], skip_special_tokens=False)
+    assert text == f"<system>Be brief.<user>{row['prompt']}<assistant>"
+
+
+def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert "nope.jsonl: no such file" in refused("data", "distill", tmp_path / "nope.jsonl", out, "--model", model)
+    assert "--batch-size must be at least 1" in refused(
+        "data", "distill", prompts, out, "--model", model, "--batch-size", 0
+    )
+    assert "not a model name" in refused("data", "distill", prompts, out, "--model", tmp_path / "missing")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"prompt": "x"}\n{"text": "y"}\n')
+    assert "bad.jsonl, line 2: no field 'prompt'; the row has text" in refused(
+        "data", "distill", bad, out, "--model", model
+    )
+    assert "there is no format 'x'; the formats are e2e," in refused("data", "distill", prompts, out, "--format", "x")
+    assert "--top-p must be above 0" in refused("data", "distill", prompts, out, "--model", model, "--top-p", 0)
+    assert "--device nope cannot be used" in refused(
+        "data", "distill", prompts, out, "--model", model, "--device", "nope"
+    )
+    (model / "tokenizer_config.json").unlink()
+    assert "no chat template" in refused("data", "distill", prompts, out, "--model", model)
+    assert not out.exists()
+
+
+def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "run", "--model", model)
+    assert "nope.jsonl: no such file" in refused("train", "--data", tmp_path / "nope.jsonl", *out)
+    answers(model, prompts, tmp_path / "d.jsonl")
+    data = ("--data", tmp_path / "d.jsonl")
+    assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
+    assert "--num-streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
+    assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
+    assert "epochs must be a positive number" in refused("train", *data, *out, "--epochs", 0)
+    (tmp_path / "a").touch()
+    assert "--init-adapter brings its own stream settings, so base_layers does not go with it" in refused(
+        "train", *data, *out, "--init-adapter", tmp_path / "a", "--base-layers", 2
+    )
+    for flag in ("--init-adapter", "--base-adapter"):
+        assert f"{flag} nobody: no such file, and not an adapter that ships" in refused(
+            "train", *data, *out, flag, "nobody"
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--set", "max_steps=5"), "--set goes with --recipe; without one, say it by the setting's own flag"),
+        (("--sweep", "max_steps=5,9"), "--sweep goes with --recipe; without one, run this command once per value"),
+        (("--data-root", "data"), "--data-root goes with --recipe; without one, --data takes whole paths"),
+    ],
+)
+def test_flags_of_recipes_are_refused_without_one(flags: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    assert words in refused("train", "--data", "answers.jsonl", "-o", tmp_path / "run", *flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_distill_takes_a_shipped_adapter_by_name(prompts: Path, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert "--adapter nobody: no such file, and not an adapter that ships" in refused(
+        "data", "distill", prompts, out, "--model", model, "--adapter", "nobody"
+    )
+    said = refused("data", "distill", prompts, out, "--model", model, "--adapter", "e2e-lossless")
+    assert "e2e-lossless.safetensors" in said  # it was found, and is another base's
+
+
+RECIPE = """
+about = "Two stages and what is between them."
+task = "e2e"
+[[stage]]
+name = "base"
+kind = "train"
+mode = "base"
+data = ["rows.jsonl"]
+held_out = 2
+max_steps = 3
+base_rank = 2
+base_layers = 3
+num_msa_layers = 2
+[[stage]]
+name = "own"
+kind = "distill"
+data = "rows.jsonl"
+adapter = "@base"
+variations = 9
+max_new_tokens = 8
+max_prompt_tokens = 999
+[[stage]]
+name = "streams"
+kind = "train"
+mode = "shared"
+base_adapter = "@base"
+data = ["@own", "rows.jsonl"]
+held_out = 2
+max_steps = 3
+num_msa_layers = 2
+stream_vocab_size = 0
+"""
+
+
+SYNTHESIZING = """
+about = "Prompts that nobody wrote."
+[[stage]]
+name = "prompts"
+kind = "synthesize"
+count = 12
+begin = ["Say ", "Why"]
+batch_size = 16
+max_new_tokens = 90
+[[stage]]
+name = "own"
+kind = "distill"
+data = "@prompts"
+max_new_tokens = 8
+max_prompt_tokens = 999
+[[stage]]
+name = "streams"
+kind = "train"
+data = ["@own"]
+held_out = 2
+max_steps = 2
+max_tokens = 999
+num_msa_layers = 2
+stream_vocab_size = 0
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"name[{n}], area[{a}]", "completion": f"{n} is {a}."} for n in "ABC" for a in ("near", "far")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "two.toml").write_text(RECIPE)
+    return tmp_path / "two.toml"
+
+
+def test_a_recipe_runs_its_stages_and_only_those_that_are_not_done(model: Path, recipe: Path, tmp_path: Path) -> None:
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    command += ["--set", "num_streams=2", "--set", "own.variations=7"]
+    result = invoke(*command)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(tmp_path / "run" / "adapter.safetensors")
+    streams, _, facts = read_adapter(tmp_path / "run" / "adapter.safetensors")
+    assert (streams.num_streams, streams.base_rank, facts["mode"]) == (2, 2, "shared")
+    assert "<|im_start|>" in facts["chat_template"]
+    own = (tmp_path / "run" / "own.jsonl").read_text()
+    assert own.count("\n") == 13
+    again = invoke(*command)
+    assert again.exit_code == 0, again.stderr
+    assert (tmp_path / "run" / "own.jsonl").read_text() == own
+
+
+def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path, tmp_path: Path) -> None:
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    result = invoke(*command, "--sweep", "num_streams=1,3")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(Path(result.stdout.strip()).read_text())
+    assert [(row["num_streams"], row["steps"]) for row in rows] == [("1", 3), ("3", 3)]
+    assert all(row["eval_call_reduction_ratio"] >= 1 for row in rows)
+    assert read_adapter(tmp_path / "run" / "num_streams=3" / "adapter.safetensors")[0].num_streams == 3
+    assert "only a setting of the last stage" in refused(*command, "--sweep", "base.epochs=1,2")
+    assert "num_streams must be 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
+
+
+def test_a_recipe_may_synthesize_its_prompts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "three.toml").write_text(SYNTHESIZING)
+    command = ["train", "--recipe", tmp_path / "three.toml", "-o", tmp_path / "run", "--model", model]
+    for _ in range(2):
+        result = invoke(*command)
+        assert result.exit_code == 0, result.stderr
+        rows = [json.loads(line) for line in (tmp_path / "run" / "prompts.jsonl").read_text().splitlines()]
+        assert len(rows) == 12
+        assert {row["prompt"][:3] for row in rows} == {"Say", "Why"}
+        assert (tmp_path / "run" / "own.jsonl").read_text().count("\n") == 12
+    assert "needs a count" in refused(*command[:2], write_without_count(tmp_path), *command[3:])
+
+
+def write_without_count(folder: Path) -> Path:
+    path = folder / "no-count.toml"
+    path.write_text(SYNTHESIZING.replace("count = 12\n", ""))
+    return path
+
+
+def test_synthesize_writes_as_many_as_asked(model: Path, tmp_path: Path) -> None:
+    result = invoke("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(tmp_path / "p.jsonl")
+    assert (tmp_path / "p.jsonl").read_text().count("\n") == 5
+    assert "--temperature must be above 0" in refused(
+        "data", "synthesize", tmp_path / "q.jsonl", "--temperature", 0, "--model", model
+    )
+
+
+def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -> None:
+    train = ("train", "-o", tmp_path / "run", "--model", model)
+    assert "no such file, and not one of chat-lossless, dialogsum-base" in refused(*train, "--recipe", "e3e")
+    assert "change one with --set epochs=" in refused(*train, "--recipe", recipe, "--epochs", 2)
+    assert "has no setting 'epoch'" in refused(*train, "--recipe", recipe, "--set", "epoch=2")
+    assert "the stages are base, own, streams" in refused(*train, "--recipe", recipe, "--set", "more.epochs=2")
+    assert "expected KEY=VALUE" in refused(*train, "--recipe", recipe, "--set", "epochs")
+    assert "num_streams must be 1 to 8" in refused(*train, "--recipe", recipe, "--set", "num_streams=9")
+    assert "give --data or --recipe" in refused(*train)
+    recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
+    assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
+    recipe.write_text(RECIPE.replace('adapter = "@base"', 'adapter = "@bose"'))
+    assert "refers to @bose, which does not come before it" in refused(*train, "--recipe", recipe)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_that_ships_is_well_formed(name: str, tmp_path: Path) -> None:
+    found = stages(load(name), tmp_path, tmp_path, tmp_path, tmp_path / "a.safetensors")
+    last = found[-1]
+    assert isinstance(last, TrainConfig)
+    assert last.adapter == tmp_path / "a.safetensors"
+    task, kind = name.split("-")
+    assert last.task == task
+    assert {"published": "shared"}.get(kind, kind) == last.mode
+
+
+@pytest.mark.parametrize("name", ["e2e-published", "sql-published"])
+def test_the_published_settings_add_nothing_to_the_paper(name: str, tmp_path: Path) -> None:
+    (found,) = stages(load(name), tmp_path, tmp_path, tmp_path, tmp_path / "a.safetensors")
+    assert isinstance(found, TrainConfig)
+    streams = found.streams
+    assert (found.mode, found.alpha_main, found.alpha_streams, found.stream_decay) == ("shared", 1.0, 0.1, 1.0)
+    assert (found.soft_targets, found.epochs, found.learning_rate) == (0.0, 5.0, 5e-4)
+    assert (streams.num_streams, streams.pruner_rank, streams.pruner_score) == (3, 8, "softmax")
+    extra = ("eta_rank", "next_token_rank", "parent_rank", "adapter_rank", "stream_vocab_size", "value_rotation")
+    assert not any(getattr(streams, name) for name in extra)
+
+
+def test_a_missing_extra_says_what_to_install(
+    model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(model, prompts, tmp_path / "d.jsonl")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    line = refused("train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", "--model", model)
+    assert "training needs transformers: pip install 'streamfuse[train]'" in line
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(model: Path, prompts: Path, tmp_path: Path) -> None:
+    answers(model, prompts, tmp_path / "d.jsonl")
+    arguments = ["train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", "--model", model]
+    arguments += [*SMALL, "--epochs", "400", "--log-every", "1", "--evaluate-every", "100000"]
+    command = [sys.executable, "-c", "from streamfuse.cli import main; main()", *map(str, arguments)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.is_file() and metrics.read_text().count("\n") > 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "the same command continues there" in stderr
+    assert "Traceback" not in stderr
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    step = int(checkpoint.name.split("-")[1])
+    result = invoke(*arguments, "--epochs", (step + 3) // 3 + 1)
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row["step"] for row in rows if "loss" in row][: step + 2] == list(range(1, step + 3))
+
+
+def test_the_defaults_of_the_flags_are_those_of_the_configurations(tmp_path: Path) -> None:
+    path = Path("x")
+    config = TrainConfig(path, ("x",), path, path)
+    said = {name: p.default for name, p in inspect.signature(train_command.train).parameters.items()}
+    for name in set(TrainConfig.__slots__) & set(said) - {"model", "data", "adapter"}:
+        assert said[name] == getattr(config, name), name
+    for name, value in train_command.STREAM_DEFAULTS.items():
+        assert getattr(config.streams, name) == value, name
+    from streamfuse.cli.commands.data import distill as distill_command
+
+    said = {name: p.default for name, p in inspect.signature(distill_command.distill).parameters.items()}
+    for name in DistillConfig.__slots__:
+        assert said[name] == getattr(DistillConfig(), name), name

@@ -1,0 +1,170 @@
+"""Self-distillation: a batch says what each prompt alone would get, and a stopped run goes on where it was.
+
+Run: python -m pytest tests/train/test_train_distill.py
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from streamfuse.model.transformer import Transformer
+from streamfuse.train import generate
+from streamfuse.train.distill import DistillConfig, Item, distill, generate_batch, pending
+from streamfuse.train.formats import DataError
+from streamfuse.train.generate import choose
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2, 6, 4], [3, 3]]
+
+
+@pytest.fixture
+def model() -> Transformer:
+    return tiny.base(std=0.4)
+
+
+def one_by_one(model: Transformer, prompt: list[int], max_new_tokens: int) -> list[int]:
+    """Greedy decoding without batch, padding or cache."""
+    ids = list(prompt)
+    for _ in range(max_new_tokens):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+        if ids[-1] in model.config.eos_token_ids:
+            break
+    return ids[len(prompt) :]
+
+
+def items_of(prompts: list[list[int]]) -> list[Item]:
+    return [{"id": i, "source": "test", "prompt": str(ids), "input_ids": ids} for i, ids in enumerate(prompts)]
+
+
+def rows_of(path: Path) -> dict[int, Item]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row for row in rows}
+
+
+def test_a_left_padded_batch_says_what_each_prompt_alone_gets(model: Transformer) -> None:
+    eos = one_by_one(model, PROMPTS[0], 6)[-1]  # some texts end early, so that sequences leave the batch
+    model.config = type(model.config)(
+        **{f: getattr(model.config, f) for f in model.config.__slots__} | {"eos_token_ids": (eos,)}
+    )
+    expected = [one_by_one(model, prompt, 20) for prompt in PROMPTS]
+    assert len({len(text) for text in expected}) > 1
+    assert generate_batch(model, PROMPTS, DistillConfig(max_new_tokens=20)) == expected
+
+
+def test_prompts_with_a_common_beginning_read_in_parts_with_growing_caches_say_the_same(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(generate, "MORE_COLUMNS", 3)
+    prompts = [[7, 7, 3, *prompt] for prompt in PROMPTS]
+    eos = one_by_one(model, prompts[1], 8)[-1]
+    model.config = type(model.config)(
+        **{f: getattr(model.config, f) for f in model.config.__slots__} | {"eos_token_ids": (eos,)}
+    )
+    expected = [one_by_one(model, prompt, 20) for prompt in prompts]
+    assert len({len(text) for text in expected}) > 1
+    assert generate_batch(model, prompts, DistillConfig(max_new_tokens=20)) == expected
+    assert generate_batch(model, [prompts[0]] * 3, DistillConfig(max_new_tokens=20)) == [expected[0]] * 3
+
+
+def test_sampled_text_does_not_depend_on_the_batch(model: Transformer) -> None:
+    config = DistillConfig(max_new_tokens=12, temperature=1.0)
+    seeds = [10 + i for i in range(len(PROMPTS))]
+    together = generate_batch(model, PROMPTS, config, seeds)
+    alone = [generate_batch(model, [prompt], config, [seed])[0] for prompt, seed in zip(PROMPTS, seeds, strict=True)]
+    assert together == alone
+    assert together != generate_batch(model, PROMPTS, config, [seed + 1 for seed in seeds])
+
+
+def test_sampling_follows_the_distribution() -> None:
+    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]])
+    n = 4000
+    uniforms = [(i + 0.5) / n for i in range(n)]
+    tokens = choose(logits.expand(n, -1), 0.7, 1.0, uniforms)
+    shares = torch.bincount(tokens, minlength=4) / n
+    torch.testing.assert_close(shares, torch.softmax(logits[0] / 0.7, -1), atol=1e-3, rtol=0)
+    assert choose(logits, 0.7, 1.0, [0.0]).tolist() == [0]
+    assert choose(logits, 0.7, 1.0, [1.0]).tolist() == [3]
+    assert choose(logits, 0.0, 1.0, []).tolist() == [3]
+
+
+def test_top_p_samples_among_the_fewest_likeliest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    probabilities = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]])
+    uniforms = [(i + 0.5) / 1000 for i in range(1000)]
+    for candidates, block in (((5,), 64), ((2,), 64), ((1, 2), 2), ((2, 3), 1)):  # some less wide than the nucleus
+        monkeypatch.setattr(generate, "NUCLEI", candidates)
+        monkeypatch.setattr(generate, "BLOCK", block)
+        tokens = choose(probabilities.log().expand(1000, -1), 1.0, 0.8, uniforms)
+        shares = torch.bincount(tokens, minlength=5) / 1000
+        torch.testing.assert_close(shares, torch.tensor([0, 0.4, 0, 0.3, 0.15]) / 0.85, atol=2e-3, rtol=0)
+
+
+def test_a_stopped_run_goes_on_and_skips_what_is_there(model: Transformer, tmp_path: Path) -> None:
+    config = DistillConfig(batch_size=2, max_new_tokens=6)
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "deep" / "parts.jsonl"
+    done = list(distill(model, items_of(PROMPTS), whole, config))
+    assert (sum(one.answers for one in done), len(done)) == (6, 3)
+    next(distill(model, items_of(PROMPTS), parts, config))  # stopped after a batch
+    assert len(rows_of(parts)) == 2
+    assert sum(one.answers for one in distill(model, items_of(PROMPTS), parts, config)) == 4
+    assert rows_of(parts) == rows_of(whole)
+    assert list(distill(model, items_of(PROMPTS), parts, config)) == []
+    row = rows_of(whole)[0]
+    assert row["completion_ids"] == one_by_one(model, PROMPTS[0], 6)
+    assert row["finished"] is (row["completion_ids"][-1] == tiny.EOS)
+
+
+def test_a_torn_last_line_is_written_anew(model: Transformer, tmp_path: Path) -> None:
+    config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
+    list(distill(model, items_of(PROMPTS), path, config))
+    expected = rows_of(path)
+    path.write_bytes(path.read_bytes()[:-25])
+    assert len(pending(items_of(PROMPTS), path, config)) == 1
+    list(distill(model, items_of(PROMPTS), path, config))
+    assert rows_of(path) == expected
+
+
+def test_one_process_writes_a_file(model: Transformer, tmp_path: Path) -> None:
+    config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
+    running = distill(model, items_of(PROMPTS), path, config)
+    next(running)
+    with pytest.raises(DataError, match=r"out.jsonl: another process is writing it; wait for it"):
+        next(distill(model, items_of(PROMPTS), path, config))
+    list(running)
+    assert len(rows_of(path)) == len(PROMPTS)
+    path.write_text("notes")
+    with pytest.raises(DataError, match="its last line is not a row"):
+        next(distill(model, items_of(PROMPTS), path, config))
+    assert path.read_text() == "notes"
+
+
+def test_long_prompts_are_left_out(model: Transformer, tmp_path: Path) -> None:
+    config = DistillConfig(max_prompt_tokens=3, max_new_tokens=2)
+    list(distill(model, items_of(PROMPTS), tmp_path / "out.jsonl", config))
+    assert sorted(rows_of(tmp_path / "out.jsonl")) == [1, 2, 4, 5]
+
+
+def test_answers_to_other_prompts_are_not_continued(model: Transformer, tmp_path: Path) -> None:
+    path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
+    list(distill(model, items_of(PROMPTS), path, config))
+    shuffled = random.Random(1).sample(PROMPTS, len(PROMPTS))
+    with pytest.raises(DataError, match="is to another prompt"):
+        pending(items_of(shuffled), path, config)
+    path.write_text("something else\n")
+    with pytest.raises(DataError, match=r"out.jsonl, line 1: not an answer"):
+        pending(items_of(PROMPTS), path, config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"batch_size": 0}, "batch_size"), ({"temperature": -1.0}, "temperature"), ({"seed": -1}, "seed must be from 0")],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DistillConfig(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""Data readers: every format in our own and in the public originals' names, and what is wrong named by line and field.
+
+Run: python -m pytest tests/train/test_train_readers.py
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_samples import CHAT_TEMPLATE, IM_END, byte_tokenizer
+
+from streamfuse.runtime.text import Tokenizer
+from streamfuse.train.formats import DataError, Example, Sample
+from streamfuse.train.readers import encode_prompt, merged, read_samples, spread, to_examples
+from streamfuse.train.templates import Template
+
+SCHEMA = "CREATE TABLE t (a VARCHAR)"
+
+
+def write(path: Path, *rows: object, tail: str = "") -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows) + tail)
+    return path
+
+
+def read(tmp_path: Path, *rows: object, **options: Any) -> list[Sample]:
+    return read_samples(write(tmp_path / "d.jsonl", *rows), **options)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Tokenizer:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    return Tokenizer(tmp_path / "tokenizer.json", CHAT_TEMPLATE, None, [IM_END])
+
+
+@pytest.mark.parametrize(
+    ("row", "turns", "references", "source"),
+    [
+        ({"prompt": "name[A], food[B]", "completion": " It is B. "}, ["name[A], food[B]"], ["It is B."], "e2e"),
+        ({"prompt": "name[A]", "references": ["x", "y"]}, ["name[A]"], ["x", "y"], "e2e"),
+        ({"meaning_representation": "name[A]", "human_reference": "x"}, ["name[A]"], ["x"], "e2e"),
+        ({"mr": "name[A]", "ref": "x"}, ["name[A]"], ["x"], "e2e"),
+        ({"meaning_representation": "name[A]", "target": "x", "references": []}, ["name[A]"], ["x"], "e2e"),
+        ({"context": SCHEMA, "question": "q", "answer": "SELECT a"}, [SCHEMA + "\nq"], ["SELECT a"], "sql"),
+        ({"id": "1", "dialogue": "A: hi", "summary": "s", "topic": "t"}, ["A: hi"], ["s"], "dialogsum"),
+        ({"dialogue": "A: hi", "references": ["s", "t"]}, ["A: hi"], ["s", "t"], "dialogsum"),
+        ({"dialogue": "A: hi", "summary2": "t", "summary1": "s"}, ["A: hi"], ["s", "t"], "dialogsum"),
+        ({"prompt": "Why?", "source": "gsm8k"}, ["Why?"], [], "gsm8k"),
+        ({"prompt": "Why?", "completion": "So."}, ["Why?"], ["So."], "chat"),
+        ({"question_id": 1, "category": "writing", "turns": ["a", "b"]}, ["a", "b"], [], "writing"),
+        ({"messages": [{"role": "user", "content": "Why?"}]}, ["Why?"], [], "messages"),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            ["a"],
+            ["b"],
+            "messages",
+        ),
+        ({"prompt_id": 1, "category": "math", "prompt": ["a", "b"]}, ["a", "b"], [], "math"),
+    ],
+)
+def test_a_format_is_told_by_its_fields(
+    row: dict[str, Any], turns: list[str], references: list[str], source: str, tmp_path: Path
+) -> None:
+    (sample,) = read(tmp_path, row)
+    assert (list(sample.turns), list(sample.references), sample.source) == (turns, references, source)
+    assert sample.schema == (SCHEMA if source == "sql" else "")
+    assert sample.number == row.get("question_id", row.get("prompt_id"))
+
+
+def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text: Tokenizer) -> None:
+    chat = [
+        {"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+    ]  # fmt: skip
+    first, other = read(tmp_path, {"messages": chat}, {"messages": chat[3:]})
+    assert encode_prompt(first, text) == text.encode_chat(chat)  # type: ignore[arg-type]
+    assert len(merged([first, other])) == 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ("Why?", "line 1: messages is not a list of objects with role and content"),
+        ([{"role": "user"}], "line 1: messages is not a list of objects with role and content"),
+        ([], "line 1: messages has no turn of the user"),
+        ([{"role": "assistant", "content": "b"}], "line 1: messages has no turn of the user"),
+        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], "line 1: messages has no turn"),
+    ],
+)
+def test_chats_without_a_question_are_refused(messages: object, words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=words):
+        read(tmp_path, {"messages": messages})
+
+
+def test_a_distilled_file_brings_its_tokens_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    row = {"id": 0, "source": "gsm8k", "input_ids": [1, 2], "completion_ids": [3]}
+    path = write(tmp_path / "d.jsonl", row, tail='{"id": 1, "input_ids": [1], "compl')
+    assert read_samples(path) == [Sample((), (), "gsm8k", ids=Example([1, 2, 3], 2))]
+
+
+def test_a_template_makes_prompt_and_answer_of_any_fields(tmp_path: Path) -> None:
+    row = {"title": "T", "body": "B", "tags": ["x", "y"], "label": 3}
+    (sample,) = read(tmp_path, row, template=Template("{title}: {body}", "{label}", chat_template=None))
+    assert (sample.turns, sample.references) == (("T: B",), ("3",))
+    form = Template("{% for tag in tags %}{{ tag }} {% endfor %}", "{{ label + 1 }}", chat_template=None)
+    (sample,) = read(tmp_path, row, template=form)
+    assert (sample.turns, sample.references) == (("x y",), ("4",))
+    (sample,) = read(tmp_path, row, template=Template("{title}", chat_template=None))
+    assert sample.references == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "words"),
+    [
+        ("{", {}, r"d.jsonl, line 2: not valid JSON"),
+        ([1], {}, "line 2: expected an object, not list"),
+        ({"text": "x"}, {}, "line 2: no field 'prompt'; the row has text"),
+        ({"prompt": None}, {}, "line 2: field 'prompt' is not text"),
+        ({"prompt": " "}, {}, "line 2: the template '{prompt}' gives no text"),
+        ({"prompt": "x"}, {"format": "sql"}, "line 1: no field 'context'"),
+        ({"prompt": "x"}, {"format": "spec-bench"}, "line 1: turns is not a list of texts"),
+        ({"prompt": "x"}, {"format": "distilled"}, "line 1: input_ids is not a list of token ids"),
+        ({"prompt": "x", "references": "y"}, {}, "line 2: references is not a list of texts"),
+        ({"prompt": "x"}, {"format": "nope"}, "there is no format 'nope'; the formats are e2e, sql,"),
+        ({"prompt": "x"}, {"template": Template("{prompt.a}")}, "line 1: the template '{prompt.a}' does not fit"),
+        ({"prompt": "x"}, {"template": Template("{{ a }}")}, "line 1: the template '{{ a }}' does not fit"),
+        ({"prompt": "x"}, {"template": Template("{prompt}", "{a}")}, "line 1: no field 'a'"),
+    ],
+)
+def test_what_is_wrong_is_named(row: object, options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        read(tmp_path, {"prompt": "fine"}, row, **options)
+    assert words.replace("\\", "") in str(error.value)
+
+
+def test_rows_of_no_known_format_empty_and_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 1: its fields \(text, label\) are of no known format"):
+        read(tmp_path, {"text": "x", "label": 1})
+    with pytest.raises(DataError, match=r"d.jsonl: holds no row"):
+        read(tmp_path)
+    with pytest.raises(DataError, match=r"nope.jsonl: no such file"):
+        read_samples(tmp_path / "nope.jsonl")
+
+
+def test_rows_that_ask_the_same_are_one_sample_and_a_part_is_spread_over_all(tmp_path: Path) -> None:
+    rows = [{"mr": f"name[{name}]", "ref": ref} for name, ref in (("A", "x"), ("B", "y"), ("A", "z"), ("A", "x"))]
+    samples = merged(read(tmp_path, *rows))
+    assert [(sample.turns[0], sample.references) for sample in samples] == [
+        ("name[A]", ("x", "z")),
+        ("name[B]", ("y",)),
+    ]
+    many = [Sample((str(i),)) for i in range(10)]
+    assert [sample.turns[0] for sample in spread(many, 4)] == ["0", "2", "5", "7"]
+    assert spread(many, None) == spread(many, 99) == many
+    assert len(read(tmp_path, *rows, limit=2)) == 2
+
+
+def test_examples_are_the_chat_and_each_answer_with_its_end(text: Tokenizer) -> None:
+    sample = Sample(("Hi",), ("hello there", "hey", "a longer answer"))
+    prompt = encode_prompt(sample, text)
+    assert text.decode(prompt) == "user\nHi\nassistant\n"
+    examples = to_examples([sample], text, IM_END, max_tokens=len(prompt) + 12)
+    assert [text.decode(one.input_ids[one.start :]) for one in examples] == ["hello there", "hey", "a longer ans"]
+    assert [one.input_ids[-1] == IM_END for one in examples] == [True, True, False]
+    assert all(one.input_ids[: one.start] == prompt for one in examples)
+    short = Sample(("Hi",), ("ok",))  # with its end, three tokens
+    assert len(to_examples([sample, short], text, IM_END, 1000)) == 3
+    with pytest.raises(DataError, match="no row has an answer of 4 tokens"):
+        to_examples([short, Sample(("Hi",))], text, IM_END, 1000)
+
+
+def test_distilled_tokens_are_taken_as_they_are_and_must_be_of_the_vocabulary(text: Tokenizer) -> None:
+    sample = Sample((), ids=Example([1, 2, 3, 4, 5, 6], 2))
+    assert to_examples([sample], text, IM_END, 6) == [sample.ids]
+    assert encode_prompt(sample, text) == [1, 2]
+    with pytest.raises(DataError, match="holds token 6, the model's vocabulary has 6 tokens"):
+        to_examples([sample], text, IM_END, 6, vocab_size=6)
+
+
+def test_a_data_set_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "e2e"
+    folder.mkdir()
+    write(folder / "train.jsonl", {"meaning_representation": "name[A]", "human_reference": "x"})
+    write(folder / "test.jsonl", {"meaning_representation": "name[B]", "human_reference": "y"})
+    assert [sample.turns for sample in read_samples(folder)] == [("name[A]",)]
+    assert [sample.turns for sample in read_samples(folder, split="test")] == [("name[B]",)]
+    with pytest.raises(DataError, match="no data set can be read"):
+        read_samples(folder, split="nope")
+
+
+def test_a_data_set_with_a_loading_script_is_read_from_the_hubs_own_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load_dataset(path: str, name: str | None, *, split: str, revision: str | None = None) -> list[dict[str, str]]:
+        asked.append((path, name, split, revision))
+        if revision is None:
+            raise RuntimeError("Dataset scripts are no longer supported, but found e2e_nlg.py")
+        return [{"question": "q"}]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    (sample,) = read_samples("owner/name:main", template=Template("{question}"), split="validation")
+    assert sample.turns == ("q",)
+    assert asked[-1] == ("owner/name", "main", "validation", "refs/convert/parquet")
+    with pytest.raises(DataError, match="owner/name, train, row 1: no field 'x'; the row has question"):
+        read_samples("owner/name", template=Template("{x}"))
+
+
+def test_reading_data_imports_no_pytorch() -> None:
+    code = "import sys; import streamfuse.train.readers; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -1,0 +1,361 @@
+"""Whole runs on a tiny model: what they write, that a killed one resumes with the same losses, and what they refuse.
+
+Run: python -m pytest tests/train/test_train_run.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.config import StreamConfig
+from streamfuse.train.formats import DataError
+
+pytest.importorskip("transformers")
+pytest.importorskip("matplotlib")
+
+from transformers import TrainerCallback
+
+from streamfuse.train.main import TrainConfig, TrainResult, run
+from streamfuse.train.templates import CHATML
+from streamfuse.train.trainer import LengthGrouped
+
+STEPS_PER_EPOCH = 5  # 20 examples in batches of 4
+
+
+class Losses(TrainerCallback):
+    """The loss of each step; raises after `kill_at` steps, as a kill would end the run."""
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.kill_at = kill_at
+        self.of_step: dict[int, float] = {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            self.of_step[state.global_step] = logs["loss"]
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.kill_at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    tiny.write_base(tmp_path / "base", tiny.base())
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for i in range(26):
+        ids = torch.randint(1, tiny.VOCAB_SIZE, (12 + i % 5,), generator=generator).tolist()
+        rows.append({"id": i, "input_ids": ids[:4], "completion_ids": ids[4:]})
+    (tmp_path / "base" / "tokenizer.json").write_text("{}")  # the command line asks for a whole folder
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return TrainConfig(
+        model=tmp_path / "base",
+        data=(str(tmp_path / "data.jsonl"),),
+        out_dir=tmp_path / "run",
+        adapter=tmp_path / "run" / "adapter.safetensors",
+        streams=StreamConfig(num_streams=2, num_msa_layers=2, adapter_rank=2, parent_rank=4, stream_vocab_size=30),
+        epochs=3,
+        batch_size=4,
+        held_out=6,
+        log_every=1,
+        evaluate_every=4,
+    )
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def trained(config: TrainConfig, **kwargs: Any) -> tuple[TrainResult, dict[int, float]]:
+    losses = Losses()
+    return run(config, callbacks=[losses], **kwargs), losses.of_step
+
+
+def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> None:
+    before = {name: value.clone() for name, value in load_base(config.model).state_dict().items()}
+    result, losses = trained(config)
+    assert (result.step, result.max_steps, result.finished) == (15, 15, True)
+    assert sorted(losses) == list(range(1, 16))
+    _, state, facts = read_adapter(config.adapter)
+    assert facts["steps"] == "15"
+    assert facts["data"] == "data.jsonl"
+    assert json.loads(facts["held_out"]) == result.metrics
+    model = load_stream_fused(load_base(config.model), config.adapter)
+    assert all(torch.equal(value, before[name]) for name, value in model.base.state_dict().items())
+    assert len(state["stream_vocab"]) == 30
+    rows = metrics_of(config.out_dir)
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 16))
+    assert [row["step"] for row in rows if "eval_call_reduction_ratio" in row] == [4, 8, 12, 15]
+    assert {"accuracy_stream_1", "accuracy_given_parent_stream_2", "trained_tokens_per_second"} <= rows[0].keys()
+    assert {"checkpoint-12", "checkpoint-15"} == {path.name for path in config.out_dir.glob("checkpoint-*")}
+    assert {"eval_call_reduction_ratio_64_nodes", "eval_acceptance_depth_1_rank_1"} <= rows[-2].keys() | rows[-1].keys()
+    assert (config.out_dir / "metrics.png").stat().st_size > 10_000
+    checkpoint = config.out_dir / "checkpoint-15" / "model.safetensors"
+    assert checkpoint.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("left", ['{"global_step": 15, "log_h', pytest.param(None, marks=pytest.mark.full)])
+def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(left: str | None, config: TrainConfig) -> None:
+    trained(config)
+    _, whole, _ = read_adapter(config.adapter)
+    state = config.out_dir / "checkpoint-15" / "trainer_state.json"
+    state.unlink() if left is None else state.write_text(left)
+    result, losses = trained(config)
+    assert (result.step, sorted(losses)) == (15, [13, 14, 15])
+    _, again, _ = read_adapter(config.adapter)
+    assert all(torch.equal(value, whole[name]) for name, value in again.items())
+
+
+# In the second and in the third epoch, beyond a checkpoint.
+@pytest.mark.parametrize(
+    ("kill_at", "mode"),
+    [
+        (6, "lossless"),
+        (13, "shared"),
+        pytest.param(6, "shared", marks=pytest.mark.full),
+        pytest.param(13, "lossless", marks=pytest.mark.full),
+    ],
+)
+def test_a_killed_run_resumes_with_the_same_losses(
+    kill_at: int, mode: str, config: TrainConfig, tmp_path: Path
+) -> None:
+    if mode == "shared":
+        config = replace(config, mode=mode, streams=replace(config.streams, base_rank=2, base_layers=3))
+    whole, expected = trained(config)
+    other = replace(config, out_dir=tmp_path / "again", adapter=tmp_path / "again" / "adapter.safetensors")
+    killed = Losses(kill_at)
+    with pytest.raises(KeyboardInterrupt):
+        run(other, callbacks=[killed])
+    result, found = trained(other)
+    assert min(found) == kill_at // 4 * 4 + 1
+    assert {**killed.of_step, **found} == expected
+    assert result.metrics == whole.metrics
+    assert [row["step"] for row in metrics_of(other.out_dir)] == [row["step"] for row in metrics_of(config.out_dir)]
+    one, two = read_adapter(config.adapter)[1], read_adapter(other.adapter)[1]
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
+    stop = threading.Event()
+    stop.set()
+    result = run(config, stop=stop)
+    assert (result.step, result.finished, result.metrics) == (1, False, {})
+    assert (config.out_dir / "checkpoint-1").is_dir()
+    path = config.out_dir / "config.json"
+    older = json.loads(path.read_text())
+    older["streams"]["parent_path"] = "parent"  # as earlier versions wrote it
+    path.write_text(json.dumps(older))
+    result, losses = trained(config)
+    assert result.finished
+    assert min(losses) == 2
+
+
+def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
+    first, _ = trained(config)
+    again, losses = trained(config)
+    assert again == first
+    assert losses == {}
+
+
+def test_no_resume_starts_over(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
+    _, first = trained(config)
+    _, second = trained(config, resume=False)
+    assert second == first
+    assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == STEPS_PER_EPOCH == len(first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learning_rate": 5e-4}, r"holds a run with other learning_rate \(0.001, now 0.0005\)"),
+        ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "other streams"),
+        ({"max_tokens": 14}, "other max_tokens"),
+    ],
+)
+def test_other_settings_are_not_mixed_into_a_run(config: TrainConfig, changes: dict[str, Any], words: str) -> None:
+    run(replace(config, epochs=1.0))
+    with pytest.raises(ValueError, match=words):
+        run(replace(config, **changes))
+
+
+def test_other_data_is_not_mixed_into_a_run(config: TrainConfig) -> None:
+    run(replace(config, epochs=1.0))
+    with Path(config.data[0]).open("a") as file:
+        file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
+    with pytest.raises(ValueError, match="holds a run with other examples"):
+        run(config)
+
+
+def test_an_adapter_can_be_trained_further(config: TrainConfig, tmp_path: Path) -> None:
+    run(replace(config, epochs=1.0))
+    further = replace(config, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=config.adapter)
+    result, _ = trained(replace(further, streams=StreamConfig(num_streams=4), epochs=1.0))
+    assert result.finished
+    assert read_adapter(further.adapter)[0].num_streams == 2
+
+
+def test_an_adapter_may_grow_when_it_is_trained_further(config: TrainConfig, tmp_path: Path) -> None:
+    run(replace(config, epochs=1.0))
+    further = replace(config, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=config.adapter)
+    run(
+        replace(
+            further, epochs=1.0, widen={"num_streams": 3, "eta_rank": 3, "adapter_rank": 5, "stream_vocab_size": 34}
+        )
+    )
+    (before, old, _), (after, new, _) = read_adapter(config.adapter), read_adapter(further.adapter)
+    assert (after.num_streams, after.eta_rank, after.adapter_rank, after.stream_vocab_size) == (3, 3, 5, 34)
+    assert after.adapter_alpha / after.adapter_rank == before.adapter_alpha / before.adapter_rank
+    assert set(old["stream_vocab"].tolist()) < set(new["stream_vocab"].tolist())
+    assert new["eta.up"].abs().max() > 0
+    with pytest.raises(ValueError, match="adapter_rank 2 of an adapter cannot become 1"):
+        run(replace(further, widen={"adapter_rank": 1}), resume=False)
+
+
+def test_a_grown_adapter_says_the_same(config: TrainConfig) -> None:
+    run(replace(config, epochs=1.0))
+    model = load_stream_fused(load_base(config.model), config.adapter)
+    sizes = {"num_streams": 4, "eta_rank": 3, "adapter_rank": 5, "parent_rank": 9, "pruner_rank": 12}
+    wide = model.widened(torch.arange(36), **sizes, stream_vocab_size=36)
+    assert (wide.parent.left.shape[1], len(wide.pruner.low_rank.down)) == (9, 12)
+    frozen, at = model.frozen_states(torch.tensor([[5, 6, 7, 8, 9]])), torch.tensor([[2, 4]])
+    found = wide.stream_states(frozen, at).streams[:, :, :2]
+    torch.testing.assert_close(found, model.stream_states(frozen, at).streams)
+    assert torch.equal(wide.stream_embeddings[3], model.stream_embeddings[1])
+    assert torch.equal(wide.parent.gate[3, :4], model.parent.gate[1])
+    rows = torch.randn(3, model.base.config.hidden_size)
+    torch.testing.assert_close(wide.pruner.early_exit(rows), model.pruner.early_exit(rows))
+    terms = [m.parent.left_rows(rows) * m.parent.gate[1] @ m.parent.right_rows(rows).T for m in (wide, model)]
+    torch.testing.assert_close(*terms)
+
+
+def test_an_adapter_grows_downwards(config: TrainConfig) -> None:
+    run(replace(config, epochs=1.0))
+    base = load_base(config.model)
+    model = load_stream_fused(base, config.adapter)
+    old = model.streams_config.num_msa_layers
+    wide = model.widened(model.stream_vocab, num_msa_layers=old + 1)
+    names = ("adapters.0.q_proj.up", "adapters.1.q_proj.up")
+    lowest, next_lowest = (wide.extra_state()[name] for name in names)
+    assert not lowest.any()
+    assert torch.equal(next_lowest, model.extra_state()[names[0]])
+    with pytest.raises(ValueError, match=f"the base model has {base.config.num_layers} layers"):
+        model.widened(model.stream_vocab, num_msa_layers=base.config.num_layers + 1)
+    further = replace(config, init_adapter=config.adapter, adapter=config.out_dir / "further.safetensors", epochs=1.0)
+    run(replace(further, out_dir=config.out_dir / "further", widen={"num_msa_layers": old + 1}))
+    assert read_adapter(further.adapter)[0].num_msa_layers == old + 1
+
+
+def shared(config: TrainConfig, **changes: Any) -> TrainConfig:
+    streams = replace(config.streams, adapter_rank=0, base_rank=2, base_layers=3)
+    return replace(config, mode="shared", streams=streams, **changes)
+
+
+def test_shared_mode_tunes_the_base_and_streams_together(config: TrainConfig) -> None:
+    config = shared(config, task="e2e")
+    result, losses = trained(config)
+    assert losses[15] < losses[1]
+    assert {"main_loss", "main_accuracy", "accuracy_stream_1"} <= metrics_of(config.out_dir)[0].keys()
+    streams, state, facts = read_adapter(config.adapter)
+    assert (streams.base_rank, facts["mode"], facts["chat_template"]) == (2, "shared", CHATML)
+    assert {value.dtype for name, value in state.items() if name.startswith("base_adapters.")} == {torch.float16}
+    base = load_base(config.model)
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+    model = load_stream_fused(base, config.adapter)
+    assert model.streams_config.base_rank == 0
+    changed = {name for name, value in model.base.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if name.endswith("_proj.weight") and not name.startswith("layers.0.")}
+    assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())  # a copy was changed
+    assert 1 <= result.metrics["eval_call_reduction_ratio"] < 3
+
+
+def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: TrainConfig, tmp_path: Path) -> None:
+    tuned = replace(shared(config), mode="base", epochs=1.0)
+    result, _ = trained(tuned)
+    assert result.metrics == {}
+    assert "accuracy_stream_1" not in metrics_of(tuned.out_dir)[0]
+    before = read_adapter(tuned.adapter)[1]
+    for mode in ("lossless", "shared"):
+        path = tmp_path / mode / "adapter.safetensors"
+        further = replace(config, mode=mode, base_adapter=tuned.adapter, out_dir=path.parent, adapter=path, epochs=1.0)
+        assert trained(further)[0].finished
+        after = read_adapter(path)[1]
+        same = all(torch.equal(v, after[n]) for n, v in before.items() if n.startswith("base_adapters."))
+        assert same == (mode == "lossless")
+
+
+def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
+    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, but held_out takes 40"):
+        run(replace(config, held_out=40))
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        replace(config, batch_size=0)
+    with pytest.raises(ValueError, match="epochs must be a positive number"):
+        replace(config, epochs=0.0)
+    with pytest.raises(ValueError, match="base_rank and base_layers must be positive"):
+        replace(config, mode="shared")
+    with pytest.raises(ValueError, match="mode must be one of lossless, shared, base"):
+        replace(config, mode="tuned")
+
+
+def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
+    lengths = [5 + i % 7 for i in range(40)]
+    orders = []
+    for epoch in (0, 1, 2):
+        sampler = LengthGrouped(lengths, 4, seed=0)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+        assert sorted(orders[-1]) == list(range(40))
+        assert list(sampler) == orders[-1]
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mode", ["shared", pytest.param("lossless", marks=pytest.mark.full)]
+)  # shared trains both parts
+def test_two_processes_give_the_losses_of_one_with_the_same_global_batch(
+    mode: str, config: TrainConfig, tmp_path: Path
+) -> None:
+    if mode == "shared":
+        config = shared(config)
+    _, expected = trained(replace(config, dtype="float32", epochs=1.0))
+    without_flag = ("adapter_alpha", "base_alpha", "heads", "head_size")
+    streams = {name: value for name, value in asdict(config.streams).items() if name not in without_flag}
+    flags = {"mode": mode, "batch_size": 2, "epochs": 1, "held_out": 6, "log_every": 1, "dtype": "float32", **streams}
+    command = ["train", "--data", config.data[0], "--model", str(config.model), "-o", str(tmp_path / "two")]
+    command += [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), str(value))]
+    script = tmp_path / "launched.py"
+    script.write_text("from streamfuse.cli import main\nmain()\n")
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--mixed_precision",
+        "no",
+    ]
+    launch += ["--num_machines", "1", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}  # accelerate has no --multi_cpu
+    done = subprocess.run([*launch, script, *command], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = metrics_of(tmp_path / "two")
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS_PER_EPOCH + 1))
+    for row in rows:
+        if "loss" in row:
+            assert row["loss"] == pytest.approx(expected[row["step"]], rel=1e-4)
