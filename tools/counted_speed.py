@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from streamfuse import engines
 from streamfuse.adapters import find
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.bench.work import rows_per_layer, work_of
 from streamfuse.bundle.manifest import DECODE, Manifest
 from streamfuse.model.checkpoint import read_adapter
@@ -161,7 +161,7 @@ def main() -> None:
     sampling = SamplingConfig(temperature=given.temperature, seed=1)
     config = GenerationConfig(max_new_tokens=given.max_new_tokens, sampling=sampling)
     samples = spread(read_samples(given.data), given.limit)
-    with Model(given.bundle, cost_cache=False) as model:
+    with load(given.bundle, cost_cache=False) as model:
         longest = model.manifest.cache.capacity - given.max_new_tokens
         prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.text)) < longest]
         new_engine = engines.engines_of(model.bundle, None)

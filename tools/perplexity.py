@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--key", required=True, help="of the text, or of token ids, in each line")
     parser.add_argument("--tokens", type=int, default=8000)
     given = parser.parse_args()
-    with Model(given.bundle) as model:
+    with load(given.bundle) as model:
         text = model.text
     total, count, longest = 0.0, 0, 0
     with ExecuTorchBackend(given.bundle) as backend:

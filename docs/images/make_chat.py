@@ -71,7 +71,7 @@ def record(bundle: Path, prompt: str, max_new_tokens: int) -> Trace:
     import streamfuse
     from streamfuse import engines
 
-    with streamfuse.open(bundle) as model:
+    with streamfuse.load(bundle) as model:
 
         def answer(speculative: bool) -> tuple[list[tuple[str, str, float]], dict[str, float]]:
             with model.chat(speculative=speculative, max_new_tokens=max_new_tokens) as chat:

@@ -2,11 +2,11 @@
 
     import streamfuse
 
-    with streamfuse.open("build/demo") as model:
+    with streamfuse.load("build/demo") as model:
         print(model.generate("Why is the sky blue?").text)
 
-`open` gives a Model (docs/python.md); `pull` and `export` make what it opens (docs/export.md). Importing this imports
-nothing heavy.
+`load` opens a bundle and returns a Model (docs/python.md); `pull` downloads a checkpoint and `export_bundle` makes a
+bundle of it (docs/export.md). Importing this imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "__version__", "export", "open", "pull"]
+__all__ = ["Model", "__version__", "export_bundle", "load", "pull"]
 
 if TYPE_CHECKING:
-    from streamfuse.api import Model
-    from streamfuse.api import Model as open
-    from streamfuse.export import export as export
+    from streamfuse.api import Model as Model
+    from streamfuse.api import load as load
+    from streamfuse.export import export_bundle as export_bundle
     from streamfuse.model.pull import pull as pull
 
 
 def __getattr__(name: str) -> Any:
     """Parts are imported when they are asked for: `import streamfuse` stays light."""
-    if name in ("open", "Model"):
-        from streamfuse.api import Model
+    if name in ("Model", "load"):
+        from streamfuse import api
 
-        return Model
-    if name == "export":
-        from importlib import import_module
+        return getattr(api, name)
+    if name == "export_bundle":
+        from streamfuse.export import export_bundle
 
-        return import_module("streamfuse.export")  # a package that can be called
+        return export_bundle
     if name == "pull":
         from streamfuse.extras import need
 

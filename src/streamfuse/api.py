@@ -1,4 +1,4 @@
-"""The way in for Python: `import streamfuse; model = streamfuse.open("build/demo")`.
+"""The way in for Python: `import streamfuse; model = streamfuse.load("build/demo")`.
 
 A model finds everything of its bundle by itself: engine, tokenizer, chat template, drafting tables, and what passes
 cost on this device. The command line and the benches open bundles with it, and generate through its session.
@@ -93,6 +93,44 @@ def _several(flag: str, values: object, what: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def load(
+    path: str | os.PathLike[str] | Bundle,
+    *,
+    threads: int | None = None,
+    provider: str | None = None,
+    cost_cache: bool = True,
+    public_key: str | None = None,
+) -> Model:
+    """Open a bundle folder. The graphs are loaded when they are first used.
+
+    Args:
+        path: a folder that `streamfuse export` wrote.
+        threads: of the engine, 1 to 64; None lets it choose.
+        provider: of an ONNX bundle, ONNX Runtime's execution provider: cpu, webgpu, qnn, coreml or directml, with
+            options where wanted ("webgpu:deviceId=1", docs/onnx.md). None is cpu.
+        cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
+        public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
+            It is ignored with a Bundle: `open_bundle` checks it.
+
+    Raises:
+        BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
+        KeyProblem: `public_key` is no key.
+        OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX.
+        TextError: the tokenizer or the chat template cannot be used.
+        BackendError: the graphs cannot be loaded here, or the provider is not here.
+        MissingExtra: a package is not installed; names the line that installs it.
+    """
+    from streamfuse.engines import check_provider, need_engine
+    from streamfuse.native.library import MOST_THREADS
+
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
+    bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
+    need_engine(bundle)
+    check_provider(bundle, provider)
+    return Model(bundle, threads=threads, provider=provider, cost_cache=cost_cache)
+
+
 class Model:
     """A bundle that is open: checked files, tokenizer, loaded graphs. Use it as a context manager, or close it.
 
@@ -100,42 +138,9 @@ class Model:
     `chat` has a sequence of its own. One thread at a time, but for `stop`.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | Bundle,
-        *,
-        threads: int | None = None,
-        provider: str | None = None,
-        cost_cache: bool = True,
-        public_key: str | None = None,
-    ) -> None:
-        """Open a bundle folder.
-
-        Args:
-            path: a folder that `streamfuse export` wrote.
-            threads: of the engine, 1 to 64; None lets it choose.
-            provider: of an ONNX bundle, ONNX Runtime's execution provider: cpu, webgpu, qnn, coreml or directml, with
-                options where wanted ("webgpu:deviceId=1", docs/onnx.md). None is cpu.
-            cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
-            public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
-                With a Bundle it has no say: `open_bundle` takes it.
-
-        Raises:
-            BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
-            KeyProblem: `public_key` is no key.
-            OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX.
-            TextError: the tokenizer or the chat template cannot be used.
-            BackendError: the graphs cannot be loaded here, or the provider is not here.
-            MissingExtra: a package is not installed; names the line that installs it.
-        """
-        from streamfuse.engines import check_provider, need_engine
-        from streamfuse.native.library import MOST_THREADS
-
-        if threads is not None and not 1 <= threads <= MOST_THREADS:
-            raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
-        self.bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
-        need_engine(self.bundle)
-        check_provider(self.bundle, provider)
+    def __init__(self, bundle: Bundle, *, threads: int | None, provider: str | None, cost_cache: bool) -> None:
+        """`load` makes it."""
+        self.bundle = bundle
         model = self.manifest.model
         self.text = Tokenizer(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
         self._threads, self._provider, self._cost_cache = threads, provider, cost_cache

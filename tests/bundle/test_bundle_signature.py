@@ -331,7 +331,7 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert command("run", bundle, "hi", "--public-key", "release.v1.pub") == command("run", bundle, "hi")
     code, _, said = command("bundle", "inspect", bundle, "--json", "--public-key", "release.v1.pub")
     assert (code, said) == (0, f"signed with {line}")
-    with streamfuse.open(bundle, public_key=line) as model:
+    with streamfuse.load(bundle, public_key=line) as model:
         assert model.generate("hi").text
     (tmp_path / "old.pub").write_text(OTHER_PUBLIC)
     assert command("run", bundle, "hi", "--public-key", "old.pub")[0] == 1

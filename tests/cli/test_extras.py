@@ -128,7 +128,7 @@ def test_a_bundle_of_another_engine_says_so_before_it_is_loaded(
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(platform, "system", lambda: system)
     with pytest.raises(MissingExtra, match=re.escape(line)):
-        streamfuse.open(bundle)
+        streamfuse.load(bundle)
 
 
 def test_rouge_is_asked_for_where_quality_would_use_it() -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from export_samples import plan_for, tiny_model, write_checkpoint
 
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.export.selftest import FLOORS
 
@@ -37,7 +37,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "schedule": Schedule.DEFERRED,
         "dtype": "float32",
     }
-    export_bundle(plan_for(checkpoint, folder / "bundle", widths=(12,), default_width=12, prune_keep=4, **changes))
+    export_plan(plan_for(checkpoint, folder / "bundle", widths=(12,), default_width=12, prune_keep=4, **changes))
     command = [sys.executable, coreml_delegate.__file__, str(folder / "bundle"), str(folder)]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from streamfuse.api import Model
+from streamfuse.api import Model, load
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
@@ -49,7 +49,7 @@ class Real(NamedTuple):
 def real() -> Iterator[Real]:
     from streamfuse.engines import engines_of
 
-    with Model(BUNDLE, cost_cache=False) as model:
+    with load(BUNDLE, cost_cache=False) as model:
         assert model.bundle.draft is not None
         engine = engines_of(model.bundle, None)()
         yield Real(model, model.session(), engine, DraftTables.load(model.bundle.draft))

@@ -14,7 +14,7 @@ import torch
 
 from streamfuse import adapters
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import ExportPlan
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
@@ -38,7 +38,7 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=FORMS)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
-    export_bundle(
+    export_plan(
         ExportPlan(
             resolve_model(DEFAULT_MODEL),
             adapters.find(adapters.DEFAULT),

@@ -22,7 +22,7 @@ import software_gpu
 import torch
 from native_samples import said_by
 
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import Schedule
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -52,7 +52,7 @@ def gap(model, tokens, one, other):
 bundle, provider, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
 said = {"package": onnx_providers.installed(), "texts": [], "chats": [], "gaps": []}
 options = {"max_new_tokens": 24, "ignore_eos": True}
-with streamfuse.open(bundle, provider=provider, cost_cache=False) as model:
+with streamfuse.load(bundle, provider=provider, cost_cache=False) as model:
     for sampling in ({"temperature": 0.0}, {"temperature": 0.9, "seed": 5}):
         prompt = model.encode("the keeper climbed", raw=True)
         plain = model.generate(prompt, speculative=False, **options, **sampling)
@@ -94,7 +94,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Schedule]
         plan = export_samples.plan_for(
             checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule
         )
-        export_bundle(plan)
+        export_plan(plan)
         return plan.output_dir
 
     return make

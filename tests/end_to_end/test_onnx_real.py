@@ -34,11 +34,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     pytest.importorskip("onnxruntime")
-    from streamfuse.export.pipeline import export_bundle
+    from streamfuse.export.pipeline import export_plan
     from streamfuse.export.plan import ExportPlan
 
     folder = tmp_path_factory.mktemp("onnx") / "bundle"
-    export_bundle(ExportPlan(resolve_model(DEFAULT_MODEL), find(DEFAULT), folder, target="onnx", widths=(WIDTH,)))
+    export_plan(ExportPlan(resolve_model(DEFAULT_MODEL), find(DEFAULT), folder, target="onnx", widths=(WIDTH,)))
     return open_bundle(folder)
 
 

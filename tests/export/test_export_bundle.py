@@ -33,7 +33,7 @@ from streamfuse.export.executorch.kernels import KernelsTarget
 from streamfuse.export.executorch.target import PteTarget
 from streamfuse.export.integers import to_q4_1
 from streamfuse.export.operators.packing import pack_q4_1
-from streamfuse.export.pipeline import Report, count_steps, export_bundle
+from streamfuse.export.pipeline import Report, count_steps, export_plan
 from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
@@ -81,7 +81,7 @@ def exported(
 ) -> Exported:
     plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param, **KINDS[request.param])
     words: list[str] = []
-    report = export_bundle(plan, words.append, sign_key=rfc_key())
+    report = export_plan(plan, words.append, sign_key=rfc_key())
     return Exported(request.param, plan, report, open_bundle(plan.output_dir, public_key=PUBLIC), words)
 
 
@@ -322,7 +322,7 @@ def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exp
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
     fewer = {"schedule": Schedule.FUSED, "num_streams": 2, "stream_nodes": "all", "widths": (4,), "default_width": 4}
     plan = plan_for(checkpoint, tmp_path / "two", **{**KINDS[exported.kind], **fewer})
-    export_bundle(plan)
+    export_plan(plan)
     found = []
     for folder in (plan.output_dir, exported.plan.output_dir):
         bundle = open_bundle(folder)
@@ -350,10 +350,10 @@ def test_a_graph_below_its_floor_leaves_nothing(
         target.operators, target.delegation = list(exported.bundle.manifest.required_operators), {}
 
     monkeypatch.setattr(PteTarget, "lower", lower)
-    export_bundle(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
+    export_plan(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
     monkeypatch.setitem(selftest.FLOORS, exported.kind, Floor("impossible", 500.0, 1.0))
     with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
-        export_bundle(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
+        export_plan(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
     assert left(tmp_path) == ["good"]
 
 
@@ -363,7 +363,7 @@ def test_weights_below_their_floor_are_refused_before_lowering(
     monkeypatch.setitem(selftest.FLOORS, "int4", Floor("impossible", 500.0, 1.0))
     monkeypatch.setattr(KernelsTarget, "edge", lambda *_: pytest.fail("lowered"))
     with pytest.raises(ParityError, match="'impossible'"):
-        export_bundle(plan_for(checkpoint, tmp_path / "bundle"))
+        export_plan(plan_for(checkpoint, tmp_path / "bundle"))
     assert left(tmp_path) == []
 
 
@@ -377,21 +377,21 @@ def test_an_interrupted_export_leaves_the_old_bundle(
     before = left(exported.plan.output_dir.parent)
     plan = plan_for(checkpoint, exported.plan.output_dir, overwrite=True)
     with pytest.raises(KeyboardInterrupt):
-        export_bundle(plan)
+        export_plan(plan)
     assert left(exported.plan.output_dir.parent) == before
     open_bundle(exported.plan.output_dir)
 
 
 def test_a_taken_folder_is_refused_before_any_work(exported: Exported, checkpoint: tuple[Path, Path]) -> None:
     with pytest.raises(BundleError, match="exists already"):
-        export_bundle(plan_for(checkpoint, exported.plan.output_dir))
+        export_plan(plan_for(checkpoint, exported.plan.output_dir))
 
 
 def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("keep me")
     with pytest.raises(BundleError, match="not a bundle"):
-        export_bundle(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
+        export_plan(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
     assert left(tmp_path / "letters") == ["dear.txt"]
 
 
@@ -400,7 +400,7 @@ def deferred(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
     """The default schedule: verify methods without streams, of which the engine computes the real rows alone."""
     one_tree = {"widths": (1, 4), "default_width": 4, "prune_keep": 4}
     plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED, **one_tree)
-    export_bundle(plan)
+    export_plan(plan)
     return open_bundle(plan.output_dir)
 
 
@@ -431,7 +431,7 @@ def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(
 ) -> None:
     pruned = {"widths": (4,), "default_width": 4, "prune_keep": 2}
     plan = plan_for(checkpoint, tmp_path / "bundle", schedule=Schedule.DEFERRED, **pruned)
-    export_bundle(plan)
+    export_plan(plan)
     bundle = open_bundle(plan.output_dir)
 
     def star(backend: ExecuTorchBackend, tokens: list[int]) -> Any:
@@ -460,7 +460,7 @@ def test_a_softmax_pruner_with_a_threshold_drops_nodes_and_changes_no_token(tmp_
     checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model({"pruner_score": "softmax"}))
     changes = {"widths": (12,), "default_width": 12, "prune_keep": 11, "stream_nodes": "all", "prune_threshold": 0.02}
     plan = plan_for(checkpoint, tmp_path / "bundle", **changes)
-    report = export_bundle(plan)
+    report = export_plan(plan)
     assert all(row.get("kept_agreement", 1.0) == 1.0 for row in report.parity["lowering"].values())
     bundle, kept = open_bundle(plan.output_dir), list[int]()
     with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:

@@ -20,7 +20,7 @@ from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.engines import engines_of
-from streamfuse.export.pipeline import Report, export_bundle
+from streamfuse.export.pipeline import Report, export_plan
 from streamfuse.export.plan import PlanError, Quantize, Schedule
 from streamfuse.runtime.backend import BackendError
 
@@ -41,7 +41,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def _export(checkpoint: tuple[Path, Path], folder: Path, **changes: Any) -> Report:
-    return export_bundle(samples.plan_for(checkpoint, folder, **{**ONE_WIDTH, **changes}))
+    return export_plan(samples.plan_for(checkpoint, folder, **{**ONE_WIDTH, **changes}))
 
 
 @pytest.fixture(scope="module")

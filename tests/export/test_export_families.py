@@ -16,7 +16,7 @@ from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows,
 from streamfuse.bundle import open_bundle
 from streamfuse.engines import engines_of
 from streamfuse.export.choices import BACKENDS
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import Schedule, options_of
 from streamfuse.export.preview import preview
 from streamfuse.model.config import ARCHITECTURES
@@ -90,7 +90,7 @@ def test_a_family_is_exported_and_run(
     options = options_of({**one_width, "schedule": Schedule.DEFERRED, **FORMS[form]})
     plan = plan_for(checkpoints[family], tmp_path / "bundle", **options)
     preview(plan)
-    report = export_bundle(plan)
+    report = export_plan(plan)
     bundle = open_bundle(plan.output_dir)
     assert bundle.manifest.model.architecture == family
     assert set(bundle.manifest.parity) == {"decode", "verify_4", "streams"}

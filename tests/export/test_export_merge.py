@@ -15,7 +15,7 @@ from streamfuse.bench.work import weight_bytes
 from streamfuse.bundle import open_bundle
 from streamfuse.export import reference
 from streamfuse.export.graphs import Weights, build_methods, example_inputs
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import GraphShapes, PlanError, Quantize, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.export.sizes import part_sizes
@@ -118,7 +118,7 @@ def test_both_kinds_beside_the_weights_are_the_same_function(both: StreamFused) 
 
 def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, tmp_path: Path) -> None:
     plan = plan_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED)
-    report = export_bundle(plan)  # below its parity floors it raises
+    report = export_plan(plan)  # below its parity floors it raises
     assert report.parity["lowering"]["streams"]["snr_db"] > 60
     for part in ("attention", "mlp"):
         assert report.target["grid"][part]["exact_share"] == 1.0
@@ -143,7 +143,7 @@ def test_a_tuned_bundle_keeps_the_law_and_the_grid(
     checkpoint: tuple[Path, Path], tuned: StreamFused, tmp_path: Path
 ) -> None:
     plan = plan_for(checkpoint, tmp_path / "apart")
-    report = export_bundle(plan)
+    report = export_plan(plan)
     for part in ("attention", "mlp"):
         assert report.target["grid"][part]["exact_share"] == 1.0
     bundle = open_bundle(plan.output_dir)

@@ -21,7 +21,7 @@ from streamfuse.export.onnx import rules
 from streamfuse.export.onnx.blocks import dequantized, to_blocks
 from streamfuse.export.onnx.emit import WEIGHTS_FILE, contrib_operators
 from streamfuse.export.onnx.record import UnsupportedOperator
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import PartScheme
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend
@@ -185,7 +185,7 @@ def test_an_operator_without_a_rule_is_named(
 
 def test_a_whole_export_gives_a_bundle(model: StreamFused, tmp_path: Path) -> None:
     plan = plan_for(write_checkpoint(tmp_path / "checkpoint", model), tmp_path / "bundle", target="onnx")
-    report = export_bundle(plan)
+    report = export_plan(plan)
     bundle = open_bundle(plan.output_dir)
     assert (bundle.manifest.target, bundle.manifest.backend) == ("onnx", "onnxruntime")
     assert report.target["opset"] == 23

@@ -17,7 +17,7 @@ import torch
 
 import streamfuse
 from streamfuse.bundle import open_bundle
-from streamfuse.export.pipeline import Report, export_bundle
+from streamfuse.export.pipeline import Report, export_plan
 from streamfuse.export.plan import PlanError, Quantize, Schedule
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
@@ -46,7 +46,7 @@ def exported(folder: Path, **changes: Any) -> Report:
     model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
     checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return export_bundle(export_samples.plan_for(checkpoint, folder / "bundle", backend="openvino", **changes))
+    return export_plan(export_samples.plan_for(checkpoint, folder / "bundle", backend="openvino", **changes))
 
 
 def engine_of(folder: Path, graph: Path | None = None) -> ExecuTorchBackend:
@@ -95,7 +95,7 @@ def test_drafting_and_pruning_change_no_token(
 ) -> None:
     folder, _ = request.getfixturevalue(schedule)
     options = {"max_new_tokens": 24, "raw": True, "ignore_eos": True, **sampling}
-    with streamfuse.open(folder, cost_cache=False) as model:
+    with streamfuse.load(folder, cost_cache=False) as model:
         plain = model.generate("the keeper climbed", speculative=False, **options)
         drafted = model.generate("the keeper climbed", width=width, **options)
     assert drafted.tokens == plain.tokens
@@ -107,7 +107,7 @@ def test_a_chat_of_two_turns_is_the_same_with_and_without_drafts(schedule: str, 
     folder, _ = request.getfixturevalue(schedule)
     answers = []
     for options in ({"speculative": False}, {"width": 4}):
-        with streamfuse.open(folder, cost_cache=False) as model:
+        with streamfuse.load(folder, cost_cache=False) as model:
             chat = model.chat(max_new_tokens=10, ignore_eos=True, **options)
             answers.append([chat.send(words).tokens for words in ("Hello", "And now?")])
     assert answers[0] == answers[1]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.export import selftest
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import ExportPlan, PlanError
 from streamfuse.export.selftest import WALK, Floor, Miss, ParityError, check
 
@@ -96,7 +96,7 @@ def test_a_figure_that_is_no_number_stops_an_export_whatever_is_allowed(
 ) -> None:
     monkeypatch.setattr(selftest, "compare", lambda *_: {WALK: {"snr_db": math.nan, "top1_agreement": 1.0}})
     with pytest.raises(ParityError, match="snr_db is nan"):
-        export_bundle(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int4", "kernels")))
+        export_plan(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int4", "kernels")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_a_floor_that_nobody_knows_or_this_plan_is_not_held_to_is_refused(
     with pytest.raises(PlanError, match=r"allow_parity_below must be one of float32, float16, .*, not int2"):
         plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int2",))
     with pytest.raises(PlanError, match="must be one of kernels, int4, which this plan is held to, not float16"):
-        export_bundle(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("float16",)))
+        export_plan(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("float16",)))
 
 
 def test_a_config_file_and_the_python_call_name_floors_too(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:

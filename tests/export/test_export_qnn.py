@@ -15,7 +15,7 @@ import torch
 
 import streamfuse
 from streamfuse.bundle import open_bundle
-from streamfuse.export.pipeline import Report, export_bundle
+from streamfuse.export.pipeline import Report, export_plan
 from streamfuse.export.plan import PlanError, Quantize, Schedule
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
@@ -39,7 +39,7 @@ def exported(folder: Path, schedule: Schedule, sharing: str, quantize: Quantize 
     checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     changes: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": sharing}
-    return export_bundle(export_samples.plan_for(checkpoint, folder / "bundle", schedule=schedule, **changes))
+    return export_plan(export_samples.plan_for(checkpoint, folder / "bundle", schedule=schedule, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_shared_weights_are_stored_once_and_are_for_phones(
     assert [part.bits for part in (parts.embedding, parts.attention, parts.mlp, parts.head, parts.streams)] == [
         16, 8, 8, 8, 8
     ]  # fmt: skip
-    with streamfuse.open(together) as model, pytest.raises(BackendError, match="--weight-sharing off"):
+    with streamfuse.load(together) as model, pytest.raises(BackendError, match="--weight-sharing off"):
         model.generate("the keeper")
 
 
@@ -108,7 +108,7 @@ def test_drafting_and_pruning_on_the_processor_changes_no_token(
     fused: tuple[Path, Report], width: int, sampling: dict[str, Any]
 ) -> None:
     options = {"max_new_tokens": 24, "raw": True, "ignore_eos": True, **sampling}
-    with streamfuse.open(fused[0], cost_cache=False) as model:
+    with streamfuse.load(fused[0], cost_cache=False) as model:
         plain = model.generate("the keeper climbed", speculative=False, **options)
         drafted = model.generate("the keeper climbed", width=width, **options)
     assert drafted.tokens == plain.tokens
@@ -118,7 +118,7 @@ def test_drafting_and_pruning_on_the_processor_changes_no_token(
 def test_a_chat_of_two_turns_is_the_same_with_and_without_drafts(fused: tuple[Path, Report]) -> None:
     answers = []
     for options in ({"speculative": False}, {"width": 12}):
-        with streamfuse.open(fused[0], cost_cache=False) as model:
+        with streamfuse.load(fused[0], cost_cache=False) as model:
             chat = model.chat(max_new_tokens=10, ignore_eos=True, **options)
             answers.append([chat.send(words).tokens for words in ("Hello", "And now?")])
     assert answers[0] == answers[1]

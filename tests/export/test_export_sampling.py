@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import PlanError, Quantize
 from streamfuse.export.sampling import sampling_defaults
 from streamfuse.model.config import CheckpointError
@@ -81,7 +81,7 @@ def test_the_bundle_has_the_chosen_defaults(choice: str, temperature: float, tmp
     made = write_checkpoint(tmp_path / "base", tiny_model())
     folder(made[0], **QWEN)
     settings = {"target": "onnx", "quantize": Quantize.NONE, "sampling": choice}
-    report = export_bundle(plan_for(made, tmp_path / "bundle", **settings))
+    report = export_plan(plan_for(made, tmp_path / "bundle", **settings))
     assert open_bundle(tmp_path / "bundle").manifest.sampling_defaults.temperature == temperature
     assert report.config["sampling"] == choice
 

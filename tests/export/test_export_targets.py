@@ -18,12 +18,12 @@ _EXPORT = """
 import sys
 from pathlib import Path
 from export_samples import plan_for
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import Schedule
 
 model, adapter, folder, backend = sys.argv[1:]
 one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": Schedule.DEFERRED}
-export_bundle(plan_for((Path(model), Path(adapter)), Path(folder), backend=backend, **one_width))
+export_plan(plan_for((Path(model), Path(adapter)), Path(folder), backend=backend, **one_width))
 print(*sys.modules)
 """
 XNNPACK = {"executorch.backends.xnnpack", "streamfuse.export.executorch.xnnpack"}

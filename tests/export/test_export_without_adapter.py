@@ -16,11 +16,11 @@ from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 import streamfuse
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.export.adapter import choose_adapter
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
 from streamfuse.export.plan_file import to_config
 from streamfuse.model.checkpoint import load_base
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.full) if k in FULL else k for k in KINDS])
 def test_it_runs_on_every_target_and_speculation_changes_no_token(kind: str, folder: Path, tmp_path: Path) -> None:
     plan = ExportPlan(folder, None, tmp_path / "bundle", **{**SIZES, **KINDS[kind]})
-    report = export_bundle(plan)
+    report = export_plan(plan)
     assert report.calibration == []
     bundle = open_bundle(plan.output_dir)
     manifest = bundle.manifest
@@ -64,7 +64,7 @@ def test_it_runs_on_every_target_and_speculation_changes_no_token(kind: str, fol
     assert bundle.draft is None
     assert (manifest.quantization.streams.parameters, manifest.quantization.streams.bytes) == (0, 0)
     accepted = 0
-    with Model(bundle, cost_cache=False) as model:
+    with load(bundle, cost_cache=False) as model:
         for temperature in (0.0, 0.5):
             options = {"max_new_tokens": 40, "temperature": temperature, "seed": 3, "ignore_eos": True}
             plain = model.generate(PROMPT, speculative=False, **options)
@@ -83,7 +83,7 @@ def test_without_a_word_about_adapters_a_model_that_none_fits_exports_and_says_h
 ) -> None:
     out = tmp_path / "bundle"
     with pytest.warns(UserWarning, match="^no streams: the shipped adapter chat-lossless does not fit") as said:
-        report = streamfuse.export(out, model=folder, **SIZES)
+        report = streamfuse.export_bundle(out, model=folder, **SIZES)
     (line,) = (str(warning.message) for warning in said if warning.category is UserWarning)
     assert "(trained on a base with vocab_size 49152, this one has 258)" in line
     assert f"streamfuse train --model {folder} --data answers.jsonl -o build/train/mine" in line
@@ -95,7 +95,7 @@ def test_without_a_word_about_adapters_a_model_that_none_fits_exports_and_says_h
 @pytest.mark.filterwarnings("ignore:no streams")
 def test_defaults_are_those_of_the_adapter_that_is_taken_in_the_end(folder: Path, tmp_path: Path) -> None:
     sizes = {name: value for name, value in SIZES.items() if name not in ("widths", "default_width")}
-    report = streamfuse.export(tmp_path / "bundle", model=folder, **sizes)
+    report = streamfuse.export_bundle(tmp_path / "bundle", model=folder, **sizes)
     assert report.config["widths"] == [4, 8, 16]  # the shipped adapter, which does not fit, would add 1
 
 
@@ -116,7 +116,7 @@ def test_an_adapter_that_is_named_and_does_not_fit_is_an_error(folder: Path, tmp
     assert done.exit_code == 1
     assert "trained on a base with vocab_size 49152, this one has 258" in done.stderr
     with pytest.raises(CheckpointError, match="vocab_size 49152"):
-        streamfuse.export(tmp_path / "b", model=folder, adapter="chat-lossless", **SIZES)
+        streamfuse.export_bundle(tmp_path / "b", model=folder, adapter="chat-lossless", **SIZES)
     assert list(tmp_path.iterdir()) == []
 
 

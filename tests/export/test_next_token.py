@@ -17,7 +17,7 @@ from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.engines import engines_of
 from streamfuse.export import facts
 from streamfuse.export.graphs import Weights, build_methods
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
@@ -52,7 +52,7 @@ def bundle(
 ) -> Bundle:
     folder = tmp_path_factory.mktemp("bundle") / request.param
     one_tree = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    export_bundle(plan_for(checkpoint, folder, schedule=Schedule.DEFERRED, **one_tree, **BUNDLES[request.param]))
+    export_plan(plan_for(checkpoint, folder, schedule=Schedule.DEFERRED, **one_tree, **BUNDLES[request.param]))
     return open_bundle(folder)
 
 

@@ -12,7 +12,7 @@ from export_samples import plan_for, tiny_model, write_checkpoint
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.emulator import CoreMLEmulator
 from streamfuse.export.coreml import ane
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.backends.coreml_common import CoreMLBackend
@@ -38,7 +38,7 @@ class Made:
         self.plan = plan_for(checkpoint, folder / kind, **{**PLAN, **KINDS[kind]})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ane, "WIDEST", CHUNK)
-            self.report = export_bundle(self.plan)
+            self.report = export_plan(self.plan)
         self.bundle: Bundle = open_bundle(folder / kind)
         self.package = CoreMLEmulator(self.bundle.graph)
         self.channels, self.half = kind.startswith("ane"), "float16" in kind

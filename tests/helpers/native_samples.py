@@ -12,7 +12,7 @@ import torch
 from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from export_samples import plan_for, tiny_model, write_checkpoint
 
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 
 WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 
@@ -21,7 +21,7 @@ def tiny_bundle(folder: Path, **changes: Any) -> Path:
     """Export a small model with random weights, all methods; returns the bundle. `changes` are of the plan."""
     torch.manual_seed(1)
     plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
-    export_bundle(plan, lambda word: None)
+    export_plan(plan, lambda word: None)
     return plan.output_dir
 
 

@@ -27,7 +27,7 @@ from streamfuse.api import Chat, Model
 
 @lru_cache
 def opened(folder: str) -> Model:
-    return streamfuse.open(folder)
+    return streamfuse.load(folder)
 
 
 def turn(ask: Callable[[], Any], stop_after: int | None = None) -> dict[str, Any]:

@@ -225,11 +225,11 @@ def test_the_preview_reads_the_tokenizer(tmp_path: Path) -> None:
 def test_an_export_tries_the_chat_template_first(template: str, words: str, tmp_path: Path) -> None:
     from export_samples import plan_for, tiny_model, write_checkpoint
 
-    from streamfuse.export.pipeline import export_bundle
+    from streamfuse.export.pipeline import export_plan
     from streamfuse.export.preview import preview
 
     made = write_checkpoint(tmp_path / "base", tiny_model())
     (made[0] / "chat_template.jinja").write_text(template)
-    for export in (preview, export_bundle):
+    for export in (preview, export_plan):
         with pytest.raises(CheckpointError, match=f"{words}.*; mend its chat template, or take it out"):
             export(plan_for(made, tmp_path / "out"))

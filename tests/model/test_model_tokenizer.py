@@ -147,7 +147,7 @@ def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool,
     say(folder, **({"chat_template": CHAT} if chats else {}))
     (folder / "special_tokens_map.json").write_text(json.dumps(NAMED))
     out = tmp_path / "bundle"
-    streamfuse.export(
+    streamfuse.export_bundle(
         out, model=folder, adapter="none", max_context_len=128, prefill_len=8, widths=[4], default_width=4
     )
     letters = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -157,7 +157,7 @@ def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool,
 
     plain = [*([START] if adds else []), *spelt("hello")]
     chat = [START, *spelt("user: hello"), END]
-    with streamfuse.open(out) as model:
+    with streamfuse.load(out) as model:
         assert model.encode("hello", raw=True) == plain
         assert model.encode("hello") == (chat if chats else plain)
         assert model.manifest.model.eos_token_ids[0] == END

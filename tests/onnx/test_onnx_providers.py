@@ -83,15 +83,15 @@ def test_a_model_refuses_a_provider_before_it_loads_anything(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     with pytest.raises(BackendError, match="DirectML is on Windows only"):
-        streamfuse.open(bundle, provider="directml")
+        streamfuse.load(bundle, provider="directml")
     with pytest.raises(OptionError, match="provider must be cpu"):
-        streamfuse.open(bundle, provider="gpu")
+        streamfuse.load(bundle, provider="gpu")
     with pytest.raises(OptionError, match=r"provider is of ONNX Runtime, and .* was exported for executorch"):
-        streamfuse.open(write_bundle(tmp_path / "other"), provider="cpu")
+        streamfuse.load(write_bundle(tmp_path / "other"), provider="cpu")
 
 
 def test_the_provider_is_part_of_what_costs_are_kept_for(bundle: Path) -> None:
-    with streamfuse.open(bundle, provider="cpu", cost_cache=False) as model, model.session() as session:
+    with streamfuse.load(bundle, provider="cpu", cost_cache=False) as model, model.session() as session:
         assert session.backend.description == {"provider": "cpu"}
         devices = {engines.device_of(model.bundle, 1, name) for name in (None, "cpu", "webgpu")}
         assert len(devices) == 3

@@ -16,7 +16,7 @@ from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 from streamfuse.cli import app
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import PlanError
 from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base
@@ -59,7 +59,7 @@ def program(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Execu
     folder = tmp_path_factory.mktemp("bundle") / "bundle"
     none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
     plan = plan_for((checkpoint, None), folder, widths=(4, 8), default_width=8, extra_methods=leaving_out(SKIP), **none)  # type: ignore[arg-type]
-    export_bundle(plan)
+    export_plan(plan)
     return ExecuTorchProgram(folder, num_threads=1)
 
 

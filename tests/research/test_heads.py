@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.engines import engines_of
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import PlanError, Schedule
 from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
@@ -131,7 +131,7 @@ def test_a_bundle_with_heads_drafts_what_the_model_drafts_and_changes_no_text(
     own = {"widths": (4, 8), "default_width": 8, "prune_keep": 8, "schedule": schedule}
     nodes = {} if schedule is Schedule.DEFERRED else {"stream_nodes": "all"}
     plan = plan_for(checkpoint, tmp_path / "bundle", **own, **nodes)
-    export_bundle(plan)
+    export_plan(plan)
     bundle = open_bundle(plan.output_dir)
     sizes = preview(plan_for(checkpoint, tmp_path / "other", **own, **nodes)).parts
     assert bundle.manifest.speculation.extra_parameters == sum(p.numel() for p in model.heads.parameters())

@@ -15,7 +15,7 @@ import torch
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, write_checkpoint
 from fakes import ArithmeticBackend
 
-from streamfuse.export.pipeline import export_bundle
+from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import ExportPlan, Schedule
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.model.streams import StreamFused
@@ -61,7 +61,7 @@ def _exported(folder: Path, streams: dict[str, int], **more: str | tuple[str, ..
     (folder / "model").mkdir()
     checkpoint = write_checkpoint(folder / "model", tiny_model(streams))
     plan = plan_for(checkpoint, folder / "bundle", **ONE_WIDTH, **more)
-    export_bundle(plan)
+    export_plan(plan)
     return Exported(checkpoint, plan)
 
 
@@ -152,7 +152,7 @@ def test_a_draft_model_with_replaced_weights_is_the_export_of_the_new_model(draf
         merge_adapter="on",
         **ONE_WIDTH,
     )
-    export_bundle(again)
+    export_plan(again)
     rows = []
     for path in (tmp_path / "new.pte", again.output_dir / "model.pte", draft.program):
         with ExecuTorchBackend(path) as backend:

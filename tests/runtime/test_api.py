@@ -65,7 +65,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes
 
 @pytest.fixture
 def model(folder: Path, made: list[fakes.ArithmeticBackend]) -> Iterator[streamfuse.Model]:
-    with streamfuse.open(folder) as model:
+    with streamfuse.load(folder) as model:
         yield model
 
 
@@ -251,7 +251,7 @@ def test_one_stop_string_needs_no_list(model: streamfuse.Model) -> None:
 def test_paths_need_not_be_utf_8(folder: Path, tmp_path: Path, made: list[fakes.ArithmeticBackend]) -> None:
     place = tmp_path / os.fsdecode(b"caf\xe9")
     folder.rename(place)
-    with streamfuse.open(place) as model, model.chat() as chat:
+    with streamfuse.load(place) as model, model.chat() as chat:
         chat.send("hi", max_new_tokens=3)
         chat.save(tmp_path / os.fsdecode(b"ch\xe2t"))
         chat.restore(tmp_path / os.fsdecode(b"ch\xe2t"))
@@ -260,21 +260,21 @@ def test_paths_need_not_be_utf_8(folder: Path, tmp_path: Path, made: list[fakes.
 
 def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="nowhere: no such folder"):
-        streamfuse.open(tmp_path / "nowhere")
+        streamfuse.load(tmp_path / "nowhere")
 
 
 def test_a_bundle_that_is_open_already_can_be_given(folder: Path, made: list[fakes.ArithmeticBackend]) -> None:
-    with streamfuse.open(open_bundle(folder)) as one, streamfuse.open(str(folder)) as other:
+    with streamfuse.load(open_bundle(folder)) as one, streamfuse.load(str(folder)) as other:
         assert one.generate("hello").tokens == other.generate("hello").tokens
 
 
 def test_a_saved_sequence_goes_on_in_another_model(
     folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
-    with streamfuse.open(folder) as model:
+    with streamfuse.load(folder) as model:
         first = model.generate("hello", raw=True, max_new_tokens=6)
         model.save(tmp_path / "saved")
-    with streamfuse.open(folder) as model:
+    with streamfuse.load(folder) as model:
         model.restore(tmp_path / "saved")
         again = model.generate(model.text.encode("hello") + first.tokens, max_new_tokens=4)
         assert read(made[1]) == 0
@@ -287,10 +287,10 @@ def test_a_file_of_another_bundle_or_a_damaged_one_changes_nothing(
 ) -> None:
     other = write_bundle(tmp_path / "other")
     edit_manifest(other, lambda manifest: manifest["files"]["tokenizer.json"].update(sha256="0" * 64))
-    with streamfuse.open(open_bundle(other, verify=False)) as model:
+    with streamfuse.load(open_bundle(other, verify=False)) as model:
         model.generate("hi", raw=True)
         model.save(tmp_path / "saved")
-    with streamfuse.open(folder) as model:
+    with streamfuse.load(folder) as model:
         whole = model.generate("hello")
         (tmp_path / "noise").write_bytes(b"noise")
         for name in ("saved", "noise", "nowhere"):
@@ -306,10 +306,10 @@ def test_where_an_engine_cannot_save_its_cache_the_tokens_are_read_again(
 ) -> None:
     made, new = fake_engines()
     monkeypatch.setattr(engines, "engines_of", new)
-    with streamfuse.open(folder, cost_cache=False) as model:
+    with streamfuse.load(folder, cost_cache=False) as model:
         whole = model.generate("hi").tokens
         model.save(tmp_path / "saved")
-    with streamfuse.open(folder, cost_cache=False) as model:
+    with streamfuse.load(folder, cost_cache=False) as model:
         model.restore(tmp_path / "saved")
         before = read(made[1])
         assert model.generate("hi").tokens == whole
@@ -331,11 +331,11 @@ def test_a_chat_reads_only_what_is_new(model: streamfuse.Model, made: list[fakes
 def test_a_saved_chat_goes_on_in_another_model_as_if_it_had_not_stopped(
     folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
-    with streamfuse.open(folder) as model, model.chat("brief", max_new_tokens=3) as chat:
+    with streamfuse.load(folder) as model, model.chat("brief", max_new_tokens=3) as chat:
         chat.send("a")
         chat.save(tmp_path / "saved")
         messages, whole = chat.messages, chat.send("b")
-    with streamfuse.open(folder) as model, model.chat(max_new_tokens=3) as chat:
+    with streamfuse.load(folder) as model, model.chat(max_new_tokens=3) as chat:
         chat.send("something else")
         chat.restore(tmp_path / "saved")
         assert chat.messages == messages
@@ -434,7 +434,7 @@ def test_a_bundle_without_chat_template_completes_but_does_not_chat(
     folder: Path, made: list[fakes.ArithmeticBackend]
 ) -> None:
     edit_manifest(folder, lambda manifest: manifest["model"].update(chat_template=None))
-    with streamfuse.open(folder) as model:
+    with streamfuse.load(folder) as model:
         assert model.generate("hi").tokens == model.generate("hi", raw=True).tokens
         with pytest.raises(TextError, match="no chat template"):
             model.chat()
@@ -478,7 +478,7 @@ def test_an_engine_that_fails_says_so_and_the_next_answer_is_whole(
 def test_after_close_everything_is_one_sentence(
     folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
-    with streamfuse.open(folder) as model:
+    with streamfuse.load(folder) as model:
         stream, chat, session = model.stream("hello"), model.chat(), model.session()
         first = next(stream)
         chat.send("a")
@@ -506,7 +506,7 @@ def test_what_passes_cost_is_remembered_unless_it_must_not_be(
     folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
     for cost_cache, files in ((False, 0), (True, 1), (True, 1)):
-        with streamfuse.open(folder, cost_cache=cost_cache) as model:
+        with streamfuse.load(folder, cost_cache=cost_cache) as model:
             assert model.generate("hello").statistics["cost_ms"].keys() == {"decode", "verify_4", "verify_8"}
         assert len(list((tmp_path / "home").rglob("*.costs"))) == files
 
@@ -520,7 +520,7 @@ def test_importing_the_package_is_light() -> None:
     code = (
         "import sys, time; began = time.perf_counter(); import streamfuse; spent = time.perf_counter() - began;"
         "heavy = [name for name in ('torch', 'numpy', 'pydantic', 'tokenizers', 'typer') if name in sys.modules];"
-        "streamfuse.open, streamfuse.Model, streamfuse.export, streamfuse.pull;"
+        "streamfuse.load, streamfuse.Model, streamfuse.export_bundle, streamfuse.pull;"
         "print(spent, heavy, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -534,22 +534,22 @@ def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
         streamfuse.close  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_export_is_a_call_and_still_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_is_a_call_with_the_options_of_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import streamfuse.export.pipeline as exporter
     from streamfuse.export.plan import ExportPlan, Quantize, Schedule
 
     plans: list[ExportPlan] = []
 
-    def export_bundle(plan: ExportPlan, progress: Any, said: dict[str, str], sign_key: Any) -> str:
+    def export_plan(plan: ExportPlan, progress: Any, said: dict[str, str], sign_key: Any) -> str:
         plans.append(plan)
         assert public_line(sign_key) == line
         assert said == {"model": str(tmp_path), "adapter": "e2e-lossless"}
         return "report"
 
     line = write_keys(tmp_path / "a.key", tmp_path / "a.pub")
-    monkeypatch.setattr(exporter, "export_bundle", export_bundle)
+    monkeypatch.setattr(exporter, "export_plan", export_plan)
     monkeypatch.setattr("streamfuse.model.pull.resolve_model", Path)
-    found = streamfuse.export(
+    found = streamfuse.export_bundle(
         tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="q8_0",
         schedule="fused", widths=[4, 8],
     )  # fmt: skip
@@ -579,7 +579,7 @@ def test_a_wrong_option_of_an_export_is_one_sentence_before_anything_is_loaded(
 ) -> None:
     monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda name: pytest.fail("pulled"))
     with pytest.raises(kind, match=sentence):
-        streamfuse.export(tmp_path / "new", **options)
+        streamfuse.export_bundle(tmp_path / "new", **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -597,5 +597,5 @@ def test_an_export_asks_first_for_what_it_needs(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtra) as caught:
-        streamfuse.export(tmp_path / "new", **options)
+        streamfuse.export_bundle(tmp_path / "new", **options)
     assert line in str(caught.value)

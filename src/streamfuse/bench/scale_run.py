@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Any
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.bundle.manifest import PREFILL
 from streamfuse.runtime.strict_json import dump_strict
 
@@ -29,7 +29,7 @@ def main() -> None:
     # Python does not listen where it was started to ignore Ctrl-C, as a shell's background jobs are; the bench asks so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     started = time.perf_counter()
-    with Model(flags.bundle, threads=flags.threads, cost_cache=False) as model:
+    with load(flags.bundle, threads=flags.threads, cost_cache=False) as model:
         session = model.session(text=False)
         load_ms = 1000 * (time.perf_counter() - started)
         _say({"load_ms": load_ms, "resident_bytes": resident_bytes(), **engine_facts(session.backend)})

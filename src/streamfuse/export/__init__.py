@@ -1,14 +1,12 @@
-"""From a checkpoint and an adapter to a bundle (docs/export.md); the package itself can be called.
+"""From a checkpoint and an adapter to a bundle (docs/export.md).
 
-streamfuse.export("build/phone", target="coreml", layout="ane")
+streamfuse.export_bundle("build/phone", target="coreml", layout="ane")
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from os import PathLike
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.adapters import DEFAULT, find
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from .pipeline import Report
 
 
-def export(
+def export_bundle(
     output_dir: str | PathLike[str],
     *,
     model: str | PathLike[str] = DEFAULT_MODEL,
@@ -27,7 +25,7 @@ def export(
     sign_key: str | PathLike[str] | None = None,
     **plan: Any,
 ) -> Report:
-    """Write a bundle, atomically: `streamfuse.export(output_dir, model=..., adapter=..., **plan)` -> Report.
+    """Write a bundle, atomically: `streamfuse.export_bundle(output_dir, model=..., adapter=..., **plan)` -> Report.
 
     Args:
         adapter: the name of a shipped one, or a file; None or "none": no streams; "auto": the shipped one where it fits
@@ -68,15 +66,6 @@ def export(
     if chosen.note is not None:
         warnings.warn(chosen.note, stacklevel=2)
     made = load_plan(folder, chosen.path, Path(output_dir), **options)
-    from .pipeline import export_bundle
+    from .pipeline import export_plan
 
-    return export_bundle(made, progress or (lambda _: None), {"model": str(model), "adapter": chosen.word}, key)
-
-
-class _Package(ModuleType):
-    """This package: it holds the exporter's modules, and calling it exports."""
-
-    __call__ = staticmethod(export)
-
-
-sys.modules[__name__].__class__ = _Package
+    return export_plan(made, progress or (lambda _: None), {"model": str(model), "adapter": chosen.word}, key)

@@ -209,7 +209,7 @@ STAGES = (
 )
 
 
-def export_bundle(
+def export_plan(
     plan: ExportPlan,
     progress: Progress = lambda _: None,
     said: Mapping[str, str] | None = None,

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.engine import loaded
@@ -124,7 +124,7 @@ def _run(
 
     from streamfuse.bench.acceptance import measure_bundle
 
-    model = Model(bundle, threads=threads, provider=provider, cost_cache=False)
+    model = load(bundle, threads=threads, provider=provider, cost_cache=False)
     widths = model.bundle.spec().verify_widths
     if not widths:
         raise typer.BadParameter(

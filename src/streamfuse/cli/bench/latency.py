@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.engine import loaded
@@ -48,7 +48,7 @@ def latency(
     from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.profile import profiler_of
 
-    model = Model(bundle, threads=threads, provider=provider, cost_cache=False)
+    model = load(bundle, threads=threads, provider=provider, cost_cache=False)
     manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
     settings.check(manifest)
     with loaded(model, plan=False) as session, err.status("the loop") as status:

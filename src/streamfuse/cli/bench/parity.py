@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfuse import engines
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 
@@ -59,7 +59,7 @@ def parity(
     from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
     from streamfuse.runtime.reference.lookup import LookUpDrafter
 
-    opened = [Model(bundle) for bundle in bundles]
+    opened = [load(bundle) for bundle in bundles]
     first = opened[0].bundle.spec()
     if not first.verify_widths:
         raise typer.BadParameter(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfuse.api import Model
+from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
@@ -101,7 +101,7 @@ def tasks(
     own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
-    opened = Model(bundle, threads=threads, provider=provider, cost_cache=False)
+    opened = load(bundle, threads=threads, provider=provider, cost_cache=False)
     manifest = opened.manifest
     if data == ADVERSARIAL:
         asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import loaded, tell_defaults, tell_emulated, tell_limit, tell_provider
@@ -63,7 +63,7 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    model = Model(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
+    model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
     if not model.text.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
     asked = options.GenerationOptions(

@@ -441,7 +441,7 @@ def _run(plan: ExportPlan, expected: Preview, said: dict[str, str], sign_key: Ed
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading PyTorch and the exporter", total=None)
-        from streamfuse.export.pipeline import count_steps, export_bundle
+        from streamfuse.export.pipeline import count_steps, export_plan
 
         progress.update(task, total=count_steps(expected))
-        return export_bundle(plan, lambda words: progress.update(task, advance=1, description=words), said, sign_key)
+        return export_plan(plan, lambda words: progress.update(task, advance=1, description=words), said, sign_key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
@@ -77,7 +77,7 @@ def run(
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
         )
-    model = Model(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
+    model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
     asked = options.GenerationOptions(
         max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
         not no_speculation, width,

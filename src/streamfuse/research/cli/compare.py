@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
@@ -112,7 +112,7 @@ def compare(
     if quick:
         limit, max_new_tokens, repetitions, online = QUICK_PROMPTS, QUICK_TOKENS, 1, min(online, QUICK_PROMPTS)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
-    model = Model(bundle, threads=threads, cost_cache=False)
+    model = load(bundle, threads=threads, cost_cache=False)
     read = [samples_of(said, limit) for said in data]
     names = None if only is None else [name.strip() for name in only.split(";")]
     asked_peers = programs.peers_named(peers)

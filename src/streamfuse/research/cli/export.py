@@ -51,7 +51,7 @@ def export(
     need_export("", "")
     need_native()
     import streamfuse.research.heads  # noqa: F401 (adds the kinds of heads)
-    from streamfuse.export import export as export_bundle
+    from streamfuse.export import export_bundle
     from streamfuse.research.self_draft import leaving_out
 
     options: dict[str, Any] = {"adapter": adapter, "prune_keep": max(WIDTHS)}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfuse.api import Model
+from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
@@ -52,7 +52,7 @@ def online(
     from streamfuse.research.compare.tables import online_table
 
     settings = TaskSettings(max_new_tokens, 1, temperature, seed)
-    model = Model(bundle, threads=threads, cost_cache=False)
+    model = load(bundle, threads=threads, cost_cache=False)
     names = able(model.bundle)
     if not names:
         raise typer.BadParameter(f"{bundle}: streams learn online with --backend kernels alone")

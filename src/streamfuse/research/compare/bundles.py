@@ -47,7 +47,7 @@ def prepare(target: Bundle, folder: Path, names: Sequence[str], progress: Progre
     """
     trained = {name: files.adapter(name) for name in names if name != SELF}  # first, before a download
     import streamfuse.research.heads  # noqa: F401 (adds the kinds of heads)
-    from streamfuse.export import export
+    from streamfuse.export import export_bundle
     from streamfuse.model.pull import resolve_model
     from streamfuse.research.first_layers import write_first_layers
     from streamfuse.research.self_draft import leaving_out
@@ -66,7 +66,7 @@ def prepare(target: Bundle, folder: Path, names: Sequence[str], progress: Progre
             checkpoint, options = small, {"adapter": trained[DRAFT], "merge_adapter": "on", "prune_keep": max(widths)}
         else:
             options = {"adapter": trained[name], "prune_keep": max(widths)}
-        export(
+        export_bundle(
             folder / name, model=str(checkpoint), **options, **sizes,
             progress=lambda line, name=name: progress(f"exporting {name}: {line}"),  # type: ignore[misc]
         )  # fmt: skip
