@@ -1,18 +1,13 @@
-"""The stages of an export, the same for every target: load, reference, quantize, lower, parity, write.
-
-`STAGES` lists them. A stage is a function: its parameters are what it takes, by name, and `gives` names what it
-returns, for the stages after it.
-"""
+"""An export, the same for every target: load, reference, quantize, lower, parity, write."""
 
 from __future__ import annotations
 
-import inspect
 import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -76,6 +71,14 @@ class Report:
     below_floor: list[dict[str, Any]] = field(default_factory=list)
     target: dict[str, Any] = field(default_factory=dict)
 
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Notes what a stage takes."""
+        started, cpu_started = time.perf_counter(), time.process_time()
+        yield
+        self.seconds[stage] = round(time.perf_counter() - started, 2)
+        self.cpu_seconds[stage] = round(time.process_time() - cpu_started, 2)
+
     def prove(
         self, name: str, results: Results, against: Results, floor: selftest.Floor, allow_parity_below: Collection[str]
     ) -> None:
@@ -127,11 +130,6 @@ def quantize(
     return rounded
 
 
-def lower(target: Target) -> None:
-    """The graph files. The target speaks of its own steps."""
-    target.lower()
-
-
 def parity(
     plan: ExportPlan,
     progress: Progress,
@@ -177,36 +175,7 @@ def write(
     report.target = target_facts.report
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A function of this module, and the names of what it returns: one value, or a tuple of as many."""
-
-    function: Callable[..., Any]
-    gives: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
-
-    @property
-    def takes(self) -> list[str]:
-        return list(inspect.signature(self.function).parameters)
-
-    def run(self, values: dict[str, Any]) -> None:
-        """Take from `values` and put there what comes of it."""
-        found = self.function(**{name: values[name] for name in self.takes})
-        values.update(zip(self.gives, found if len(self.gives) > 1 else (found,), strict=False))
-
-
-GIVEN = ("plan", "folder", "progress", "report")  # what there is before the first stage
-STAGES = (
-    Stage(load, ("model", "spec", "target", "script")),
-    Stage(reference, ("exact",)),
-    Stage(quantize, ("expected",)),
-    Stage(lower),
-    Stage(parity, ("target_facts", "asked")),
-    Stage(write),
-)
+STAGES = ("load", "reference", "quantize", "lower", "parity", "write")  # of Report.seconds
 
 
 def export_plan(
@@ -226,16 +195,22 @@ def export_plan(
     """
     report = Report(config={**to_config(plan), **(said or {})})
     with torch.inference_mode(), BundleWriter(plan.output_dir, plan.overwrite, sign_key) as writer:
-        values: dict[str, Any] = dict(zip(GIVEN, (plan, writer.folder, progress, report), strict=True))
-        for stage in STAGES:
-            started, cpu_started = time.perf_counter(), time.process_time()
-            stage.run(values)
-            report.seconds[stage.name] = round(time.perf_counter() - started, 2)
-            report.cpu_seconds[stage.name] = round(time.process_time() - cpu_started, 2)
+        folder = writer.folder
+        with report.timed("load"):
+            model, spec, target, script = load(plan, folder, progress)
+        with report.timed("reference"):
+            exact = reference(plan, progress, model, spec, script)
+        with report.timed("quantize"):
+            expected = quantize(plan, progress, report, model, spec, target, script, exact)
+        with report.timed("lower"):
+            target.lower()  # it tells progress of its own steps
+        with report.timed("parity"):
+            target_facts, asked = parity(plan, progress, report, target, script, exact, expected)
+        with report.timed("write"):
+            write(plan, folder, progress, report, model, target, script, target_facts, asked)
         report.peak_memory_bytes = peak_memory(resource.getrusage(resource.RUSAGE_SELF))
-        path = writer.folder / "export_report.json"
-        path.write_text(dump_strict(vars(report), indent=2) + "\n", encoding="utf-8")
-        writer.write_manifest(**_manifest(plan, values["model"], values["target"], values["target_facts"], report))
+        (folder / "export_report.json").write_text(dump_strict(vars(report), indent=2) + "\n", encoding="utf-8")
+        writer.write_manifest(**_manifest(plan, model, target, target_facts, report))
     return report
 
 
