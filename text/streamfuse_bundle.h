@@ -50,6 +50,10 @@ SF_EXPORT int sf_bundle_open_signed(const char* folder, const char* public_key, 
 
 /* NULL for a public key as sf_bundle_open_signed takes it; else what is wrong with it, a sentence that lives for ever. */
 SF_EXPORT const char* sf_bundle_check_key(const char* public_key);
+
+/* Checks the text of a manifest before it is written: SF_OK, or SF_BAD_FILE with the problem, "field: reason", in
+ * `sentence`, which has `room` bytes and is closed by a zero byte. Nothing is looked for in the file system. */
+SF_EXPORT int sf_bundle_check_manifest(const char* manifest, size_t bytes, char* sentence, size_t room);
 SF_EXPORT void sf_bundle_close(sf_bundle*);
 SF_EXPORT const char* sf_bundle_error(const sf_bundle*); /* never NULL */
 
@@ -102,10 +106,6 @@ SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t m
 
 /* Text of tokens, without special ones. */
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
-
-/* A token's text in the vocabulary. *special is 1 for a special token, which sf_text_decode leaves out. SF_BAD_ARGUMENT
- * where the vocabulary has no such id. */
-SF_EXPORT int sf_text_token(sf_text*, int64_t id, const char** text, size_t* bytes, int32_t* special);
 
 /* A chat as the model was trained to read it, up to where its answer begins. messages: a JSON list of
  * {"role": ..., "content": ...}, with more fields of text if the template reads them. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. For people

@@ -41,7 +41,6 @@ from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 from streamfuse.train.readers import encode_prompt, read_samples, spread
 
 # Of any unit: only ratios count. After `streamfuse bench latency` on such machines, rounded; the last one is made up.
@@ -165,7 +164,7 @@ def main() -> None:
         longest = model.manifest.cache.capacity - given.max_new_tokens
         prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.text)) < longest]
         new_engine = engines.engines_of(model.bundle, None)
-        tables = dict(map_tensors(model.bundle.draft)) if model.bundle.draft else {}
+        tables = model.bundle.tables or {}
         for megabytes in given.ngram_table_mb if given.ngram_table else [None]:
             if megabytes is not None:
                 tables = with_ngrams(tables, given.ngram_table, megabytes, model.manifest.model.vocab_size)

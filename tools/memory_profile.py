@@ -25,15 +25,15 @@ def main(bundle: Path, new_tokens: int) -> None:
         print(f"{stage:36} {now:6.1f} MB now, {mapped:6.1f} of it files, {most:6.1f} MB at most, {share}")
 
     report("Python")
+    from streamfuse.bundle import open_bundle
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.runtime.session import Session
-    from streamfuse.runtime.tensors import map_tensors
 
     report("numpy and the runtime's modules")
     backend = ExecuTorchBackend(bundle)
     report("engine opened")
-    with Session(backend, map_tensors(bundle / "draft.safetensors")) as session:
+    with Session(backend, open_bundle(bundle, verify=False).tables) as session:
         report("drafting data")
         session.prepare()
         report("every method has run")

@@ -23,7 +23,6 @@ from export_samples import TEXT
 from streamfuse.engines import identity_of
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 
 # Both layouts, both float types, both schedules, logits in one piece and in three.
 KINDS = ("plain-float32", "ane-float16-int8")
@@ -67,7 +66,7 @@ def record(kind: str, folder: Path) -> None:
     backend, texts = made.backend(), []
     with (folder / "data.bin").open("wb") as data:
         backend.predict = recorder = Recorder(backend.predict, data)
-        tables = map_tensors(made.bundle.draft) if made.bundle.draft else None
+        tables = made.bundle.tables
         with Session(backend, tables, identity=identity_of(made.bundle)) as session:
             for prompt, settings in TEXTS:
                 generation = session.generate(prompt, config(**settings))

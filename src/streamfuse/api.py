@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.runtime.config import GenerationConfig, OptionError, PromptError, SamplingConfig, check_prompt
-from streamfuse.runtime.text import Conversation, Tokenizer
+from streamfuse.runtime.text import Conversation
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
@@ -116,7 +116,6 @@ def load(
         BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
         KeyProblem: `public_key` is no key.
         OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX.
-        TextError: the tokenizer or the chat template cannot be used.
         BackendError: the graphs cannot be loaded here, or the provider is not here.
         MissingExtra: a package is not installed; names the line that installs it.
     """
@@ -141,8 +140,7 @@ class Model:
     def __init__(self, bundle: Bundle, *, threads: int | None, provider: str | None, cost_cache: bool) -> None:
         """`load` makes it."""
         self.bundle = bundle
-        model = self.manifest.model
-        self.text = Tokenizer(self.bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+        self.text = self.bundle.tokenizer
         self._threads, self._provider, self._cost_cache = threads, provider, cost_cache
         self._new_engine: Any = None
         self._load_ms = 0.0
@@ -188,7 +186,6 @@ class Model:
         from streamfuse.engines import cost_file, device_of, identity_of
         from streamfuse.runtime.core import CoreError, TablesError
         from streamfuse.runtime.session import Session
-        from streamfuse.runtime.tensors import map_tensors
 
         if self._closed:
             raise CoreError("this model is closed; open its bundle again")
@@ -198,7 +195,7 @@ class Model:
         try:
             session = Session(
                 backend,
-                map_tensors(self.bundle.draft) if self.bundle.draft else None,
+                self.bundle.tables,
                 self.text if text else None,
                 identity=identity_of(self.bundle),
                 cost_file=cost_file(self.bundle, device) if self._cost_cache else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bundle_damages import DAMAGES, cut, flip_a_byte
-from bundle_samples import CAPACITY, WIDTHS, manifest_fields, write_bundle
+from bundle_samples import CAPACITY, WIDTHS, manifest_fields, write_bundle, write_tokenizer
 
 from streamfuse.bundle import BundleError, BundleWriter, open_bundle
 from streamfuse.bundle.manifest import schema_json
@@ -81,8 +81,8 @@ def test_writing_fails_when_the_name_is_taken(bundle: Path) -> None:
 def test_overwriting_replaces_the_whole_folder(bundle: Path) -> None:
     (bundle / "leftover.bin").write_text("x")
     with BundleWriter(bundle, overwrite=True) as writer:
-        for name in ("model.pte", "tokenizer.json"):
-            (writer.folder / name).write_text("new")
+        (writer.folder / "model.pte").write_text("new")
+        write_tokenizer(writer.folder)
         writer.write_manifest(**manifest_fields())
     assert open_bundle(bundle).graph.read_text() == "new"
     assert sorted(path.name for path in bundle.iterdir()) == ["manifest.json", "model.pte", "tokenizer.json"]
@@ -127,8 +127,9 @@ def test_a_wrong_field_is_refused_while_writing(tmp_path: Path) -> None:
 def test_files_in_folders_belong_to_the_bundle(tmp_path: Path) -> None:
     with BundleWriter(tmp_path / "demo") as writer:
         (writer.folder / "model.mlpackage").mkdir()
-        for name in ("model.mlpackage/weights.bin", "model.pte", "tokenizer.json"):
+        for name in ("model.mlpackage/weights.bin", "model.pte"):
             (writer.folder / name).write_text(name)
+        write_tokenizer(writer.folder)
         writer.write_manifest(**manifest_fields())
     assert open_bundle(tmp_path / "demo").file("model.mlpackage/weights.bin").read_text().endswith("weights.bin")
 
@@ -152,7 +153,8 @@ def test_a_bundle_of_each_target_says_where_its_graphs_are(
 ) -> None:
     def write(name: str, left_out: str = "") -> Path:
         with BundleWriter(tmp_path / name) as writer:
-            for file in (*files, "tokenizer.json", "draft.safetensors"):
+            write_tokenizer(writer.folder)
+            for file in files:
                 (writer.folder / file).parent.mkdir(parents=True, exist_ok=True)
                 if file != left_out:
                     (writer.folder / file).write_text("content")

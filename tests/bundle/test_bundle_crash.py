@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bundle_samples import manifest_fields, write_bundle
+from bundle_samples import manifest_fields, write_bundle, write_tokenizer
 
 from streamfuse.bundle import BundleError, BundleWriter, open_bundle, writer
-from streamfuse.bundle.reader import set_aside
+from streamfuse.bundle.writer import set_aside
 
 # A process that overwrites the bundle argv[1] and dies at call number argv[2] of those that touch names.
 _KILLED = """
 import os, pathlib, shutil, sys
-from bundle_samples import manifest_fields
+from bundle_samples import manifest_fields, write_tokenizer
 from streamfuse.bundle import BundleWriter, writer
 
 left = int(sys.argv[2])
@@ -43,7 +43,7 @@ writer.exchange, writer.flush_tree = mortal(writer.exchange), mortal(writer.flus
 pathlib.Path.rename, shutil.rmtree = mortal(pathlib.Path.rename), mortal(shutil.rmtree)
 with BundleWriter(sys.argv[1], overwrite=True) as open_writer:
     (open_writer.folder / "model.pte").write_bytes(b"new")
-    (open_writer.folder / "tokenizer.json").write_text("new")
+    write_tokenizer(open_writer.folder)
     open_writer.write_manifest(**manifest_fields())
 """
 
@@ -53,7 +53,7 @@ one_step = pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="n
 def overwrite(path: Path, content: bytes) -> None:
     with BundleWriter(path, overwrite=True) as opened:
         (opened.folder / "model.pte").write_bytes(content)
-        (opened.folder / "tokenizer.json").write_text("new")
+        write_tokenizer(opened.folder)
         opened.write_manifest(**manifest_fields())
 
 
@@ -102,7 +102,7 @@ def test_what_another_writer_has_open_is_left_alone(bundle: Path) -> None:
     with BundleWriter(bundle, overwrite=True) as slow:
         (slow.folder / "model.pte").write_text("slow")
         overwrite(bundle, b"fast")
-        (slow.folder / "tokenizer.json").write_text("slow")
+        write_tokenizer(slow.folder)
         slow.write_manifest(**manifest_fields())
     assert open_bundle(bundle).graph.read_text() == "slow"
     assert [path.name for path in bundle.parent.iterdir()] == ["demo"]

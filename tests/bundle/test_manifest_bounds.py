@@ -1,4 +1,4 @@
-"""A manifest that is wrong in many places costs memory by its size, and one short sentence, in both readers.
+"""A manifest that is wrong in many places costs memory by its size, and one short sentence.
 
 Run: python -m pytest tests/bundle/test_manifest_bounds.py
 """
@@ -22,15 +22,13 @@ OPEN = f"""
 import resource, sys
 from pathlib import Path
 from streamfuse.bundle import BundleError, open_bundle
-from bundle_library import LibraryBundle, LibraryFailure, library
-reader, folder = sys.argv[1], Path(sys.argv[2])
-if reader == "text":
-    library()
+from streamfuse.runtime.text_library import text_library
+text_library()
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + {ROOM_BYTES},) * 2)
 try:
-    open_bundle(folder) if reader == "python" else LibraryBundle(folder).close()
-except (BundleError, LibraryFailure) as error:
+    open_bundle(sys.argv[1])
+except BundleError as error:
     print(error)
 """
 
@@ -58,16 +56,15 @@ WRONG: dict[str, tuple[Edit, str]] = {
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="limits are compared with what Linux counts")
-@pytest.mark.parametrize("reader", ["python", "text"])
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told_in_bounded_memory(name: str, reader: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_in_bounded_memory(name: str, tmp_path: Path) -> None:
     edit, words = WRONG[name]
     bundle = write_bundle(tmp_path / "demo")
     edit_manifest(bundle, edit)
     assert (bundle / "manifest.json").stat().st_size < 16 << 20
     paths = os.pathsep.join([str(HELPERS), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", OPEN, reader, str(bundle)],
+        [sys.executable, "-c", OPEN, str(bundle)],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-500:]

@@ -50,9 +50,9 @@ def real() -> Iterator[Real]:
     from streamfuse.engines import engines_of
 
     with load(BUNDLE, cost_cache=False) as model:
-        assert model.bundle.draft is not None
+        assert model.bundle.tables is not None
         engine = engines_of(model.bundle, None)()
-        yield Real(model, model.session(), engine, DraftTables.load(model.bundle.draft))
+        yield Real(model, model.session(), engine, DraftTables.load(model.bundle.tables))
         engine.close()
 
 

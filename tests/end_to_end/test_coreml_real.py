@@ -21,8 +21,6 @@ from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
-from streamfuse.runtime.text import Tokenizer
 
 pytest.importorskip("coremltools")
 pytestmark = [pytest.mark.slow]
@@ -82,9 +80,9 @@ def test_a_pass_comes_back_to_the_neural_engine_only_where_it_prunes(bundle: Bun
 
 def test_the_text_is_pytorchs_with_and_without_speculation(bundle: Bundle) -> None:
     facts = bundle.manifest.model
-    text = Tokenizer(bundle.tokenizer, facts.chat_template, facts.bos_token_id, facts.eos_token_ids)
+    text = bundle.tokenizer
     ids = text.encode_chat([{"role": "user", "content": PROMPT}])
-    tables = map_tensors(bundle.draft) if bundle.draft else None
+    tables = bundle.tables
     width, found = bundle.manifest.speculation.default_width, {}
     assert bundle.spec().widths[f"verify_{width}"] == (width, 4)  # so the wider one prunes
     for speculative in (False, True):

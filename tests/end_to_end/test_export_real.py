@@ -22,7 +22,6 @@ from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 from streamfuse.runtime.text import Tokenizer
 
 BUNDLE = Path(__file__).parents[2] / "build" / "demo"
@@ -53,8 +52,7 @@ def engine(bundle: Bundle) -> Iterator[ExecuTorchBackend]:
 
 @pytest.fixture(scope="module")
 def text(bundle: Bundle) -> Tokenizer:
-    model = bundle.manifest.model
-    return Tokenizer(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+    return bundle.tokenizer
 
 
 def natural_text(text: Tokenizer) -> list[int]:
@@ -108,7 +106,7 @@ def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchB
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_speculation_changes_no_token(bundle: Bundle, text: Tokenizer, temperature: float) -> None:
-    tables = map_tensors(bundle.draft) if bundle.draft else None
+    tables = bundle.tables
     with Session(ExecuTorchBackend(bundle.graph, bundle.spec()), tables) as session:
         for seed, prompt in enumerate(PROMPTS):
             ids = text.encode_chat([{"role": "user", "content": prompt}])

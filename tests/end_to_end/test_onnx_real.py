@@ -17,7 +17,6 @@ from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
-from streamfuse.runtime.text import Tokenizer
 
 NATIVE = Path(__file__).parents[2] / "build" / "demo"
 PROMPTS = ["Why is the sky blue?", "Count from one to twenty."]
@@ -43,15 +42,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def along(bundle: Bundle, backend: Backend, texts: Sequence[tuple[int, list[int]]]) -> Replay:
-    drafter = StreamDrafter(DraftTables.load(bundle.draft) if bundle.draft else None)
+    drafter = StreamDrafter(DraftTables.load(bundle.tables) if bundle.tables else None)
     return replay(backend, drafter, texts, WIDTH, lambda: None)
 
 
 def test_the_onnx_bundle_keeps_the_law_and_agrees_with_the_native_one(bundle: Bundle) -> None:
     from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
-    model = bundle.manifest.model
-    text = Tokenizer(bundle.tokenizer, model.chat_template, model.bos_token_id, model.eos_token_ids)
+    text = bundle.tokenizer
     prompts = [text.encode_chat([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     native = open_bundle(NATIVE)
     with ExecuTorchBackend(native.graph, native.spec()) as engine:

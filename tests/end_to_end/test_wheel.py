@@ -18,6 +18,7 @@ import pytest
 from export_samples import TEXT
 from native_samples import said_by, tiny_bundle
 
+from streamfuse.native.cargo import default_target_dir
 from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +29,10 @@ import json, sys
 from collections import Counter
 from pathlib import Path
 import streamfuse
-from streamfuse.native.library import find_core, find_library
+from streamfuse.native.library import find_core, find_library, find_text
 assert Path(streamfuse.__file__).is_relative_to(sys.argv[1]), streamfuse.__file__
 assert find_library().is_relative_to(sys.argv[1]), find_library()
-assert find_core().parent == find_library().parent, find_core()
+assert find_core().parent == find_text().parent == find_library().parent, find_core()
 import numpy as np
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
@@ -66,7 +67,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
     subprocess.run([sys.executable, "-c", backend], cwd=ROOT, check=True, capture_output=True)
     (source,) = folder.glob("*.tar.gz")
-    said_by([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source])
+    crates = {"CARGO_TARGET_DIR": str(default_target_dir())}  # where those of text/ are compiled already
+    said_by([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source], **crates)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -77,7 +79,7 @@ def test_the_wheel_is_of_this_platform_and_holds_every_package(wheel: Path) -> N
     names = set(zipfile.ZipFile(wheel).namelist())
     packages = {str(path.parent.relative_to(ROOT / "src")) for path in source_packages()}
     assert {f"{package}/__init__.py" for package in packages} <= names
-    stems = ("streamfuse_engine", "streamfuse_core", *RUNTIME_LIBRARIES, QUANTIZED_KERNELS)
+    stems = ("streamfuse_engine", "streamfuse_core", "streamfuse_text", *RUNTIME_LIBRARIES, QUANTIZED_KERNELS)
     beside = {*map(file_name, stems), VERSION_FILE, "LICENSE-executorch"}
     assert {f"streamfuse/native/lib/{name}" for name in beside} <= names
     assert "streamfuse/adapters/chat-lossless.safetensors" in names
@@ -150,7 +152,7 @@ def test_a_fresh_environment_runs_bundles_and_says_what_it_lacks(
     fresh = tmp_path / "fresh" / "bin"
     environment = {"PYTHONPATH": "", "STREAMFUSE_ENGINE": "", "STREAMFUSE_HOME": str(tmp_path / "home")}
     said_by([fresh / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], **environment)
-    heavy = ["torch", "executorch", "coremltools", "gguf", "safetensors"]
+    heavy = ["torch", "executorch", "coremltools", "gguf", "jinja2", "safetensors", "tokenizers"]
     find = f"from importlib.util import find_spec; print([name for name in {heavy} if find_spec(name)])"
     assert said_by([fresh / "python", "-c", find], **environment) == "[]\n"
 

@@ -42,7 +42,6 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 
 METHODS = ["prefill", "decode", "verify_4", "verify_12"]
 KINDS: dict[str, dict[str, Any]] = {
@@ -134,7 +133,7 @@ def test_a_bundle_says_which_operators_it_needs(exported: Exported) -> None:
 
 @pytest.mark.parametrize("exported", ["kernels"], indirect=True)
 def test_the_drafts_were_calibrated_by_the_bundle_itself(exported: Exported, model: StreamFused) -> None:
-    tables = DraftTables.load(exported.bundle.draft)
+    tables = DraftTables.load(exported.bundle.tables)
     calibration = tables.calibration
     assert len(calibration) == model.streams_config.num_streams
     assert all(0 <= ratio <= 10 for ratio in calibration)
@@ -151,7 +150,7 @@ def test_the_drafting_data_lie_aligned_and_as_the_package_reads_them(exported: E
         "parent_left": "float16", "parent_right": "float16", "gate": "float32", "stream_vocab": "int32"
     }.items()  # fmt: skip
     assert ("calibration" in read) == exported.plan.kernels
-    for name, array in map_tensors(path).items():
+    for name, array in exported.bundle.tables.items():
         assert array.flags.aligned, name
         np.testing.assert_array_equal(array, read[name])
     assert [other.name for other in path.parent.glob("draft*")] == [path.name]
@@ -305,7 +304,7 @@ def test_the_self_test_in_the_bundle_repeats(exported: Exported, engine: ExecuTo
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.1])
 def test_speculation_changes_no_token(exported: Exported, width: int, temperature: float) -> None:
     assert exported.bundle.draft is not None
-    tables = map_tensors(exported.bundle.draft)
+    tables = exported.bundle.tables
     with Session(ExecuTorchBackend(exported.bundle.graph, exported.bundle.spec()), tables) as session:
         for seed, prompt in enumerate([TEXT[:9], TEXT[20:23], [200, 100, 50]]):
             sampling = SamplingConfig(temperature=temperature, seed=seed)
@@ -474,7 +473,7 @@ def test_a_softmax_pruner_with_a_threshold_drops_nodes_and_changes_no_token(tmp_
             assert len(out.stream_ids) == len(out.kept)
     assert 1 <= min(kept) < 12
     assert bundle.draft is not None
-    with Session(ExecuTorchBackend(bundle.graph, bundle.spec()), map_tensors(bundle.draft)) as session:
+    with Session(ExecuTorchBackend(bundle.graph, bundle.spec()), bundle.tables) as session:
         for prompt in (TEXT[:9], TEXT[20:23]):
             texts = []
             for speculative in (False, True):

@@ -38,7 +38,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def text(made: Made, prompt: list[int], **settings: Any) -> Loop:
-    tables = DraftTables.load(made.bundle.draft) if made.bundle.draft else None
+    tables = DraftTables.load(made.bundle.tables) if made.bundle.tables else None
     loop = Loop(made.backend(), list(prompt), GenerationConfig(24, **settings), StreamDrafter(tables))
     list(loop.run())
     return loop

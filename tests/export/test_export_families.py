@@ -22,7 +22,6 @@ from streamfuse.export.preview import preview
 from streamfuse.model.config import ARCHITECTURES
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -104,7 +103,7 @@ def test_a_family_is_exported_and_run(
         if form in EXACT:
             np.testing.assert_array_equal(drafted, plain)
         assert (drafted.argmax(1) == plain.argmax(1)).mean() > 0.9
-    tables = map_tensors(bundle.draft)
+    tables = bundle.tables
     with Session(make(), tables) as session:
         texts = []
         for speculative in (False, True):

@@ -1,4 +1,4 @@
-"""What can be wrong with a bundle, for the tests of every reader: Python's and that of text/."""
+"""What can be wrong with a bundle, for the tests of its readers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "manifest nested without end": (_write("[" * 200_000), ["manifest.json", "not valid JSON"]),
     "manifest of something else": (_write('{"name": "app", "version": "1"}'), ["format_version", "missing"]),
     "manifest is a list": (_write("[1, 2]"), ["format_version", "missing"]),
-    "manifest with NaN": (_write('{"format_version": NaN}'), ["NaN"]),
+    "manifest with NaN": (_write('{"format_version": NaN}'), ["manifest.json", "not valid JSON"]),
     "format newer": (change("format_version", 5), ["format_version", "newer", "upgrade"]),
     "format is text": (change("format_version", "1"), ["format_version", "integer"]),
     "format older": (change("format_version", 3), ["was written in format 3", "reads 4", "`streamfuse export`"]),
@@ -186,7 +186,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "text that acts on a terminal": (change("model", "license", "mit\x1b]0;x\x07"), ["model.license", "pattern"]),
     "text that turns the writing": (change("model", "name", "a\u202eb"), ["model.name", "pattern"]),
     "too many values": (change("required_operators", ["x"] * 100_001), ["holds more than 100000 values"]),
-    "name that no disk has": (_list_file("\ud800"), ["manifest.json", "Invalid JSON"]),
+    "name that no disk has": (_list_file("\ud800"), ["manifest.json", "not valid JSON"]),
     "hash is no hash": (change("files", "model.pte", "sha256", "abc"), ["files.model.pte.sha256"]),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,13 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     return tokenizer
+
+
+def list_file(bundle: Path, name: str, data: bytes) -> None:
+    """Put a file into the bundle, and what the manifest says of it."""
+    (bundle / name).write_bytes(data)
+    facts = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    edit_manifest(bundle, lambda manifest: manifest["files"].update({name: facts}))
 
 
 def manifest_fields() -> dict[str, Any]:
@@ -99,11 +107,15 @@ def manifest_fields() -> dict[str, Any]:
     )
 
 
+def write_tokenizer(folder: Path) -> None:
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+
+
 def write_bundle(path: Path, **changes: Any) -> Path:
     """A valid bundle at `path`; its graph is a few bytes of nothing."""
     with BundleWriter(path) as writer:
         (writer.folder / "model.pte").write_bytes(b"not a graph" * 100)
-        byte_tokenizer().save(str(writer.folder / "tokenizer.json"))
+        write_tokenizer(writer.folder)
         writer.write_manifest(**{**manifest_fields(), **changes})
     return path
 

@@ -27,7 +27,6 @@ from streamfuse.native.build import executorch_root
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 
 SOURCE = Path(__file__).with_name("coreml_delegate.cpp")
 TYPES = {3: np.int32, 4: np.int64, 5: np.float16, 6: np.float32}  # ExecuTorch's scalar types
@@ -122,7 +121,7 @@ def main(folder: Path, place: Path) -> None:
     library = ctypes.CDLL(str(build(place)))
     assert library.set_functions(*delegate.calls) == 0
     program, spec = ExecuTorchProgram(bundle.graph, num_threads=1), bundle.spec()
-    tables = map_tensors(bundle.draft) if bundle.draft else None
+    tables = bundle.tables
     with ExecuTorchBackend(program, spec) as backend:
         figures = parity(bundle, backend)
     texts, width = {}, max(rows for rows, _ in spec.widths.values())

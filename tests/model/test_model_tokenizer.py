@@ -6,7 +6,6 @@ Run: python -m pytest tests/model/test_model_tokenizer.py
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 import tiny
 import tokenizers
 import torch
-from bundle_library import LIBRARY, LibraryBundle
 from export_samples import tiny_model, write_checkpoint
 from tokenizers.processors import TemplateProcessing
 
@@ -165,6 +163,3 @@ def test_bundle_training_and_library_speak_the_same_ids(adds: bool, chats: bool,
         text = open_text(folder)
         assert encode_prompt(Sample(("hello",), ()), text) == chat
         assert text.encode("hello") == plain
-    if LIBRARY.is_file():
-        with LibraryBundle(out) as bundle, closing(bundle.text()) as library:
-            assert library.encode("hello", marks=True) == plain

@@ -30,7 +30,6 @@ from streamfuse.research import files
 from streamfuse.research.heads import BLOCKWISE, MEDUSA
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 from streamfuse.train.config import TrainConfig
 from streamfuse.train.data import Example
 from streamfuse.train.evaluate import proposals
@@ -148,7 +147,7 @@ def test_a_bundle_with_heads_drafts_what_the_model_drafts_and_changes_no_text(
     (found,) = proposals(model, [Example(TEXT[:2], 1)], 5)
     same = [len({*a} & {*b}) for a, b in zip(said.stream_ids[0].tolist(), found.stream_ids[0].tolist(), strict=True)]
     assert min(same) >= 3, "the graph proposes other tokens than the model"
-    with Session(make(), map_tensors(bundle.draft)) as session:
+    with Session(make(), bundle.tables) as session:
         texts = []
         for speculative in (False, True):
             config = GenerationConfig(24, speculative=speculative, width=8 if speculative else None, ignore_eos=True)

@@ -15,6 +15,7 @@ import torch
 from export_samples import TEXT, decode_rows, plan_for, tiny_model, write_checkpoint
 from fakes import ArithmeticBackend
 
+from streamfuse.bundle import open_bundle
 from streamfuse.export.pipeline import export_plan
 from streamfuse.export.plan import ExportPlan, Schedule
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
@@ -53,7 +54,7 @@ class Exported:
         return load_stream_fused(load_base(self.checkpoint[0]), self.checkpoint[1], merge=False)
 
     def tables(self) -> DraftTables:
-        return DraftTables.load(self.plan.output_dir / "draft.safetensors")
+        return DraftTables.load(open_bundle(self.plan.output_dir).tables or {})
 
 
 def _exported(folder: Path, streams: dict[str, int], **more: str | tuple[str, ...]) -> Exported:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_the_library_of_apps_exports_all_headers_and_nothing_else() -> None:
 
 
 def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
-    lib, place, size, count, special = library(), c_void_p(), c_size_t(), c_int64(), c_int32()
+    lib, place, size, count = library(), c_void_p(), c_size_t(), c_int64()
     assert lib.sf_bundle_open(bytes(bundle), 1, None) == BAD_ARGUMENT
     code, handle = opened_with(None)
     assert (code, lib.sf_bundle_error(handle)) == (BAD_ARGUMENT, b"the folder is a null pointer")
@@ -92,8 +92,6 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
             lib.sf_text_encode_chat(text.handle, None, 5, byref(place), byref(count)),
             lib.sf_text_encode_chat(text.handle, b"[]", 2, None, None),
             lib.sf_text_render_cut(text.handle, b"[]", 2, None, None),
-            lib.sf_text_token(text.handle, -1, byref(place), byref(size), byref(special)),
-            lib.sf_text_token(text.handle, 1, byref(place), byref(size), None),
             lib.sf_text_answer(text.handle, b"abc", 3, None, 2),
             lib.sf_text_begin_after(text.handle, None, 0, None, 2),
             lib.sf_text_encode(text.handle, b"abc", 2**63, 0, byref(place), byref(count)),

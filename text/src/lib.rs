@@ -1,7 +1,7 @@
 //! A bundle, and the text around its tokens, behind the C interface of `streamfuse_bundle.h`.
 //!
 //! `border` is the interface and the only place that dereferences what C hands over; the others are safe Rust and know
-//! nothing of it. tests/text/test_text_*.py hold ids and chats to transformers, and manifests to their schema.
+//! nothing of it. tests/text hold ids and chats to transformers, and manifests to their schema.
 #![deny(unsafe_code)]
 
 mod border;

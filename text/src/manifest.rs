@@ -128,7 +128,7 @@ impl Manifest {
         }
     }
 
-    /// Relations between fields, in the order of `Manifest._consistent` in manifest.py.
+    /// Relations between fields, which the schema cannot say.
     fn check_relations(&self, data: &Json) -> Result<(), String> {
         let names: HashSet<&str> = self.methods.iter().map(|method| method.name.as_str()).collect();
         for name in ["prefill", "decode"] {

@@ -10,7 +10,7 @@ use regex::Regex;
 
 use crate::json::{Json, Object};
 
-/// The one truth about fields, which Python's reader writes (`make schema`).
+/// The one truth about fields, which Python's types write (`make schema`).
 pub fn manifest_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| {

@@ -87,12 +87,6 @@ impl Tokenizer {
         self.inner.id_to_token(id).is_some()
     }
 
-    /// A token's text in the vocabulary, and whether it is a special one; None where the vocabulary has no such id.
-    pub fn spelt(&self, id: i64) -> Option<(String, bool)> {
-        let id = u32::try_from(id).ok()?;
-        Some((self.inner.id_to_token(id)?, self.special.contains_key(&id)))
-    }
-
     /// The token's text in the vocabulary; empty where there is none.
     pub fn word(&self, id: Option<i64>) -> String {
         id.map_or_else(String::new, |id| word(&self.inner, id))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamfuse.bundle import Bundle
+from streamfuse.bundle.reader import TOKENIZER_FILE
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import Drafter
@@ -73,7 +74,7 @@ def check_comparable(bundles: Sequence[Bundle], width: int) -> None:
     for bundle in bundles:
         if bundle.manifest.speculation.adapter != first.manifest.speculation.adapter:
             raise ParityError(f"{bundle.folder} has another adapter than {first.folder}")
-        if bundle.tokenizer.read_bytes() != first.tokenizer.read_bytes():
+        if bundle.manifest.files[TOKENIZER_FILE].sha256 != first.manifest.files[TOKENIZER_FILE].sha256:
             raise ParityError(f"{bundle.folder} has another tokenizer than {first.folder}")
         if width not in bundle.spec().verify_widths:
             raise ParityError(f"{bundle.folder} has no width {width}; its widths are {bundle.spec().verify_widths}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from streamfuse.api import load
 from streamfuse.bundle.manifest import PREFILL
-from streamfuse.runtime.strict_json import dump_strict
+from streamfuse.json_text import dump_strict
 
 from .latency import LatencySettings, measure
 from .machine import ReadBandwidth, engine_facts, engine_threads, resident_bytes

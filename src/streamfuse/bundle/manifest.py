@@ -1,22 +1,21 @@
 """The schema of `manifest.json`, format version 3: the contract between exporters and every runtime.
 
-Unknown fields are refused, so a typing error or a foreign file is found when the bundle is opened and not by a wrong
-answer. A change that an older runtime would misread raises FORMAT_VERSION.
+The types here make the published schema, docs/manifest.schema.json. text/ checks manifests by it, and the relations
+between fields, when one is written and when a bundle is opened. Unknown fields are refused, so a typing error or a
+foreign file is found there and not by a wrong answer. A change that an older runtime would misread raises
+FORMAT_VERSION.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from streamfuse.runtime.strict_json import load_strict
+from streamfuse.runtime.text_library import manifest_problem
 
 from .errors import BundleError
-from .signature import SIGNATURE_NAME
 
 FORMAT_VERSION = 4
 MANIFEST_NAME = "manifest.json"
@@ -39,8 +38,6 @@ OPERATORS = tuple(
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
 _MOST = 2**53  # above, readers that keep numbers as doubles lose digits
-# More than any model needs; what a reader says of a manifest, and the memory that it takes, is bounded by them.
-_MOST_VALUES = 100_000
 _LONGEST_NAME = 255
 _LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"  # no characters that act on a terminal
 Count = Annotated[int, Field(ge=0, le=_MOST)]
@@ -218,139 +215,16 @@ class Manifest(_Strict):
         found = {name: method for name, method in self.methods.items() if name.startswith(VERIFY_PREFIX)}
         return dict(sorted(found.items(), key=lambda item: item[1].rows))
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Manifest:
-        """Relations between fields; each message starts with the field."""
-        for name in (PREFILL, DECODE):
-            _require(name in self.methods, f"methods.{name}: missing")
-        _require(self.methods[DECODE].rows == 1, f"methods.{DECODE}.rows: must be 1")
-        for name, method in self.methods.items():
-            verifies = name.startswith(VERIFY_PREFIX) and name == f"{VERIFY_PREFIX}{method.rows}"
-            known = name in (PREFILL, DECODE, STREAMS)
-            _require(known or verifies, f"methods.{name}: not prefill, decode, streams or verify_<rows>")
-            _require(method.keep is None or method.keep <= method.rows, f"methods.{name}.keep: above its rows")
-            _require(
-                method.stream_nodes is None or method.stream_nodes <= (method.keep or 0),
-                f"methods.{name}.stream_nodes: above its keep",
-            )
-            _require(method.rows <= self.cache.capacity, f"methods.{name}.rows: above cache.capacity")
-        model, speculation = self.model, self.speculation
-        _require(model.num_heads % model.num_kv_heads == 0, "model.num_kv_heads: does not divide num_heads")
-        for token in (*model.eos_token_ids, *(() if model.bos_token_id is None else (model.bos_token_id,))):
-            _require(token < model.vocab_size, f"model: token id {token} is outside the vocabulary")
-        _require(speculation.num_msa_layers <= model.num_layers, "speculation.num_msa_layers: above model.num_layers")
-        _require(
-            speculation.prune_layer is None or speculation.prune_layer < model.num_layers,
-            "speculation.prune_layer: must be below model.num_layers",
-        )
-        _require(speculation.stream_vocab_size <= model.vocab_size, "speculation.stream_vocab_size: above vocab_size")
-        widths = [method.rows for method in self.verify_methods.values() if method.rows > 1]
-        _require(
-            speculation.default_width is None or speculation.default_width in widths,
-            f"speculation.default_width: not one of {widths}",
-        )
-        _require(speculation.num_streams == 0 or bool(widths), "methods: streams without a verify method")
-        _require(
-            (speculation.schedule == "fused") == (STREAMS not in self.methods),
-            f"speculation.schedule: {speculation.schedule} does not fit the methods",
-        )
-        _require(self.kernels == bool(self.required_operators), "required_operators: does not fit kernels")
-        for name in self.required_operators:
-            _require(
-                name in OPERATORS,
-                f"required_operators: this version has no {name!r:.80}; upgrade streamfuse or export the bundle again",
-            )
-        _require(set(self.parity) <= set(self.methods), "parity: names a method that is not there")
-        for name in self.methods:  # a prefill shows in the figures of those that read its cache
-            proven = name == PREFILL or (name in self.parity and self.parity[name].metrics)
-            _require(bool(proven), f"parity.{name}: missing; the exporter proves every method, export the bundle again")
-        for name in self.files:
-            check_file_name(name)
-        return self
 
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-def check_file_name(name: str) -> None:
-    """Refuse names that could leave the folder or mean different files on different systems.
-
-    Raises:
-        ValueError: absolute, with `..`, a backslash or a colon, not in plain form; the manifest or its signature.
-    """
-    plain = PurePosixPath(name)
-    bad = (
-        not name
-        or plain.is_absolute()
-        or any(part in ("..", ".") for part in name.split("/"))
-        or any(character in '\\:*?"<>|' or ord(character) < 32 for character in name)
-        or str(plain) != name
-    )
-    _require(not bad, f"files: {name!r} is not a plain relative path inside the bundle")
-    _require(name != MANIFEST_NAME, f"files: {MANIFEST_NAME} cannot list itself")
-    _require(name != SIGNATURE_NAME, f"files: {MANIFEST_NAME} cannot list its signature, {name}")
-
-
-def parse_manifest(text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
-    """Read a manifest; `where` is the file name for messages.
+def parse_manifest(text: str, where: str = MANIFEST_NAME) -> Manifest:
+    """Check a manifest as every reader does, and read it; `where` is the file name for messages.
 
     Raises:
         BundleError: not JSON, not a manifest, another format, or a field that is wrong.
     """
-    try:
-        text = text.decode("utf-8") if isinstance(text, bytes) else text
-        data = load_strict(text)
-        _check_extent(data)
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise BundleError(f"{where}: not valid JSON ({_one_line(str(error))})") from None
-    if not isinstance(data, dict) or "format_version" not in data:
-        raise BundleError(f"{where}: format_version: missing; this is not the manifest of a streamfuse bundle")
-    version = data["format_version"]
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise BundleError(f"{where}: format_version: must be an integer, is {version!r:.40}")
-    if version > FORMAT_VERSION:
-        raise BundleError(
-            f"{where}: format_version: {version} is newer than {FORMAT_VERSION}, the newest that this version of"
-            " streamfuse reads; upgrade streamfuse or export the bundle again"
-        )
-    if version < FORMAT_VERSION:
-        raise BundleError(
-            f"{where}: format_version: the bundle was written in format {version}, this version of streamfuse reads"
-            f" {FORMAT_VERSION}; export it again with `streamfuse export`"
-        )
-    try:
-        return Manifest.model_validate_json(text)  # strict, but a JSON array is a tuple
-    except ValidationError as error:
-        raise BundleError(f"{where}: {validation_line(error)}") from None
-
-
-def _check_extent(data: Any) -> None:
-    """ValueError for more values than a manifest has, and for names that no sentence could repeat."""
-    left, count = [data], 0
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            if any(len(name) > _LONGEST_NAME for name in value):
-                raise ValueError(f"a name is longer than {_LONGEST_NAME} characters")
-            if not all(re.fullmatch(_LINE, name) for name in value):
-                raise ValueError("a name holds a control character")
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-        count += 1
-        if count + len(left) > _MOST_VALUES:
-            raise ValueError(f"it holds more than {_MOST_VALUES} values")
-
-
-def validation_line(error: ValidationError) -> str:
-    """The first problem of a pydantic error in one line, `field.path: reason`, and how many more there are."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    reason = _one_line(first["msg"].removeprefix("Value error, "))
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{field}: {reason}{more}" if field else f"{reason}{more}"
+    if (problem := manifest_problem(text)) is not None:
+        raise BundleError(f"{where}: {problem}")
+    return Manifest.model_validate_json(text)
 
 
 def manifest_json(manifest: Manifest) -> str:
@@ -365,7 +239,3 @@ def schema_json() -> str:
     """The JSON Schema that docs/manifest.schema.json holds."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -1,18 +1,18 @@
 """Who wrote a bundle: an ed25519 signature (RFC 8032) over its manifest, in `manifest.sig` beside it.
 
 The manifest holds the hashes of all other files, so the signature covers the bundle. docs/security.md says what it
-proves. The package `cryptography` signs and verifies; it is asked for where there is a key, and nowhere else.
+proves. The package `cryptography` makes keys and signs; text/ verifies, whenever a bundle is opened with a public key.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamfuse.durable import reason
 from streamfuse.extras import need
+from streamfuse.runtime.text_library import text_library
 
 from .errors import KeyProblem
 
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNATURE_NAME = "manifest.sig"
-SIGNATURE_BYTES = 64
 
 # Stands before the manifest in what is signed, so that such a signature is one of nothing else.
 _PURPOSE = b"streamfuse bundle manifest v1\n"
 _MOST_KEY_BYTES = 1 << 16
-_FIELD = 2**255 - 19
-_D = -121665 * pow(121666, -1, _FIELD) % _FIELD  # the curve is -x^2 + y^2 = 1 + d x^2 y^2
 
 
 def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
@@ -34,53 +31,24 @@ def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
     return key.sign(_PURPOSE + manifest)
 
 
-def is_signed(manifest: bytes, signature: bytes, public_key: bytes) -> bool:
-    """Whether `signature` is one of this manifest by the key of `parse_public_key`.
-
-    Accepts and refuses the same bytes as text/: what a weak point could sign for everybody is no signature.
-
-    Raises:
-        MissingExtra: cryptography is not installed.
-    """
-    need("sign")
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    if len(signature) != SIGNATURE_BYTES or not _is_sound(signature[:32]):
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _PURPOSE + manifest)
-    except InvalidSignature:
-        return False
-    return True
-
-
-def parse_public_key(text: str) -> bytes:
-    """The 32 bytes of the line that `streamfuse bundle keygen` writes. KeyProblem where it is none, or a weak key."""
-    digits = text.strip(" \t\n\f\r")
-    if not re.fullmatch("[0-9a-fA-F]{64}", digits):
-        raise KeyProblem(
-            "the public key must be 64 hexadecimal digits, the line that `streamfuse bundle keygen` writes"
-        )
-    key = bytes.fromhex(digits)
-    if not _is_sound(key):
-        raise KeyProblem(
-            "the public key is no point of ed25519, or a weak one; make a pair with `streamfuse bundle keygen`"
-        )
-    return key
+def check_public_key(text: str) -> str:
+    """The line that `streamfuse bundle keygen` writes, stripped. KeyProblem where it is no key, or a weak one."""
+    line = text.strip(" \t\n\f\r")
+    problem = None if "\0" in line else text_library().sf_bundle_check_key(line.encode())
+    if problem is not None or "\0" in line:
+        raise KeyProblem(problem.decode() if problem else "the public key holds a zero byte")
+    return line
 
 
 def read_public_key(path: Path) -> str:
     """The text of a public key's file, checked. KeyProblem names the file."""
     data = _read(path)
     try:
-        text = data.decode("ascii")
-        parse_public_key(text)
+        return check_public_key(data.decode("ascii"))
     except UnicodeDecodeError:
         raise KeyProblem(f"{path}: not a public key: it is not text") from None
     except KeyProblem as problem:
         raise KeyProblem(f"{path}: {problem}") from None
-    return text.strip()
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
@@ -148,17 +116,6 @@ def write_keys(private: Path, public: Path) -> str:
 def public_line(key: Ed25519PrivateKey) -> str:
     """The public half of a key, as readers take it."""
     return key.public_key().public_bytes_raw().hex()
-
-
-def _is_sound(point: bytes) -> bool:
-    """Whether 32 bytes are the one name of a point of the curve that has not one of the eight small orders."""
-    y = int.from_bytes(point, "little") % 2**255
-    square = y * y % _FIELD
-    # y is 0 at order 4, 1 or -1 at orders 1 and 2, and solves d y^4 + 2 y^2 = 1 at order 8.
-    if y >= _FIELD or square in (0, 1) or (_D * square * square + 2 * square - 1) % _FIELD == 0:
-        return False
-    x_squared = (square - 1) * pow(_D * square + 1, -1, _FIELD)
-    return pow(x_squared, (_FIELD - 1) // 2, _FIELD) == 1
 
 
 def _read(path: Path) -> bytes:

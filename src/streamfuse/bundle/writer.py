@@ -8,6 +8,7 @@ there, and the next writer puts it back.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -24,11 +25,14 @@ from streamfuse.durable import FULL, exchange, flush, flush_tree, reason, replac
 
 from .errors import BundleError
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, manifest_json, parse_manifest
-from .reader import file_sha256, open_bundle, set_aside
+from .reader import open_bundle
 from .signature import SIGNATURE_NAME, sign
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+_BLOCK_BYTES = 1024 * 1024
 
 
 class BundleWriter:
@@ -84,7 +88,7 @@ class BundleWriter:
         """
         signature = self.folder / SIGNATURE_NAME
         files = {
-            path.relative_to(self.folder).as_posix(): {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+            path.relative_to(self.folder).as_posix(): {"sha256": _sha256(path), "bytes": path.stat().st_size}
             for path in sorted(self.folder.rglob("*"))
             if path.is_file() and path not in (self.folder / MANIFEST_NAME, signature)
         }
@@ -191,6 +195,20 @@ def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise BundleError(f"{folder / SIGNATURE_NAME}: cannot be written ({reason(error)})") from None
+
+
+def set_aside(folder: Path) -> Path:
+    """Where the writer keeps a bundle that it overwrites, on systems that need a moment without the name."""
+    return folder.with_name(f".{folder.name}.replaced") if folder.name else folder
+
+
+def _sha256(path: Path) -> str:
+    """Hex digest of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager

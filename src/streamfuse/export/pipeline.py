@@ -19,11 +19,11 @@ import torch
 from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
+from streamfuse.json_text import dump_strict
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
-from streamfuse.runtime.strict_json import dump_strict
 from streamfuse.runtime.text import Tokenizer
 
 from . import facts, selftest

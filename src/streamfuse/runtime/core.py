@@ -17,6 +17,7 @@ from streamfuse.native.library import find_core
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, PromptError
 from streamfuse.runtime.handle import Handle
+from streamfuse.runtime.text_library import Tensor
 
 Clock = Callable[[], float]  # monotonic seconds
 
@@ -102,12 +103,6 @@ class Spec(_Struct):
     ]
 
 
-class Tensor(ctypes.Structure):
-    """sf_tensor."""
-
-    _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
-
-
 class _SessionOptions(_Struct):
     _fields_ = [
         ("size", c_size_t),
@@ -170,7 +165,7 @@ def spec_struct(spec: ModelSpec, identity: str = "") -> tuple[ctypes.Structure, 
 class CoreModel:
     """A bundle's facts and drafting tables, for any number of sessions. CoreError says what is wrong with them.
 
-    `tensors` are the arrays of draft.safetensors (runtime/tensors.py); `identity` tells the bundle from others.
+    `tensors` are the arrays of draft.safetensors (Bundle.tables); `identity` tells the bundle from others.
     """
 
     def __init__(

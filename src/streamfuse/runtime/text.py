@@ -10,7 +10,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamfuse.runtime.text_library import END, TextError, TextHandle, ids_argument, text_library
+from streamfuse.runtime.text_library import (
+    END,
+    BundleHandle,
+    TextError,
+    TextHandle,
+    ids_argument,
+    path_argument,
+    text_library,
+)
 
 __all__ = ["Conversation", "Message", "TextError", "TextStream", "Tokenizer"]
 
@@ -40,13 +48,20 @@ class Tokenizer:
         model: dict[str, Any] = {"bos_token_id": bos_token_id, "eos_token_ids": list(eos_token_ids)}
         if chat_template is not None:
             model["chat_template"] = _utf8(chat_template, "chat template")
-        facts = _json(model)
-        self._handle = TextHandle(lambda place: text_library().sf_text_open(os.fsencode(file), *facts, place))
+        facts, path = _json(model), path_argument(file)
+        self._handle = TextHandle(lambda place: text_library().sf_text_open(path, *facts, place))
+
+    @classmethod
+    def of_bundle(cls, bundle: BundleHandle) -> Tokenizer:
+        """That of an open bundle, with its chat template."""
+        made = cls.__new__(cls)
+        made._handle = TextHandle(lambda place: text_library().sf_new_text(bundle.pointer, place))
+        return made
 
     @property
     def can_chat(self) -> bool:
         """Whether there is a chat template."""
-        return bool(text_library().sf_text_can_chat(self._handle.pointer))
+        return self._handle.can_chat
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the marks that the tokenizer itself puts around one."""
@@ -71,15 +86,6 @@ class Tokenizer:
     def count(self, text: str) -> int:
         """Tokens of a raw prompt."""
         return len(self.encode(text))
-
-    def token(self, token_id: int) -> str:
-        """A token's text in the vocabulary. TextError where it has no such id."""
-        return self._handle.token(token_id)[0]
-
-    def special(self, token_id: int) -> str:
-        """What a special token is spelt as, which `decode` leaves out; empty for any other."""
-        text, special = self._handle.token(token_id)
-        return text if special else ""
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The chat as the model was trained to read it, up to where its answer begins. TextError as `encode_chat`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from array import array
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from streamfuse.native.library import LibraryError, find_text
@@ -19,6 +21,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_bundle_open": (c_int, [c_char_p, c_int32, _place]),
     "sf_bundle_open_signed": (c_int, [c_char_p, c_char_p, _place]),
     "sf_bundle_check_key": (c_char_p, [c_char_p]),
+    "sf_bundle_check_manifest": (c_int, [c_char_p, c_size_t, c_char_p, c_size_t]),
     "sf_bundle_close": (None, [c_void_p]),
     "sf_bundle_error": (c_char_p, [c_void_p]),
     "sf_bundle_tensors": (c_int, [c_void_p, c_void_p, POINTER(c_int32)]),
@@ -32,7 +35,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_can_chat": (c_int32, [c_void_p]),
     "sf_text_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int32, _place, _count]),
     "sf_text_decode": (c_int, [c_void_p, c_void_p, c_int64, _place, _size]),
-    "sf_text_token": (c_int, [c_void_p, c_int64, _place, _size, POINTER(c_int32)]),
     "sf_text_render": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_render_cut": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_encode_chat": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
@@ -47,6 +49,12 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_push": (c_int, [c_void_p, c_int64, _place, _size]),
     "sf_text_end": (c_int, [c_void_p, _place, _size]),
 }
+
+
+class Tensor(ctypes.Structure):
+    """sf_tensor."""
+
+    _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
 
 
 @lru_cache(maxsize=1)
@@ -64,6 +72,52 @@ def text_library() -> ctypes.CDLL:
     return library
 
 
+def path_argument(path: str | os.PathLike[str]) -> bytes:
+    """A path as an argument. ValueError where it holds a zero byte, as Python's own functions say."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise ValueError("embedded null byte")
+    return data
+
+
+def manifest_problem(text: str) -> str | None:
+    """What is wrong with the text of a manifest, as "field: reason"; None where nothing is."""
+    data, sentence = text.encode(), ctypes.create_string_buffer(4096)
+    code = text_library().sf_bundle_check_manifest(data, len(data), sentence, len(sentence))
+    return None if code == OK else sentence.value.decode(errors="replace")
+
+
+class BundleHandle:
+    """sf_bundle. `make` is the function that fills in the pointer; `refusal` gives the exception for a code and its
+    sentence."""
+
+    def __init__(self, make: Callable[[Any], int], refusal: Callable[[int, str], Exception]) -> None:
+        self._library = text_library()
+        self.pointer = c_void_p()
+        code = make(byref(self.pointer))
+        if code != OK:
+            raise refusal(code, self._library.sf_bundle_error(self.pointer).decode(errors="surrogateescape"))
+
+    @property
+    def folder(self) -> Path:
+        return Path(os.fsdecode(self._library.sf_bundle_folder(self.pointer)))
+
+    @property
+    def manifest(self) -> str:
+        """The text of manifest.json."""
+        return str(self._library.sf_bundle_manifest(self.pointer).decode())
+
+    def tensors(self) -> list[Tensor]:
+        """Views of the mapped file, for as long as this handle lives."""
+        found, count = POINTER(Tensor)(), c_int32()
+        self._library.sf_bundle_tensors(self.pointer, byref(found), byref(count))
+        return [found[i] for i in range(count.value)]
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self._library.sf_bundle_close(self.pointer)
+
+
 class TextError(ValueError):
     """A tokenizer or template that cannot be used, or a request that it cannot serve; one line."""
 
@@ -79,8 +133,14 @@ class TextHandle:
         self.pointer = c_void_p()
         self._check(make(byref(self.pointer)))
 
+    @property
+    def can_chat(self) -> bool:
+        with self._lock:
+            return bool(self._library.sf_text_can_chat(self.pointer))
+
     def clone(self) -> TextHandle:
-        return TextHandle(lambda place: self._library.sf_text_clone(self.pointer, place))
+        with self._lock:
+            return TextHandle(lambda place: self._library.sf_text_clone(self.pointer, place))
 
     def call(self, function: str, *arguments: Any) -> int:
         """A code: OK or END."""
@@ -103,13 +163,6 @@ class TextHandle:
 
     def text(self, function: str, *arguments: Any) -> str:
         return self.data(function, *arguments)[0].decode()
-
-    def token(self, token: int) -> tuple[str, bool]:
-        """A token's text in the vocabulary, and whether it is special."""
-        place, size, special = c_void_p(), c_size_t(), c_int32()
-        with self._lock:
-            self._check(self._library.sf_text_token(self.pointer, token, byref(place), byref(size), byref(special)))
-            return ctypes.string_at(place, size.value).decode(), bool(special.value)
 
     def _check(self, code: int) -> int:
         if code not in (OK, END):

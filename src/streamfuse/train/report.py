@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import TrainerCallback
 
 from streamfuse.durable import write_text
+from streamfuse.json_text import dump_strict
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
-from streamfuse.runtime.strict_json import dump_strict
 
 from .plot import plot_metrics
 

@@ -5,9 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{free, guarded};
+use super::{free, guarded, utf8};
 use crate::bundle::Bundle;
-use crate::error::{bad_argument, Result, BAD_ARGUMENT, BROKEN, OK};
+use crate::error::{bad_argument, bad_file, Result, BAD_ARGUMENT, BROKEN, OK};
+use crate::manifest::Manifest;
 use crate::signature::PublicKey;
 use crate::tables::{DType, Tensor};
 
@@ -119,6 +120,28 @@ pub unsafe extern "C" fn sf_bundle_check_key(public_key: *const c_char) -> *cons
         Ok(_) => std::ptr::null(),
         Err(fault) => fault.sentence().as_ptr(),
     }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_check_manifest(
+    manifest: *const c_char,
+    bytes: usize,
+    sentence: *mut c_char,
+    room: usize,
+) -> c_int {
+    let mut error = CString::default();
+    let code = guarded(&mut error, || {
+        Manifest::parse(unsafe { utf8(manifest, bytes) }?).map(|_| OK).map_err(bad_file)
+    });
+    if !sentence.is_null() && room > 0 {
+        let shown = error.as_bytes();
+        let shown = &shown[..shown.len().min(room - 1)];
+        unsafe {
+            std::ptr::copy_nonoverlapping(shown.as_ptr(), sentence.cast(), shown.len());
+            *sentence.add(shown.len()) = 0;
+        }
+    }
+    code
 }
 
 unsafe fn open(

@@ -134,26 +134,6 @@ pub unsafe extern "C" fn sf_text_encode_chat(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_text_token(
-    handle: *mut TextHandle,
-    id: i64,
-    text: *mut *const c_char,
-    bytes: *mut usize,
-    special: *mut i32,
-) -> c_int {
-    on(handle, |own, out| {
-        need(special)?;
-        let (spelt, is_special) = own
-            .language
-            .tokenizer
-            .spelt(id)
-            .ok_or_else(|| bad_argument(format!("the tokenizer has no token {id}")))?;
-        unsafe { *special = is_special.into() };
-        unsafe { out.give_text(spelt, text, bytes) }
-    })
-}
-
-#[no_mangle]
 pub unsafe extern "C" fn sf_text_can_chat(handle: *const TextHandle) -> i32 {
     let text = unsafe { handle.as_ref() }.and_then(|handle| handle.text.as_ref());
     text.is_some_and(|text| text.language.can_chat()).into()

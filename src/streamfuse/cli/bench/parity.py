@@ -77,7 +77,7 @@ def parity(
         with closing(engines.engines_of(one.bundle, threads)()) as backend:
             if not texts:
                 texts = [(len(prompt), write_text(backend, prompt, max_new_tokens)) for prompt in prompts]
-            drafting = DraftTables.load(one.bundle.draft) if one.bundle.draft else None
+            drafting = DraftTables.load(one.bundle.tables, one.bundle.draft) if one.bundle.tables else None
             if drafting is not None:
                 drafting.check(backend.spec.num_streams, backend.spec.vocab_size)
             drafter = StreamDrafter(drafting) if backend.spec.num_streams else LookUpDrafter()

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from streamfuse.runtime.strict_json import dump_strict
+from streamfuse.json_text import dump_strict
 from streamfuse.runtime.text import TextError
 
 _NO_COLOR = bool(os.environ.get("NO_COLOR"))  # then no escape codes for styles either, such as bold

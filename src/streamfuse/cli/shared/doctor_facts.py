@@ -106,8 +106,7 @@ def _bundle(folder: str) -> dict[str, Any]:
             facts["instruction_set"] = getattr(backend, "description", {}).get("instruction_set")
         finally:
             backend.close()
-        facts_of = manifest.model
-        Tokenizer(bundle.tokenizer, facts_of.chat_template, facts_of.bos_token_id, facts_of.eos_token_ids).check_chat()
+        bundle.tokenizer.check_chat()
         emulated = "by the emulator here" if engines.emulated(bundle) else "by Core ML"
         facts["runs"] = _RUNS.get(manifest.backend, emulated)
     except Exception as error:  # whatever it is, it is what this command is asked for

@@ -11,7 +11,7 @@ import typer
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.training import import_main, report, run_config
 from streamfuse.durable import write_text
-from streamfuse.runtime.strict_json import dump_strict
+from streamfuse.json_text import dump_strict
 
 if TYPE_CHECKING:
     from streamfuse.train.config import TrainConfig

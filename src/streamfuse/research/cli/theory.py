@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import out, print_json
-from streamfuse.runtime.strict_json import load_strict
 
 
 def register(research: typer.Typer) -> None:
@@ -87,7 +87,7 @@ def _print_rounds(said: list[str], context: int, json_: bool) -> None:
 def _read(file: Path) -> dict[str, Any]:
     """BadParameter, exit code 2, for what is not a file with a JSON object."""
     try:
-        result = load_strict(file.read_text(encoding="utf-8"))
+        result = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"--measured {file}: {error.strerror}") from None
     except ValueError as error:

@@ -76,11 +76,12 @@ def prepare(target: Bundle, folder: Path, names: Sequence[str], progress: Progre
 @contextmanager
 def opened(target: Bundle, folder: Path, threads: int | None) -> Iterator[Opened]:
     """Engines on all bundles that are there, closed at the end. ValueError for a target without streams."""
-    if target.draft is None:
+    tables = target.tables
+    if tables is None:
         raise ValueError(f"{target.folder} has no streams; compare methods on a bundle that has")
     bundles = {STREAMS: target}
     bundles |= {name: open_bundle(folder / name) for name in OTHERS if name not in missing(folder)}
-    with parts_of(bundles, threads, DraftTables.load(target.draft)) as parts:
+    with parts_of(bundles, threads, DraftTables.load(tables, target.draft)) as parts:
         extra = {method.name: _extra(method, bundles) for method in METHODS if method.bundle in bundles}
         yield Opened(parts, extra, {name: bundle.folder for name, bundle in bundles.items()})
 

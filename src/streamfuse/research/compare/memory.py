@@ -27,7 +27,6 @@ from streamfuse.engines import engines_of
 from streamfuse.research.trees import Shape
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.session import Session
-from streamfuse.runtime.tensors import map_tensors
 
 from .bundles import parts_of
 from .core import CORE_OURS, CORE_PLAIN, CoreSystem
@@ -102,14 +101,14 @@ def bundles_of(method: Method) -> set[str]:
 def _system(work: Work) -> Iterator[System]:
     target = open_bundle(work.folders[STREAMS], verify=False)  # whoever asks has verified them
     if work.method in (CORE_PLAIN, CORE_OURS):
-        tables = None if target.draft is None else map_tensors(target.draft)
-        with Session(engines_of(target, work.threads)(), tables) as session:
+        with Session(engines_of(target, work.threads)(), target.tables) as session:
             yield CoreSystem(work.method, session, work.method == CORE_OURS)
         return
     method = named([work.method])[-1]
     opened = {name: open_bundle(work.folders[name], verify=False) for name in bundles_of(method)}
     # Reading the tables touches all of them, so methods without them get empty ones.
-    tables_of = _no_tables() if TABLES not in method.needs or target.draft is None else DraftTables.load(target.draft)
+    tables = target.tables if TABLES in method.needs else None
+    tables_of = DraftTables.load(tables, target.draft) if tables else _no_tables()
     with parts_of(opened, work.threads, tables_of) as parts:
         parts.shapes = {name: tuple(map(tuple, shape)) for name, shape in work.shapes.items()}
         yield system_of(method, parts)

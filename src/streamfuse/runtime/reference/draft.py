@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,6 @@ from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.numbers import exponential, logarithm
 from streamfuse.runtime.reference.tree import Tree
-from streamfuse.runtime.tensors import map_tensors
 
 Float64Array = npt.NDArray[np.float64]
 _MOST_RATIO = 10
@@ -85,21 +83,21 @@ class DraftTables:
         return cls(parent_left, right, gate, slot_of, _ratios(calibration, streams), ngrams)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> DraftTables:
-        """Read a bundle's draft.safetensors; parent_left stays in the mapped file.
+    def load(cls, tensors: Mapping[str, npt.NDArray[Any]], where: object = "draft.safetensors") -> DraftTables:
+        """From the tensors of a bundle's draft.safetensors, `where` in messages; parent_left stays where it is.
 
         Raises:
-            ValueError: it cannot be read, or an array is missing, unknown, or not as docs/contracts.md, section 4, has
-                it; names the file and the array.
+            ValueError: an array is missing, unknown, or not as docs/contracts.md, section 4, has it; names the file
+                and the array.
         """
         try:
-            arrays: dict[str, Any] = map_tensors(path)
+            arrays: dict[str, Any] = dict(tensors)
             _check_kinds(arrays)
             ngrams = [arrays.pop(name) for name in _NGRAMS if name in arrays]
             tables = cls.of(**arrays)
             return replace(tables, ngrams=NgramTable.of(len(tables.slot_of), *ngrams)) if ngrams else tables
-        except (OSError, ValueError) as error:
-            raise ValueError(f"cannot read the drafting data {path}: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"cannot read the drafting data {where}: {error}") from error
 
     def check(self, num_streams: int, vocab_size: int) -> None:
         """ValueError where these are not the tables of a model with so many streams and tokens."""
