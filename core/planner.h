@@ -1,4 +1,4 @@
-// Drafts, decides and learns, pass by pass: what joins the sources of drafts (draft.h) with the decision (decide.h).
+// Connects the sources of drafts (draft.h) with the decisions (decide.h), and updates both after each pass.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace streamfuse {
 
-// Milliseconds of a step: finding its tree, and the pass itself.
+// Milliseconds of a step: building its tree, and the pass itself.
 struct StepTime {
   double draft, pass;
 };
@@ -19,14 +19,14 @@ class Planner {
  public:
   Planner(const Model& model, Costs& costs);
 
-  // A text begins with these tokens, of which the first `kept` are as they were: nothing is known of its last pass.
+  // A text begins with these tokens; the first `kept` are the same as before. Forgets the results of the last pass.
   void begin(const std::vector<int64_t>& tokens, int64_t kept);
-  // The next pass after `tokens`, of which at most `room` more are wanted. `width` above 0 drafts at one width always;
-  // 1 is plain decoding. The tree is `tree()`, its first `nodes` rows.
+  // The next pass after `tokens`, if at most `room` more tokens are wanted. A `width` above 0 is a fixed width; 1 is
+  // plain decoding. The pass takes the first `nodes` rows of `tree()`.
   Step next(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   const Tree& tree() const { return draft_.tree; }
-  // What came of it: the tokens chosen, the streams of the last accepted node, milliseconds. True: ask for deferred
-  // streams now. `tokens` and `room` are as they are after the pass.
+  // The results of that pass: the tokens chosen, the streams of the last accepted node, milliseconds. `tokens` and
+  // `room` are those after the pass. Returns true if the caller should run a pass of deferred streams now.
   bool learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime took,
              const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   void learn_streams(const Streams& streams, double ms, int64_t width);
@@ -42,7 +42,7 @@ class Planner {
   Costs& costs_;
   Drafter drafter_;
   PlanState state_;
-  Draft draft_, ahead_;  // of this step; of the next one, where it was drafted before streams were bought
+  Draft draft_, ahead_;  // of this step; of the next one, if it was drafted to decide whether to buy streams
   bool drafted_ahead_ = false;
   std::vector<double> hits_;
 };

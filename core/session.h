@@ -18,8 +18,8 @@
 
 namespace streamfuse {
 
-// At every moment, also after an error of the engine, the cache holds the first `cached()` of `tokens()`; between two
-// passes that is all of them but the last, which is the root of the next tree.
+// Invariant, also after an error of the engine: the cache contains the first `cached()` of `tokens()`. Between two
+// passes these are all tokens except the last, which is the root of the next tree.
 class Session {
  public:
   Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options);
@@ -27,25 +27,25 @@ class Session {
   // See streamfuse_core.h; all throw Failure.
   void prepare();
   void start(const int64_t* ids, int64_t n, const Generation& generation);
-  bool read();               // one pass of the prompt; false: nothing is left to read
+  bool read();               // processes a part of the prompt in one pass; false: nothing is left
   bool next(sf_token& out);  // false: the text has ended
   void finish(const char* reason);
   void stop() { stop_.store(true, std::memory_order_relaxed); }
   void reset();
   void save(const std::string& path, const std::string& note);
-  void restore(const std::string& path, const std::function<int(const std::string&)>& take);  // the note, first of all
+  void restore(const std::string& path, const std::function<int(const std::string&)>& take);  // see sf_sequence_restore
   std::string statistics() const { return statistics_.json(model_->spec); }
   const char* finish_reason() const { return statistics_.finish_reason.c_str(); }
   const std::vector<int64_t>& tokens() const { return tokens_; }
   int64_t cached() const { return engine_.cached(); }
   const Spec& spec() const { return spec_; }
 
-  // Low level: see streamfuse_low.h. Costs come in the order in which the caller's spec names the verify methods.
+  // See streamfuse_low.h. Costs are in the order of the verify methods in the caller's spec.
   void set_costs(const double* first, const double* last, int32_t count, bool frozen);
   Observer& observer() { return observer_; }
 
  private:
-  // A pass, and what is left to deliver of it.
+  // A pass whose tokens are being delivered.
   struct Block {
     bool open = false;
     Step step;
@@ -53,7 +53,7 @@ class Session {
     const sf_results* results = nullptr;
     Path path;
     int64_t delivered = 0;
-    bool saw_stop = false;  // the stop token that ended the text was in it
+    bool saw_stop = false;  // the pass produced the stop token that ends the text
   };
   void check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const;
   double learn_costs();
@@ -82,8 +82,8 @@ class Session {
   std::vector<int64_t> tokens_;
   bool running_ = false;
   Generation generation_;
-  int64_t room_ = 0;              // tokens that may still be delivered; -1: the prompt is not read yet
-  const char* reason_ = nullptr;  // why the text ends; NULL: it goes on
+  int64_t room_ = 0;              // tokens that may still be delivered; -1: the prompt is not processed yet
+  const char* reason_ = nullptr;  // why the text ends; NULL: it does not end yet
   Block block_;
 };
 

@@ -1,11 +1,11 @@
-/* streamfuse's core: the loop of speculative decoding, once for every language. For who writes an engine, or speaks
- * token ids; an app binds native/streamfuse.h, which opens bundles and speaks text.
+/* streamfuse's core: the loop of speculative decoding, for every language. This header is for authors of engines and
+ * for callers that work with token ids; an app uses native/streamfuse.h, which opens bundles and works with text.
  *
- * A model writes text token by token; here one pass of the model checks a small tree of guessed tokens, and what the
- * model itself would have chosen decides how many of them become text. The text is the same with guesses and without,
- * greedy or sampled. docs/core.md explains; this header is the reference.
+ * Instead of one token per pass, each pass of the model verifies a small tree of drafted tokens and accepts those that
+ * the model itself would have chosen. The output is identical with and without drafts, greedy or sampled. docs/core.md
+ * is the guide; this header is the reference.
  *
- *     sf_core_model* model;                                  // facts of a bundle, and its drafting tables
+ *     sf_core_model* model;                                  // a bundle's specification and drafting tables
  *     if (sf_core_model_open(&spec, tensors, count, &model)) die(sf_core_model_error(model));
  *     sf_sequence* sequence;                                 // tokens on one engine
  *     if (sf_sequence_new(model, &backend, NULL, &sequence)) die(sf_sequence_error(sequence));
@@ -18,15 +18,14 @@
  *
  * Rules
  *   - Functions that return int return SF_OK, SF_END (sf_sequence_next and sf_sequence_read only) or an error code. The
- *     sentence of the last error stays on the handle until its next failing call: sf_sequence_error(sequence),
+ *     message of the last error stays on the handle until its next failing call: sf_sequence_error(sequence),
  *     sf_core_model_error(model).
- *   - sf_core_model_open and sf_sequence_new give a handle also where they fail (unless memory is out), so that it can
- *     say why; it must be freed like any other.
- *   - A model may be used by any number of sequences in any threads. A sequence is used by one thread at a time, but
- * for sf_sequence_stop, which any thread may call at any time before sf_sequence_free. Sequences keep their model
- * alive.
- *   - sf_spec, sf_backend, sf_sequence_options and sf_options begin with their size, so that they can grow: set it to
- *     sizeof.
+ *   - sf_core_model_open and sf_sequence_new return a handle even if they fail (unless memory is exhausted), so that
+ *     the error message can be read from it. It must be freed like any other.
+ *   - Any number of sequences in any threads may share a model, and they keep it alive. Only one thread at a time may
+ *     use a sequence; the exception is sf_sequence_stop, which any thread may call before sf_sequence_free.
+ *   - sf_spec, sf_backend, sf_sequence_options and sf_options begin with their size, so that fields can be added later:
+ *     set it to sizeof.
  *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
  */
 #ifndef STREAMFUSE_CORE_H
@@ -47,11 +46,11 @@ extern "C" {
 
 enum {
   SF_OK = 0,
-  SF_BAD_ARGUMENT = 1,     /* the caller's numbers: ranges, lengths, a null pointer, an unknown name */
-  SF_BAD_PROGRAM = 2,      /* a graph file: missing, damaged, or not of the shape of docs/contracts.md */
-  SF_MISSING_OPERATOR = 3, /* a graph needs an operator or backend that the engine does not carry */
+  SF_BAD_ARGUMENT = 1,     /* the caller's arguments: ranges, lengths, a null pointer, an unknown name */
+  SF_BAD_PROGRAM = 2,      /* a graph file: missing, damaged, or not as docs/contracts.md specifies */
+  SF_MISSING_OPERATOR = 3, /* a graph needs an operator or backend that the engine does not contain */
   SF_CONTEXT_FULL = 4,     /* the cache has no room for these rows */
-  SF_NOT_KEPT = 5,         /* a row to commit did not survive, or there is no run to read or commit from */
+  SF_NOT_KEPT = 5,         /* a row to commit was pruned, or there was no run to read or commit from */
   SF_EXECUTION = 6,        /* the engine reported an error while running */
   SF_OUT_OF_MEMORY = 7,
   SF_BROKEN = 8,     /* an internal check failed; free this handle */
@@ -60,83 +59,85 @@ enum {
   SF_END = 100       /* sf_sequence_next: the text has ended; not an error */
 };
 
-/* ---- what an engine is ------------------------------------------------------------------------------------------ */
+/* ---- engines ---------------------------------------------------------------------------------------------------- */
 
-/* What a pass left, real nodes only. Pointers are the engine's, valid until its next run; NULL where there is no such
- * output. */
+/* The results of a pass, without padding. The engine owns the arrays, which are valid until its next run; NULL for an
+ * output that the method does not have. */
 typedef struct sf_results {
-  int64_t survivors; /* K': nodes that the pass kept */
-  int64_t carrying;  /* M': the first so many of the survivors have streams */
+  int64_t survivors; /* K': nodes that the pruner kept */
+  int64_t carrying;  /* M': number of survivors with streams; they come first */
   int64_t vocab_size, num_streams, top_k;
-  const float* logits;           /* [K', vocab_size]; contents count only where they were asked for */
-  const int64_t* best;           /* [K'] the most probable next token of each survivor, the smaller id of equal ones */
-  const int64_t* kept;           /* [K'] rows of the tree, in any order, the root among them */
+  const float* logits;           /* [K', vocab_size]; read only if want_logits was set */
+  const int64_t* best;           /* [K'] the most probable next token of each survivor, the smallest id on ties */
+  const int64_t* kept;           /* [K'] rows of the tree, in any order, including the root */
   const int64_t* stream_ids;     /* [M', num_streams, top_k] token ids, best first */
   const float* stream_log_probs; /* [M', num_streams, top_k] natural logarithm */
 } sf_results;
 
-/* An engine's functions, in the manner of sqlite3_vfs: it runs the methods of a bundle and owns the cache of one
- * sequence. Filled by the native engine (kernels/engine), or by the caller for an engine of its own. Functions return
- * SF_OK or an error code, whose sentence `error` gives. They are called by the thread that calls the sequence. */
+/* An engine as a table of functions, in the manner of sqlite3_vfs: it runs the methods of a bundle and owns the cache
+ * of one sequence. The native engine (kernels/engine) fills the table, or the caller does for an engine of its own.
+ * Functions return SF_OK or an error code, whose message `error` returns. They are called on the thread that calls the
+ * sequence. */
 typedef struct sf_backend {
   size_t size;
   void* context;
-  /* One pass over n real rows; the engine pads. ancestors is n * n bytes, row-major: [i, j] is 1 where row j lies on
-   * the path from the root to row i, i itself included. Changes no cache row. */
+  /* One pass over n real rows; the engine pads. ancestors is n * n bytes, row-major: [i, j] is 1 if row j is on the
+   * path from the root to row i, including i itself. Does not change the cache. */
   int (*run)(void* context, const char* method, int32_t n, const int64_t* input_ids, const int64_t* position_ids,
              const uint8_t* ancestors, int32_t want_logits, sf_results* out);
-  /* Deferred schedule: streams of one survivor (its place among them) of the last run, all rows up to which are
-   * committed; only stream_ids and stream_log_probs [1, ...] count. next_token is the token that the model chose after
-   * that node, for streams that are told it. May be NULL where the bundle has none. */
+  /* Deferred schedule: computes the streams of one survivor of the last run, given by its index among the survivors,
+   * after all rows on its path were committed; only stream_ids and stream_log_probs [1, ...] are read. next_token is
+   * the token that the model chose after that node, for streams that are conditioned on it. May be NULL if the bundle
+   * has no deferred streams. */
   int (*streams)(void* context, int32_t survivor, int64_t next_token, sf_results* out);
-  /* Copies keys and values of these rows of the last run to the end of the cache, in the order given. */
+  /* Appends the keys and values of these rows of the last run to the cache, in the order given. */
   int (*commit)(void* context, const int32_t* rows, int32_t n);
-  /* Forgets cache positions from `length` on. */
+  /* Drops cache positions from `length` on. */
   int (*truncate)(void* context, int64_t length);
-  /* The sentence of this engine's last failure. */
+  /* The message of this engine's last failure. */
   const char* (*error)(void* context);
-  /* Gives everything back; called once, by sf_sequence_free or a failing sf_sequence_new. May be NULL. */
+  /* Frees the engine; called once, by sf_sequence_free or a failing sf_sequence_new. May be NULL. */
   void (*release)(void* context);
-  /* The first `length` cache positions as bytes, in the engine's own form: `bytes_of` says how many they are, `save`
-   * hands them to `put` in order, in parts of any size, `load` (into an empty cache) reads them from `get` likewise.
-   * If put or get does not return SF_OK, the engine returns that code. NULL if an engine cannot; then a restored
-   * sequence prefills its tokens again. */
+  /* Serialize the first `length` cache positions in the engine's own format: `bytes_of` returns their size, `save`
+   * passes them to `put` in order, in parts of any size, and `load` reads them through `get` into an empty cache. If
+   * put or get does not return SF_OK, the engine returns that code. NULL if the engine does not support this; then a
+   * restored sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
-  /* A text has ended, and no pass follows soon: threads that spin for one may sleep. May be NULL. */
+  /* Called when generation ends; the engine may park its worker threads. May be NULL. */
   void (*idle)(void* context);
 } sf_backend;
 
-/* ---- what a bundle is ------------------------------------------------------------------------------------------- */
+/* ---- bundles ---------------------------------------------------------------------------------------------------- */
 
 typedef struct sf_method {
   const char* name;   /* for example verify_8 */
-  int32_t rows, keep; /* nodes that it takes, nodes that survive its pruner; 1 <= keep <= rows */
-  int32_t carrying;   /* survivors that carry streams; 0 <= carrying <= keep */
+  int32_t rows, keep; /* nodes per pass, nodes that survive its pruner; 1 <= keep <= rows */
+  int32_t carrying;   /* survivors with streams; 0 <= carrying <= keep */
 } sf_method;
 
-/* The facts of a manifest that the loop needs. */
+/* The values of a manifest that the loop needs. */
 typedef struct sf_spec {
   size_t size;
-  int64_t capacity; /* tokens of context that the cache holds */
+  int64_t capacity; /* context length, in tokens */
   int64_t vocab_size;
-  int64_t num_streams;  /* 0 where the bundle has none; it drafts by look-up then */
+  int64_t num_streams;  /* 0: the bundle has none and drafts by prompt look-up only */
   int64_t top_k;        /* candidates per stream */
   int64_t prefill_rows; /* prompt tokens per prefill pass */
   const sf_method* verify;
   int32_t verify_count;
-  int32_t deferred;        /* whether the engine's `streams` works */
+  int32_t deferred;        /* 1: streams run in a pass of their own, the engine's `streams` */
   const int64_t* stop_ids; /* the model's end-of-sequence tokens */
   int32_t stop_count;
-  int32_t stream_vocab_size; /* tokens that streams may propose, which the table stream_vocab lists; 0: not known */
-  const char* identity;      /* what tells this bundle from others, for example a hash of its files' hashes */
+  int32_t stream_vocab_size; /* tokens that streams may propose, listed in the table stream_vocab; 0: not known */
+  const char* identity;      /* distinguishes this bundle from others, for example a hash of its files' hashes */
 } sf_spec;
 
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };
 
-/* One drafting table, as it lies in the bundle's draft.safetensors (docs/contracts.md). The memory must outlive the
- * model; every number in it is checked by sf_core_model_open. Names that are not known are refused. */
+/* One drafting table, as stored in the bundle's draft.safetensors (docs/contracts.md). The memory must outlive the
+ * model; sf_core_model_open checks every number in it. Unknown names are refused. */
 typedef struct sf_tensor {
   const char* name;
   int32_t dtype;
@@ -158,13 +159,13 @@ typedef struct sf_sequence_options {
   size_t size;
   double (*clock)(void* context); /* monotonic seconds; NULL: the system's */
   void* clock_context;
-  const char* cost_file; /* where measured costs of passes are kept between processes; NULL: nowhere */
-  const char* device;    /* what those costs hold for: processor, threads, build of the engine */
-  double model_load_ms;  /* goes into the statistics as it is */
+  const char* cost_file; /* file that caches measured pass latencies between processes; NULL: none */
+  const char* device;    /* what these latencies depend on: processor, threads, build of the engine */
+  double model_load_ms;  /* copied into the statistics */
 } sf_sequence_options;
 
-/* The sequence takes the engine: it calls backend->release at its end, also where this call fails. options may be NULL.
- */
+/* The sequence takes ownership of the engine: it calls backend->release when it is freed, or if this call fails.
+ * options may be NULL. */
 SF_EXPORT int sf_sequence_new(sf_core_model*, const sf_backend* backend, const sf_sequence_options* options,
                               sf_sequence** out);
 SF_EXPORT void sf_sequence_free(sf_sequence*);
@@ -179,51 +180,51 @@ typedef struct sf_options {
   double min_p;              /* 0: off */
   double repetition_penalty; /* 1: off */
   uint64_t seed;
-  const int64_t* stop_ids; /* beside the model's own */
+  const int64_t* stop_ids; /* in addition to the model's own */
   int32_t stop_count;
-  int32_t ignore_eos;  /* 1: the model's end-of-sequence tokens are tokens like others */
+  int32_t ignore_eos;  /* 1: the model's end-of-sequence tokens do not end the text */
   int32_t speculative; /* 0: plain decoding */
-  int32_t width;       /* nodes per verify pass; 0: chosen pass by pass, by measured cost */
+  int32_t width;       /* nodes per verify pass; 0: the planner chooses for each pass, by measured cost */
 } sf_options;
 
-/* 128 tokens, greedy, speculative, planned. */
+/* 128 tokens, greedy, speculative, width chosen by the planner. */
 SF_EXPORT void sf_default_options(sf_options* out);
 
-/* Measures the latency of passes on this device, unless that is known: from a sequence of this model and device, or
- * from the cost file, which some 50 ms of passes check. sf_sequence_start does it if it is needed. It takes at most
- * about 250 ms, or as long as decode, streams and the widest method take to run twice; sf_sequence_stop ends it after
- * the pass that runs. The KV cache is kept, unless it leaves no room for a pass. */
+/* Measures the latency of passes on this device, unless it is known from another sequence of this model and device, or
+ * from the cost file, which about 50 ms of passes check. sf_sequence_start does this if it is needed. It takes at most
+ * about 250 ms, or as long as two runs each of decode, streams and the widest method; sf_sequence_stop ends it after
+ * the current pass. Keeps the KV cache unless there is no space for the timing passes. */
 SF_EXPORT int sf_sequence_prepare(sf_sequence*);
 
-/* Starts a text after the context ids[0..n): all turns so far, not only the new one. What it shares with the cache from
- * the beginning on is not read again. A text that still runs is finished. options may be NULL. */
+/* Starts generation after the context ids[0..n): all turns so far, not only the new one. The prefix that is already in
+ * the cache is not processed again. Finishes a running text first. options may be NULL. */
 SF_EXPORT int sf_sequence_start(sf_sequence*, const int64_t* ids, int64_t n, const sf_options* options);
 
 enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3 };
 
 typedef struct sf_token {
   int64_t id;
-  int32_t source; /* who drafted it: the model itself (nobody), its streams, look-up in the text, the n-gram table */
+  int32_t source; /* what drafted it: nothing (the model chose it), its streams, prompt look-up, the n-gram table */
   int32_t reserved;
 } sf_token;
 
-/* Reads the next part of the prompt, in one pass; SF_END once all of it is read, or the text has ended. *read of *total
- * tokens are in the cache then (either may be NULL). It need not be called: sf_sequence_next reads what is left. It
- * shows progress, and between two calls the text can be finished. */
+/* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
+ * two calls. Afterwards *read of *total tokens are in the cache (either may be NULL). SF_END once the whole prompt is
+ * processed or the text has ended. sf_sequence_next processes what is left. */
 SF_EXPORT int sf_sequence_read(sf_sequence*, int64_t* read, int64_t* total);
 
-/* The next token. SF_END where the text has ended: a stop token (not delivered), max_new_tokens, a full context, or
- * sf_sequence_stop. Between two calls the cache agrees with the tokens that were delivered. */
+/* The next token. SF_END when the text has ended: at a stop token (not delivered), max_new_tokens, a full context, or
+ * sf_sequence_stop. Between two calls the cache matches the delivered tokens. */
 SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
 
-/* Ends the text after the tokens delivered so far; what was computed beyond them is forgotten. `reason` goes into the
- * statistics: "stop" (a stop string), "stopped" (NULL means this). Nothing happens where no text runs. */
+/* Ends the text after the tokens delivered so far and discards what was computed beyond them. `reason` is the finish
+ * reason in the statistics: "stop" (a stop string) or "stopped" (NULL means this). No effect if no text runs. */
 SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 
 /* Ends the text at its next token. Any thread may call it. */
 SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
-/* Forgets all tokens. */
+/* Drops all tokens. */
 SF_EXPORT int sf_sequence_reset(sf_sequence*);
 
 /* The context and all tokens delivered after it, valid until the next call; the cache holds the first `cached`. */
@@ -237,11 +238,11 @@ SF_EXPORT const char* sf_sequence_statistics(sf_sequence*);
  */
 SF_EXPORT const char* sf_sequence_finish_reason(const sf_sequence*);
 
-/* Writes tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, in one piece or not at all;
- * reads them back. A file of another bundle or version is refused, and so is a damaged one; then the sequence is as
- * before. The note of a valid file is passed to `take` (may be NULL) before anything changes: another code than SF_OK
- * refuses the file, and is returned. The note is valid in that call only. If the engine fails to load the cache, the
- * sequence is left empty. A text that runs is finished. */
+/* Save tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, atomically, and restore them. A
+ * damaged file, or one of another bundle or version, is refused, and the sequence is unchanged. A valid file's note is
+ * passed to `take` (may be NULL) before anything changes: if it returns a code other than SF_OK, the file is refused
+ * with that code. The note is valid only during that call. If the engine fails to load the cache, the sequence is left
+ * empty. Both finish a running text. */
 SF_EXPORT int sf_sequence_save(sf_sequence*, const char* path, const void* note, size_t note_bytes);
 SF_EXPORT int sf_sequence_restore(sf_sequence*, const char* path,
                                   int (*take)(void* context, const void* note, size_t bytes), void* context);
