@@ -92,19 +92,25 @@ android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/ma
 apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
-ios: build/ios/coreml/.made build/ios/signed/manifest.sig $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
+ios: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
-	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release \
+	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --scratch-path build/ios/swift
-	ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \
+	STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
+		ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \
 		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
-	STREAMFUSE_LIBRARIES=$(CURDIR)/build/native:$(CURDIR)/build/mobile/cargo/release \
+	STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --package-path ios_demo/App --scratch-path build/ios/app
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
 build/ios/coreml/.made: tools/record_coreml.py tests/helpers/coreml_bundles.py $(EXPORT_SOURCES) \
 		$(wildcard $(addprefix $(PACKAGE)/,emulator/*.py runtime/backends/coreml*.py runtime/*.py)) $(ENGINE_STAMP) | $(VENV)/.dev
 	@$(STEP) "Small Core ML packages: a minute" env PYTHONPATH=tests/helpers $(BIN)/python tools/record_coreml.py $(@D)
+	@touch $@
+
+# Bundles for an engine that the Swift tests bring.
+build/ios/letters/.made: tests/helpers/letters_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
+	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/letters_samples.py $(@D)
 	@touch $@
 
 # A bundle with a signature, for the Swift reader.

@@ -2,8 +2,8 @@
 import Foundation
 import PackageDescription
 
-// The core, sessions and the Core ML engine need nothing but Swift. The text layer (text/, in Rust) and the
-// native engine (over ExecuTorch) need libraries, and without them the modules over them are left out (docs/ios.md).
+// The core and the Core ML engine need nothing but Swift. What opens bundles (native/, over text/ in Rust and the native
+// engine over ExecuTorch) needs libraries, and without them the module over it is left out (docs/ios.md).
 //
 // An app in debug needs the speed of its loops too: without optimization the core alone would take longer than a pass.
 let optimized = CXXSetting.unsafeFlags(["-O2"], .when(configuration: .debug))
@@ -46,7 +46,8 @@ let package = Package(
     swift(
       "StreamFuseCoreML", ["StreamFuseCore", "CTensor"] + (fakeCoreML ? ["FakeCoreML"] : []),
       settings: coreMLSettings),
-    test("StreamFuseCoreTests", ["StreamFuseCore", "CStreamFuse"]),
+    .target(name: "Arithmetic", dependencies: ["StreamFuseCore", "CStreamFuse"], path: "\(tests)/Arithmetic"),
+    test("StreamFuseCoreTests", ["StreamFuseCore", "CStreamFuse", "Arithmetic"]),
     .target(name: "FakePackage", dependencies: ["StreamFuseCoreML"], path: "\(tests)/FakePackage"),
     test("StreamFuseCoreMLTests", ["StreamFuseCoreML", "FakePackage", "CStreamFuse"], settings: coreMLSettings),
   ],
@@ -65,7 +66,7 @@ if fakeCoreML {
 let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separator: ":").map(String.init)
 let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
 
-// Apple: text/ as a framework that ios_demo/tools/frameworks makes, and the engine's sources over ExecuTorch's own
+// Apple: native/ from its sources, text/ as a framework that ios_demo/tools/frameworks makes, and the engine's sources over ExecuTorch's own
 // package. Its branch is named after the version that exports the bundles.
 let framework = "ios_demo/StreamFuse/Frameworks/CStreamFuseBundle.xcframework"
 let onApple = FileManager.default.fileExists(atPath: "\(Context.packageDirectory)/\(framework)")
@@ -104,22 +105,22 @@ if onApple {
       ],
       // Operators and backends register themselves, and nothing names them.
       linkerSettings: [.unsafeFlags(["-Xlinker", "-all_load"])]),
+    .target(
+      name: "CStreamFuseNative", dependencies: ["CStreamFuse", "CStreamFuseBundle", "CStreamFuseEngine"], path: "native",
+      publicHeadersPath: ".",
+      cxxSettings: [.headerSearchPath("../core"), .headerSearchPath("../text"), .headerSearchPath("../kernels/engine")]),
   ]
 } else if !folders.isEmpty {
-  package.targets += ["CStreamFuseBundle", "CStreamFuseEngine"].map {
-    .systemLibrary(name: $0, path: "\(sources)/\($0)")
-  }
+  package.targets.append(.systemLibrary(name: "CStreamFuseNative", path: "\(sources)/CStreamFuseNative"))
 }
 
 if onApple || !folders.isEmpty {
-  package.products.append(.library(name: "StreamFuse", targets: ["StreamFuse", "StreamFuseText", "StreamFuseEngine"]))
+  package.products.append(.library(name: "StreamFuse", targets: ["StreamFuse"]))
   package.targets += [
-    swift("StreamFuseText", ["StreamFuseCore", "CStreamFuseBundle"], link: link),
-    swift("StreamFuseEngine", ["StreamFuseCore", "CStreamFuseEngine"], link: link),
-    swift("StreamFuse", ["StreamFuseText", "StreamFuseEngine", "StreamFuseCoreML"]),
-    test("StreamFuseTests", ["StreamFuse"]),
+    swift("StreamFuse", ["StreamFuseCore", "StreamFuseCoreML", "CStreamFuse", "CStreamFuseNative"], link: link),
+    test("StreamFuseTests", ["StreamFuse", "CStreamFuse", "Arithmetic"]),
   ]
   if fakeCoreML {
-    package.targets.append(test("CoreMLReplayTests", ["StreamFuseText", "StreamFuseCoreML", "FakeCoreML"]))
+    package.targets.append(test("CoreMLReplayTests", ["StreamFuse", "StreamFuseCoreML", "FakeCoreML"]))
   }
 }

@@ -21,6 +21,15 @@
 namespace streamfuse::native {
 namespace {
 
+#ifdef __APPLE__
+// The processor's name.
+std::string processor() {
+  char name[128] = "";
+  size_t size = sizeof name - 1;
+  if (sysctlbyname("machdep.cpu.brand_string", name, &size, nullptr, 0) != 0) name[0] = 0;
+  return name;
+}
+#else
 std::string trimmed(const std::string& text) {
   const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t\r");
   return first == std::string::npos ? "" : text.substr(first, last - first + 1);
@@ -28,12 +37,6 @@ std::string trimmed(const std::string& text) {
 
 // What the system says of the processor: its name, or the numbers of its kinds of cores.
 std::string processor() {
-#ifdef __APPLE__
-  char name[128] = "";
-  size_t size = sizeof name - 1;
-  if (sysctlbyname("machdep.cpu.brand_string", name, &size, nullptr, 0) != 0) name[0] = 0;
-  return name;
-#else
   for (const char* wanted : {"model name", "Hardware", "CPU part"}) {
     std::ifstream file("/proc/cpuinfo");
     std::set<std::string> values;
@@ -47,8 +50,8 @@ std::string processor() {
     if (!all.empty()) return all;
   }
   return "";
-#endif
 }
+#endif
 
 // Changes with the file that this code is in: a library, or an app that it is linked into.
 std::string build() {

@@ -18,7 +18,8 @@ Model::Model(const char* folder, const sf_model_options& options)
   bundle_needs(code);
   spec_.size = sizeof spec_;
   bundle_needs(sf_bundle_spec(bundle_.get(), &spec_));
-  if (options.own_engine == 0) load_program(options.threads);
+  const std::string_view graph = sf_bundle_graph(bundle_.get());
+  if (options.own_engine == 0 || (options.own_engine == 2 && graph.ends_with(".pte"))) load_program(options.threads);
   const sf_tensor* tensors = nullptr;
   int32_t count = 0;
   bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));

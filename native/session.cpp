@@ -74,16 +74,26 @@ void Session::prepare() {
 
 void Session::start(const char* text, size_t bytes, const sf_answer_options& options) {
   finish();
-  held_.clear();
-  sf_options sampling{};
-  sampling.size = sizeof sampling;
-  check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
   const int64_t* ids = nullptr;
   int64_t n = 0;
   text_needs(chat_ ? sf_text_ask(text_.get(), text, bytes, &ids, &n)
                    : sf_text_encode(text_.get(), text, bytes, 1, &ids, &n));
+  begin(ids, n, options);
+}
+
+void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options) {
+  if (chat_) bad("a chat is asked in words; a completion takes token ids");
+  finish();
+  begin(ids, n, options);
+}
+
+// The ids may be the text's until its next call, so the sequence comes first.
+void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options) {
+  held_.clear();
   try {
-    // The ids are the text's until its next call, so the sequence comes first.
+    sf_options sampling{};
+    sampling.size = sizeof sampling;
+    check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
     need(sf_sequence_start(sequence_.get(), ids, n, options.sampling != nullptr ? options.sampling : &sampling));
     text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes));
   } catch (...) {
@@ -180,7 +190,7 @@ void Session::save(const char* path) {
   finish();
   const void* note = nullptr;
   size_t bytes = 0;
-  text_needs(sf_text_save(text_.get(), &note, &bytes));
+  if (chat_) text_needs(sf_text_save(text_.get(), &note, &bytes));
   need(sf_sequence_save(sequence_.get(), path, note, bytes));
 }
 

@@ -33,6 +33,7 @@ class Session {
   // See streamfuse.h; all throw Failure.
   void prepare();
   void start(const char* text, size_t bytes, const sf_answer_options& options);
+  void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options);
   bool read(int64_t* read, int64_t* total);  // false where nothing is left to read
   bool next(sf_piece& out);                  // false where the answer has ended
   void finish();
@@ -47,6 +48,7 @@ class Session {
  private:
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
+  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options);
   void give(const sf_token& token, sf_piece& out);
   void abandon() noexcept;
 

@@ -126,6 +126,12 @@ int sf_session_start(sf_session* handle, const char* text, size_t bytes, const s
             [&](auto& session) { return session.start(text, bytes, known_part(options, sf_answer_options{})), SF_OK; });
 }
 
+int sf_session_start_tokens(sf_session* handle, const int64_t* ids, int64_t n, const sf_answer_options* options) {
+  return on(handle, [&](auto& session) {
+    return session.start_tokens(ids, n, known_part(options, sf_answer_options{})), SF_OK;
+  });
+}
+
 int sf_session_read(sf_session* handle, int64_t* read, int64_t* total) {
   return on(handle, [&](auto& session) { return session.read(read, total) ? SF_OK : SF_END; });
 }

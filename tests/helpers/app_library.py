@@ -83,6 +83,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_session_error": (c_char_p, [_handle]),
     "sf_session_prepare": (c_int, [_handle]),
     "sf_session_start": (c_int, [_handle, c_char_p, c_size_t, POINTER(AnswerOptions)]),
+    "sf_session_start_tokens": (c_int, [_handle, c_void_p, c_int64, POINTER(AnswerOptions)]),
     "sf_session_read": (c_int, [_handle, _int64, _int64]),
     "sf_session_next": (c_int, [_handle, POINTER(CPiece)]),
     "sf_session_stop": (None, [_handle]),
@@ -168,11 +169,17 @@ class AppSession:
         library().sf_session_free(self.handle)
         self.handle = c_void_p()
 
-    def start(self, text: str, stops: Any = None, **options: Any) -> None:
-        words, ends = text.encode(), None if stops is None else json.dumps(stops).encode()
+    def start(self, prompt: str | list[int], stops: Any = None, **options: Any) -> None:
+        """sf_session_start, or for ids sf_session_start_tokens."""
+        ends = None if stops is None else json.dumps(stops).encode()
         sampling = self.model.options(**options)
         answer = AnswerOptions(sampling=ctypes.pointer(sampling), stops=ends, stops_bytes=len(ends or b""))
-        self._check(library().sf_session_start(self.handle, words, len(words), byref(answer)))
+        if isinstance(prompt, str):
+            words = prompt.encode()
+            self._check(library().sf_session_start(self.handle, words, len(words), byref(answer)))
+        else:
+            ids = (c_int64 * len(prompt))(*prompt)
+            self._check(library().sf_session_start_tokens(self.handle, ids, len(prompt), byref(answer)))
 
     def read(self) -> tuple[bool, int, int]:
         """Whether more is left, and how far it is."""
@@ -195,8 +202,8 @@ class AppSession:
         while (piece := self.next()) is not None:
             yield piece
 
-    def ask(self, text: str, **options: Any) -> str:
-        self.start(text, **options)
+    def ask(self, prompt: str | list[int], **options: Any) -> str:
+        self.start(prompt, **options)
         return "".join(piece.text for piece in self.pieces())
 
     def stop(self) -> None:

@@ -101,6 +101,12 @@ def test_a_completion_is_python_s(model: AppModel, chat_bundle: Path) -> None:
     completion = model.completion()
     assert [completion.ask(prompt, **SHORT) for prompt in prompts] == [turn["text"] for turn in expected["turns"]]
     assert completion.messages == []
+    prompt = completion.tokens[: -SHORT["max_new_tokens"]]
+    assert completion.ask(prompt, **SHORT).strip() == expected["turns"][-1]["text"].strip()
+    with pytest.raises(LibraryFailure, match="empty"):
+        completion.start([])
+    with pytest.raises(LibraryFailure, match="completion takes token ids"):
+        model.chat().start(prompt)
     completion.free()
 
 
@@ -202,6 +208,14 @@ def test_a_saved_chat_goes_on_elsewhere_and_in_python(
     assert python_s["turns"][0]["text"] == expected
     other.reset()
     assert other.messages == [{"role": "system", "content": "Another one."}]
+
+    completion = model.completion()
+    completion.restore(file)
+    assert len(completion.tokens) > 10
+    completion.save(file.with_suffix(".text"))
+    with pytest.raises(LibraryFailure, match="holds no conversation"):
+        chat.restore(file.with_suffix(".text"))
+    completion.free()
 
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(LibraryFailure) as refused:

@@ -54,7 +54,7 @@ def test_measured_costs_are_kept_in_a_file_per_bundle_and_device(chat_bundle: Pa
     for threads in (1, 2, 1):
         with AppModel(chat_bundle, cost_folder=bytes(folder), threads=threads) as opened:
             chat = opened.chat()
-            chat.ask("Who?", **SHORT)
+            chat.ask("Who keeps the lamp?", **SHORT)
             chat.free()
     assert len(list(folder.glob("*.costs"))) == 2
 
@@ -63,10 +63,10 @@ def test_a_session_outlives_its_model(chat_bundle: Path) -> None:
     model = AppModel(chat_bundle)
     chat, options = model.chat(), model.options(**SHORT)
     model.options = lambda **_: options  # type: ignore[method-assign]  # the model's handle is gone then
-    expected = chat.ask("Who?")
+    expected = chat.ask("Who keeps the lamp?")
     model.free()
     chat.reset()
-    assert chat.ask("Who?") == expected
+    assert chat.ask("Who keeps the lamp?") == expected
     chat.free()
 
 
@@ -131,6 +131,27 @@ def test_an_engine_of_one_s_own_answers_and_is_released_once(fake: tuple[AppMode
     assert engine.closed
     with pytest.raises(LibraryFailure, match="own_engine"):
         model.chat()
+
+
+def test_only_what_the_native_engine_does_not_run_is_left_to_others(chat_bundle: Path, tmp_path: Path) -> None:
+    with AppModel(chat_bundle, own_engine=2) as model:
+        chat = model.chat()
+        assert chat.ask("Who keeps the lamp?", **SHORT)
+        chat.free()
+    package = write_bundle(tmp_path / "package")
+    (package / "model.pte").unlink()
+    (package / "model.mlpackage").mkdir()
+    (package / "model.mlpackage" / "Manifest.json").write_text("{}")
+
+    def make_core_ml(manifest: dict[str, Any]) -> None:
+        manifest.update(target="coreml", backend="mlprogram")
+        del manifest["files"]["model.pte"]
+        manifest["files"]["model.mlpackage/Manifest.json"] = {"sha256": "0" * 64, "bytes": 2}
+
+    edit_manifest(package, make_core_ml)
+    with pytest.raises(LibraryFailure, match="Core ML on Apple's devices"):
+        AppModel(package, skip_hashes=1)
+    AppModel(package, skip_hashes=1, own_engine=2).free()
 
 
 def test_an_engine_s_failure_ends_the_answer_and_the_next_one_is_as_ever(fake: tuple[AppModel, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Compile and link core, operators and engine for 64-bit ARM macOS, on any machine, by Zig's C++ compiler.
+"""Compile core, operators, engine and native/ for 64-bit ARM macOS, and link them, by Zig's C++ compiler.
 
     python -m streamfuse.native.apple [--build-dir build/apple]
 
@@ -39,7 +39,8 @@ def build_apple(build_dir: Path | None = None, *, jobs: int | None = None) -> li
     os.environ["STREAMFUSE_ZIG"] = str(zig_program())  # for kernels/apple/c++
     version = importlib.metadata.version("executorch")
     executorch = fetch_executorch(f"executorch=={version}", build_dir / f"executorch-{version}", WHEEL_PLATFORM)
-    targets = ("streamfuse_core", "streamfuse_engine", "generate")
+    # native/ is not linked: it needs text/, and so Rust's standard library for macOS.
+    targets = ("streamfuse_core", "streamfuse_engine", "generate", "streamfuse_native_objects")
     build(build_dir, executorch=executorch, toolchain=SOURCE / "apple" / "toolchain.cmake", targets=targets, jobs=jobs)
     products = [build_dir / name for name in PRODUCTS]
     for product in products:

@@ -1,9 +1,7 @@
 @_exported import StreamFuseCore
-@_exported import StreamFuseText
 
 import Foundation
 import StreamFuseCoreML
-import StreamFuseEngine
 
 /// How a bundle is loaded.
 public struct LoadOptions: Sendable {
@@ -43,35 +41,47 @@ public struct LoadOptions: Sendable {
 public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async throws -> Model {
   var options = LoadOptions()
   configure(&options)
-  let started = ContinuousClock.now
-  let bundle = try await blocking { [options] in
-    try ModelBundle(folder: folder, checkHashes: options.checkHashes, publicKey: options.publicKey)
-  }
+  let bundle = try await blocking { [options] in try NativeModel(folder: folder, options, ownEngine: 2) }
   try Task.checkCancellation()
-  let engine: any Engine =
-    switch bundle.facts.target {
-    case "executorch":
-      try await blocking { [options] in
-        try NativeEngine(graph: bundle.graph, spec: bundle.spec, threads: options.threads ?? 0)
-      }
-    case "coreml":
-      try await openPackage(bundle.graph, spec: bundle.spec, units: options.computeUnits, compiled: options.compiledFolder)
-    default:
-      throw StreamFuseError(
-        .badProgram,
-        "\(folder.path) is for \(bundle.facts.target), which this app does not run: export it with --target executorch or coreml"
-      )
+  switch bundle.facts.target {
+  case "executorch": return bundle.model()
+  case "coreml":
+    return try await model(bundle) { [options] in
+      try await openPackage($1, spec: $0, units: options.computeUnits, compiled: options.compiledFolder)
     }
-  return try Model(
-    spec: bundle.spec, tables: bundle.tables(), engine: engine, defaults: bundle.defaults, manifest: bundle.manifest,
-    backend: bundle.facts.backend, loadMs: (ContinuousClock.now - started) / .milliseconds(1),
-    costFolder: options.costFolder, canChat: bundle.canChat, text: { try bundle.makeText($0) })
+  default:
+    throw StreamFuseError(
+      .badProgram,
+      "\(folder.path) is for \(bundle.facts.target), which this app does not run: export it with --target executorch or coreml"
+    )
+  }
+}
+
+/// Likewise on an engine of one's own, which `makeEngine` loads from the bundle's facts and the place of its graphs.
+public func load(
+  from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in },
+  engine makeEngine: @Sendable (ModelSpec, URL) async throws -> any Engine
+) async throws -> Model {
+  var options = LoadOptions()
+  configure(&options)
+  let bundle = try await blocking { [options] in try NativeModel(folder: folder, options, ownEngine: 1) }
+  try Task.checkCancellation()
+  return try await model(bundle, makeEngine)
+}
+
+/// The model of a bundle whose graphs another engine runs.
+private func model(
+  _ bundle: NativeModel, _ makeEngine: @Sendable (ModelSpec, URL) async throws -> any Engine
+) async throws -> Model {
+  let started = ContinuousClock.now
+  let engine = try await makeEngine(bundle.spec, bundle.graph)
+  return bundle.model(engine: engine, engineMs: (ContinuousClock.now - started) / .milliseconds(1))
 }
 
 /// The backends that this library has, each with the sentence that says why it cannot run on this device; nil: it can.
 /// Compare `Model.backend`. The first call opens the libraries of delegates that are not linked: some milliseconds.
 public var backends: [String: String?] {
-  var found = NativeEngine.backends
+  var found = NativeModel.backends
   #if canImport(CoreML)
     found.updateValue(nil, forKey: "mlprogram")
   #else
@@ -87,7 +97,9 @@ public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Voi
   configure(&options)
   guard let compiled = options.compiledFolder else { return }
   try? await blocking {
-    let bundle = try ModelBundle(folder: folder, checkHashes: false)
+    var options = LoadOptions()
+    options.checkHashes = false
+    let bundle = try NativeModel(folder: folder, options, ownEngine: 1)
     removeCompiledPackage(identity: bundle.spec.identity, in: compiled)
   }
 }

@@ -79,8 +79,6 @@ final class Turn: Sendable {
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.
   let begun = Atomic(false)
-  /// Whether a token of the answer was delivered. Only the session asks.
-  let delivered = Atomic(false)
   /// Whether nobody steps through it any more.
   private let left = Atomic(false)
 

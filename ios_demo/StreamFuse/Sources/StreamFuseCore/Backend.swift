@@ -56,21 +56,26 @@ extension Engine {
 
   /// An engine with an empty cache, if its memory is there. The system ends an app that takes more than it may, so this is
   /// asked before.
-  func makeTable(available: Int?) throws -> EngineTable {
-    if let available, cacheBytes > available {
-      throw StreamFuseError(
-        .outOfMemory,
-        "a cache of this bundle takes \(cacheBytes >> 20) MB, and the system lets this app take \(available >> 20) MB "
-          + "more: close other chats, or export the bundle with a shorter context (--max-context-len)")
-    }
+  package func makeTable(available: Int? = availableMemory()) throws -> EngineTable {
+    try needMemory(cacheBytes, available: available)
     return try makeTable()
+  }
+}
+
+/// Throws where a cache takes more memory than the system lets the app take.
+package func needMemory(_ cacheBytes: Int, available: Int? = availableMemory()) throws {
+  if let available, cacheBytes > available {
+    throw StreamFuseError(
+      .outOfMemory,
+      "a cache of this bundle takes \(cacheBytes >> 20) MB, and the system lets this app take \(available >> 20) MB "
+        + "more: close other chats, or export the bundle with a shorter context (--max-context-len)")
   }
 }
 
 /// The core's table of an engine's functions. Whoever takes it must hand it to the core, which releases it.
 public struct EngineTable {
   /// The table itself.
-  let table: sf_backend
+  package let table: sf_backend
 
   /// The table of an engine that is not written in Swift.
   public init(_ table: sf_backend) { self.table = table }

@@ -20,7 +20,7 @@ extension Engine {
 }
 
 /// Bytes of memory that the system lets this process take beyond what it has; nil where it does not say.
-func availableMemory() -> Int? {
+package func availableMemory() -> Int? {
   #if os(iOS)
     let bytes = os_proc_available_memory()
     return bytes > 0 ? bytes : nil

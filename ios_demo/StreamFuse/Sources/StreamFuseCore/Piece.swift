@@ -10,7 +10,7 @@ public enum Source: String, Sendable, Codable, CaseIterable {
   case table
 
   /// The source with this number in the core's header.
-  init(number: Int32) {
+  package init(number: Int32) {
     self = Source.allCases.indices.contains(Int(number)) ? Source.allCases[Int(number)] : .model
   }
 }

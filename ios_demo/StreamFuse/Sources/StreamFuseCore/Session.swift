@@ -1,4 +1,3 @@
-import CStreamFuse
 import Foundation
 import Synchronization
 
@@ -8,32 +7,24 @@ import Synchronization
 /// Its calls run one after the other on a thread of its own, never on Swift's shared pool and never on the main thread.
 /// The engine is made by the first call that needs it.
 public actor Session {
-  /// What one needs to make the core's session.
-  struct Maker: Sendable {
-    /// Makes the core's session with an empty cache.
-    let core: @Sendable () throws -> CoreSession
-    /// Makes the text around its tokens.
-    let text: @Sendable () throws -> any SessionText
-  }
-
   /// What `stop` must reach from any thread.
   private struct Running {
-    /// The core's session, once there is one.
-    var core: CoreSession?
+    /// What writes, once it is made.
+    var writer: (any Writer)?
     /// The request that is being answered.
     var turn: Turn?
     /// How often `stop` was called. A request that was asked before the last call has ended, or ends as soon as it begins.
     var stops = 0
   }
 
-  /// How core and text are made.
-  private let maker: Maker
+  /// Makes what writes, with an empty cache.
+  private let makeWriter: @Sendable () throws -> any Writer
   /// The defaults of all requests: those of the bundle, and what the session was made with.
   nonisolated let defaults: GenerationConfig
   /// What `stop` must reach from any thread.
   private let running = Mutex(Running())
-  /// The text around the tokens, once there is one.
-  private var text: (any SessionText)?
+  /// Whether a request has begun.
+  private var begun = false
   /// Where the calls run.
   private nonisolated let executor = SessionExecutor()
 
@@ -41,8 +32,8 @@ public actor Session {
   public nonisolated var unownedExecutor: UnownedSerialExecutor { executor.asUnownedSerialExecutor() }
 
   /// A session that has not begun.
-  init(_ maker: Maker, defaults: GenerationConfig) {
-    self.maker = maker
+  init(defaults: GenerationConfig, makeWriter: @escaping @Sendable () throws -> any Writer) {
+    self.makeWriter = makeWriter
     self.defaults = defaults
   }
 
@@ -58,7 +49,7 @@ public actor Session {
   public nonisolated func stop() {
     running.withLock {
       $0.stops += 1
-      if $0.turn != nil { $0.core?.stop() }
+      if $0.turn != nil { $0.writer?.stop() }
     }
   }
 
@@ -73,7 +64,7 @@ public actor Session {
   public var tokens: [Int] {
     get throws {
       endLeftTurn()
-      return try core?.tokens() ?? []
+      return try writer?.tokens() ?? []
     }
   }
 
@@ -81,7 +72,7 @@ public actor Session {
   public var messages: [Message] {
     get throws {
       endLeftTurn()
-      return try openedText().messages()
+      return try opened().messages()
     }
   }
 
@@ -89,48 +80,40 @@ public actor Session {
   public var statistics: Statistics? {
     get throws {
       endLeftTurn()
-      return try core?.statistics()
+      return begun ? try writer?.statistics() : nil
     }
   }
 
   /// Forgets all tokens, and all turns but the messages that the session began with.
   public func reset() throws {
     endTurn()
-    try core?.reset()
-    try text?.reset()
+    try writer?.reset()
   }
 
   /// Writes cache, tokens and conversation to a file, in one piece or not at all. An answer that is being written ends.
   public func save(to file: URL) throws {
     endTurn()
-    let core = try opened()
-    try core.save(to: file, note: openedText().save())
+    try opened().save(to: file)
   }
 
   /// Takes back what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
   /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know.
   public func restore(from file: URL) throws {
     endTurn()
-    let core = try opened(), text = try openedText()
-    try core.restore(from: file, take: text.restore)
+    try opened().restore(from: file)
   }
 
   /// The next piece of an answer.
   func next(_ turn: Turn) throws -> Piece? {
     if !turn.begun.exchange(true, ordering: .relaxed) { try begin(turn) }
-    guard isRunning(turn), let core, let text else { return nil }
+    guard isRunning(turn), let writer else { return nil }
     do {
       try Task.checkCancellation()
-      guard let token = try core.next() else {
-        let tail = try close(turn)
-        // A cancelled task ended it by `stop`, and must not take the answer for a complete one.
-        try Task.checkCancellation()
-        return tail.isEmpty ? nil : Piece(text: tail, token: nil)
-      }
-      turn.delivered.store(true, ordering: .relaxed)
-      let (shown, stopped) = try text.push(token.id)
-      if stopped { try core.finish("stop") }
-      return Piece(text: shown, token: Int(token.id), source: Source(number: token.source))
+      if let piece = try writer.next() { return piece }
+      close(turn)
+      // A cancelled task ended it by `stop`, and must not take the answer for a complete one.
+      try Task.checkCancellation()
+      return nil
     } catch {
       endTurn()
       throw error
@@ -139,7 +122,7 @@ public actor Session {
 
   /// Ends an answer at its next token, if it is the one that is being written.
   nonisolated func stop(_ turn: Turn) {
-    running.withLock { $0.turn === turn ? $0.core?.stop() : () }
+    running.withLock { $0.turn === turn ? $0.writer?.stop() : () }
   }
 
   /// What an answer took.
@@ -148,22 +131,14 @@ public actor Session {
     return try opened().statistics()
   }
 
-  /// The core's session, where there is one.
-  private var core: CoreSession? { running.withLock { $0.core } }
+  /// What writes, where it is made.
+  private var writer: (any Writer)? { running.withLock { $0.writer } }
 
-  /// The core's session; made where there is none.
-  private func opened() throws -> CoreSession {
-    if let core { return core }
-    let made = try maker.core()
-    running.withLock { $0.core = made }
-    return made
-  }
-
-  /// The text around the tokens; made where there is none.
-  private func openedText() throws -> any SessionText {
-    if let text { return text }
-    let made = try maker.text()
-    text = made
+  /// What writes; made where it is not.
+  private func opened() throws -> any Writer {
+    if let writer { return writer }
+    let made = try makeWriter()
+    running.withLock { $0.writer = made }
     return made
   }
 
@@ -174,21 +149,13 @@ public actor Session {
   private func begin(_ turn: Turn) throws {
     endTurn()
     try Task.checkCancellation()
-    let core = try opened(), text = try openedText()
-    let ids: [Int64] =
-      switch turn.prompt {
-      case .tokens(let ids): ids.map(Int64.init)
-      case .text(let words): try text.encode(words)
-      case .turn(let words): try text.ask(words)
-      }
+    let writer = try opened()
     do {
       running.withLock { $0.turn = turn }
-      try core.start(ids, turn.config)
-      try text.begin(stops: turn.config.stop ?? [])
-      running.withLock { $0.stops == turn.stops ? () : core.stop() }  // one that came before `start` was forgotten by it
+      try writer.start(turn.prompt, turn.config)
+      begun = true
+      running.withLock { $0.stops == turn.stops ? () : writer.stop() }  // one that came before was forgotten by the start
     } catch {
-      if case .turn = turn.prompt { text.takeBack() }
-      try? core.finish()
       running.withLock { $0.turn = nil }
       throw error
     }
@@ -196,10 +163,9 @@ public actor Session {
 
   /// Ends the answer that is being written; what was delivered counts.
   private func endTurn() {
-    guard let turn = running.withLock({ $0.turn }), let core else { return }
-    // Neither fails unless memory is out, and then the next call says so.
-    try? core.finish()
-    _ = try? close(turn)
+    guard let turn = running.withLock({ $0.turn }) else { return }
+    try? writer?.finish()  // it fails where memory is out, and then the next call says so
+    close(turn)
   }
 
   /// Ends an answer that nobody steps through any more.
@@ -207,16 +173,10 @@ public actor Session {
     if let turn = running.withLock({ $0.turn }), turn.isLeft { endTurn() }
   }
 
-  /// Keeps what an answer took; it is not being written any more. Text that was held back. A question is forgotten where
-  /// the answer was ended before its first token.
-  private func close(_ turn: Turn) throws -> String {
+  /// Keeps what an answer took; it is not being written any more.
+  private func close(_ turn: Turn) {
     running.withLock { $0.turn = nil }
-    let took = try? core?.statistics()
+    let took = try? writer?.statistics()
     turn.statistics.withLock { $0 = took }
-    if case .turn = turn.prompt, !turn.delivered.load(ordering: .relaxed), took?.finishReason == "stopped" {
-      text?.takeBack()
-      return ""
-    }
-    return try text?.end() ?? ""
   }
 }

@@ -3,8 +3,7 @@
 // emulator did. So commits, masks, layouts and strides are Python's, and so is the text.
 import FakeCoreML
 import Foundation
-import StreamFuseCore
-import StreamFuseText
+import StreamFuse
 import XCTest
 
 @testable import StreamFuseCoreML
@@ -43,11 +42,12 @@ final class CoreMLReplayTests: XCTestCase {
 
   private func replay(_ kind: String) async throws {
     let recording = try Recording(kind)
-    XCTAssertEqual(recording.bundle.facts.target, "coreml")
+    let loaded = try await model(recording)
+    XCTAssertEqual(try JSONDecoder().decode(Manifest.self, from: loaded.manifest).target, "coreml")
     let layout = try PackageLayout(metadata: recording.metadata)
     XCTAssertEqual(layout.channelsFirst, kind.hasPrefix("ane"))
     XCTAssertEqual(layout.computeUnits, .cpuAndNeuralEngine)
-    let session = try await model(recording).session()
+    let session = loaded.session()
     for text in recording.texts {
       let response = try await session.stream(.tokens(text.prompt)) { $0 = text.config }.response()
       XCTAssertEqual(response.tokens, text.tokens)
@@ -57,12 +57,13 @@ final class CoreMLReplayTests: XCTestCase {
 
   /// The bundle's model, whose package answers from the recording.
   private func model(_ recording: Recording) async throws -> Model {
-    let package = root.appending(path: "model.mlpackage"), bundle = recording.bundle
+    let package = root.appending(path: "model.mlpackage"), compiled = root.appending(path: "compiled")
     try FakePackageFolder(package: package.path, metadata: recording.metadata).write(to: package)
     CoreMLWitness.answer(package.path) { try recording.answer($0, $1) }
-    let engine = try await openPackage(package, spec: bundle.spec, compiled: root.appending(path: "compiled"))
-    return try Model(
-      spec: bundle.spec, tables: bundle.tables(), engine: engine, defaults: bundle.defaults,
-      text: { _ in try bundle.makeText() })
+    return try await StreamFuse.load(from: recording.bundle) {
+      $0.costFolder = nil
+    } engine: { spec, _ in
+      try await openPackage(package, spec: spec, compiled: compiled)
+    }
   }
 }

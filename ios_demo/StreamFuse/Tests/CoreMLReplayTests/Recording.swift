@@ -1,7 +1,7 @@
 import FakeCoreML
 import Foundation
 import StreamFuseCore
-import StreamFuseText
+import StreamFuse
 import XCTest
 
 /// What tools/record_coreml.py wrote of one bundle: `make ios` makes it.
@@ -23,7 +23,7 @@ final class Recording: @unchecked Sendable {  // one session at a time
     let calls: [Call]
   }
 
-  let bundle: ModelBundle
+  let bundle: URL
   let metadata: [String: String]
   let texts: [Text]
   let calls: Calls
@@ -37,7 +37,7 @@ final class Recording: @unchecked Sendable {  // one session at a time
     let file = try JSONDecoder().decode(File.self, from: read)
     (metadata, texts, calls) = (file.metadata, file.texts, Calls(file.calls))
     data = try Data(contentsOf: folder.appending(path: "data.bin"))
-    bundle = try ModelBundle(folder: folder.appending(path: "bundle"))
+    bundle = folder.appending(path: "bundle")
   }
 
   /// The next pass: its inputs must be these.

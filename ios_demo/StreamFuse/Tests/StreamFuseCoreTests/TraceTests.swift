@@ -1,4 +1,5 @@
 // The golden traces of tests/traces, which Python writes, through the Swift API: the same tokens, passes and endings.
+import Arithmetic
 import CStreamFuse.Low
 import Foundation
 import XCTest
@@ -38,8 +39,7 @@ final class TraceTests: XCTestCase {
     try trace.withTables { tables in
       let model = try CoreModel(spec, tables)
       let accuracy = Accuracy()
-      let session = try CoreSession(
-        model, EngineTable(Switched(spec, accuracy)), costFile: nil, device: "", loadMs: 0)
+      let session = try CoreSession(model, EngineTable(Switched(spec, accuracy)))
       let methods = ["decode"] + spec.verify.map(\.name) + ["streams"]
       let costs = methods.map { trace.cost_ms[$0]! }
       try check(
@@ -50,9 +50,9 @@ final class TraceTests: XCTestCase {
         try session.reset()
         var config = GenerationConfig()
         config.maxNewTokens = text.max_new_tokens
-        try session.start(text.prompt.map(Int64.init), config)
+        try session.start(.tokens(text.prompt), config)
         var tokens = [Int]()
-        while let token = try session.next() { tokens.append(Int(token.id)) }
+        while let token = try session.next()?.token { tokens.append(token) }
         XCTAssertEqual(tokens, text.generated)
         XCTAssertEqual(try session.statistics().streamsPasses, text.streams_passes)
       }

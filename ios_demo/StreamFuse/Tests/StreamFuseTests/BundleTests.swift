@@ -1,4 +1,5 @@
 // Opening bundles: what a model says of itself, and what is wrong with a damaged or foreign bundle.
+import Arithmetic
 import Foundation
 import StreamFuse
 import XCTest
@@ -79,30 +80,39 @@ final class BundleTests: XCTestCase {
     try await refuses(folder.lastPathComponent) { try FileManager.default.removeItem(at: folder) }
   }
 
-  func testWithAKeyOnlyWhatItSignedIsOpened() throws {
+  func testWithAKeyOnlyWhatItSignedIsOpened() async throws {
     let good = try made("build/ios/signed")
     let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"  // of RFC 8032, section 7.1
     let folder = temporaryFolder()
     try FileManager.default.copyItem(at: good, to: folder)
-    func refuses(_ part: String, _ code: StreamFuseError.Code = .badFile, key: String) {
-      XCTAssertThrowsError(try ModelBundle(folder: folder, checkHashes: false, publicKey: key)) {
-        let error = $0 as? StreamFuseError
+    func open(_ key: String?) async throws {
+      _ = try await StreamFuse.load(from: folder) {
+        $0.checkHashes = false
+        $0.publicKey = key
+      } engine: { spec, _ in ArithmeticEngine(spec: spec) }
+    }
+    func refuses(_ part: String, _ code: StreamFuseError.Code = .badFile, key: String) async {
+      do {
+        try await open(key)
+        XCTFail("nothing was thrown")
+      } catch {
+        let error = error as? StreamFuseError
         XCTAssertEqual(error?.code, code)
         XCTAssert(error?.message.contains(part) ?? false, error?.message ?? "")
       }
     }
-    _ = try ModelBundle(folder: folder, checkHashes: false, publicKey: key + "\n")
+    try await open(key + "\n")
     let other = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"  // of the same section
-    refuses("manifest.sig: does not sign", key: other)
-    refuses("64 hexadecimal digits", .badArgument, key: "")
+    await refuses("manifest.sig: does not sign", key: other)
+    await refuses("64 hexadecimal digits", .badArgument, key: "")
     let graph = folder.appending(path: "model.pte"), signature = folder.appending(path: "manifest.sig")
     var changed = try Data(contentsOf: graph)
     changed[0] ^= 1
     try changed.write(to: graph)
-    _ = try ModelBundle(folder: folder, checkHashes: false)
-    refuses("model.pte: files.sha256", key: key)
+    try await open(nil)
+    await refuses("model.pte: files.sha256", key: key)
     try FileManager.default.removeItem(at: signature)
-    refuses("manifest.sig: missing", key: key)
+    await refuses("manifest.sig: missing", key: key)
   }
 
   func testTheTenLinesOfThePageAreTheSampleThatWasCompiled() throws {

@@ -3,13 +3,13 @@ import StreamFuseCore
 
 /// The arithmetic model of docs/traces.md: its logits depend on every token of the context in order, so a wrong commit, a
 /// wrong path or a wrong position changes the text.
-final class ArithmeticBackend: Backend {
+package final class ArithmeticBackend: Backend {
   /// The bundle's facts.
-  let spec: ModelSpec
+  package let spec: ModelSpec
   /// How often, in sixteenths of cases, a stream's first candidate is right.
-  let accuracy: UInt32
+  package let accuracy: UInt32
   /// Called before each pass.
-  let beforePass: @Sendable () throws -> Void
+  package let beforePass: @Sendable () throws -> Void
   /// A committed row is its token.
   private var cache: [Int64] = []
   /// Surviving row of the last run to its whole context.
@@ -20,14 +20,14 @@ final class ArithmeticBackend: Backend {
   private let memory = Results()
 
   /// A model with an empty cache.
-  init(_ spec: ModelSpec, accuracy: Int = 12, beforePass: @escaping @Sendable () throws -> Void = {}) {
+  package init(_ spec: ModelSpec, accuracy: Int = 12, beforePass: @escaping @Sendable () throws -> Void = {}) {
     self.spec = spec
     self.accuracy = UInt32(accuracy)
     self.beforePass = beforePass
   }
 
   /// Runs one pass.
-  func run(
+  package func run(
     _ method: String, ids: UnsafeBufferPointer<Int64>, positions: UnsafeBufferPointer<Int64>,
     ancestors: UnsafeBufferPointer<UInt8>, wantLogits: Bool
   ) throws -> sf_results {
@@ -57,7 +57,7 @@ final class ArithmeticBackend: Backend {
   }
 
   /// Streams of one survivor.
-  func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
+  package func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     guard let path = paths[survivors[survivor]], path == cache else {
       throw StreamFuseError(.notKept, "deferred streams are those of the last committed node")
     }
@@ -66,7 +66,7 @@ final class ArithmeticBackend: Backend {
   }
 
   /// Appends the rows' tokens.
-  func commit(rows: UnsafeBufferPointer<Int32>) throws {
+  package func commit(rows: UnsafeBufferPointer<Int32>) throws {
     for row in rows {
       guard let path = paths[Int(row)], path.dropLast() == cache[...] else {
         throw StreamFuseError(.notKept, "row \(row) does not continue the cache")
@@ -76,21 +76,21 @@ final class ArithmeticBackend: Backend {
   }
 
   /// Forgets the tail.
-  func truncate(to length: Int) throws {
+  package func truncate(to length: Int) throws {
     cache.removeLast(cache.count - length)
     paths = [:]
   }
 
   /// Eight bytes per token.
-  func byteCount(length: Int) throws -> Int? { 8 * length }
+  package func byteCount(length: Int) throws -> Int? { 8 * length }
 
   /// Writes tokens.
-  func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {
+  package func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {
     for token in cache.prefix(length) { try withUnsafeBytes(of: token, write) }
   }
 
   /// Reads tokens.
-  func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
+  package func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
     cache = [Int64](repeating: 0, count: length)
     try cache.withUnsafeMutableBytes(read)
   }
@@ -181,21 +181,30 @@ private final class Memory<Element> {
 }
 
 /// Engines that are the arithmetic model.
-struct ArithmeticEngine: Engine {
-  var spec: ModelSpec
-  var accuracy = 12
-  var cacheBytes = 0
-  var beforePass: @Sendable () throws -> Void = {}
-  var device: String { "arithmetic" }
+package struct ArithmeticEngine: Engine {
+  package var spec: ModelSpec
+  package var accuracy = 12
+  package var cacheBytes = 0
+  package var beforePass: @Sendable () throws -> Void = {}
+  package var device: String { "arithmetic" }
 
-  func makeTable() -> EngineTable {
+  package init(
+    spec: ModelSpec, accuracy: Int = 12, cacheBytes: Int = 0, beforePass: @escaping @Sendable () throws -> Void = {}
+  ) {
+    self.spec = spec
+    self.accuracy = accuracy
+    self.cacheBytes = cacheBytes
+    self.beforePass = beforePass
+  }
+
+  package func makeTable() -> EngineTable {
     EngineTable(ArithmeticBackend(spec, accuracy: accuracy, beforePass: beforePass))
   }
 }
 
 extension ModelSpec {
   /// Small facts for tests.
-  static func arithmetic(capacity: Int = 96, deferred: Bool = false) -> ModelSpec {
+  package static func arithmetic(capacity: Int = 96, deferred: Bool = false) -> ModelSpec {
     ModelSpec(
       capacity: capacity, vocabSize: 64, numStreams: 3, topK: 3, prefillRows: 8,
       verify: [(2, 2), (4, 4), (8, 6)].map {

@@ -1,0 +1,18 @@
+/// What an app may want to know of a manifest (docs/bundle.md); the rest is in `Model.manifest`.
+public struct Manifest: Sendable, Codable {
+  /// A model's facts.
+  public struct Model: Sendable, Codable {
+    /// For example `HuggingFaceTB/SmolLM2-135M-Instruct`.
+    public let name: String
+    /// The licence of the weights; nil where the bundle does not know.
+    public let license: String?
+    /// How many weights it has.
+    public let parameters: Int
+  }
+  /// Which engine the graphs are for: `executorch`, `coreml` or `onnx`.
+  public let target: String
+  /// Which delegate: `kernels`, `xnnpack`, `mlprogram`, ...
+  public let backend: String
+  /// The model's facts.
+  public let model: Model
+}

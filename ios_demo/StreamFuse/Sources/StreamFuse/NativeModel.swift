@@ -1,0 +1,99 @@
+import CStreamFuse
+import CStreamFuseNative
+import Foundation
+import StreamFuseCore
+
+/// An open bundle, by the native library: checked, with its tokenizer, drafting tables, and the graphs that the native
+/// engine runs. Any task may use it.
+final class NativeModel: @unchecked Sendable {  // sf_model may be used by any threads
+  /// The library's handle.
+  let handle: OpaquePointer
+
+  /// The facts that the loop needs.
+  let spec: ModelSpec
+  /// What answers take that do not say otherwise.
+  let defaults: GenerationConfig
+  /// The manifest as JSON text, as it lies in the file.
+  let manifest: Data
+  /// What an app may want to know of the manifest.
+  let facts: Manifest
+  /// Bytes of memory that the cache of one sequence takes on the native engine; 0 where another one runs the bundle.
+  let cacheBytes: Int
+
+  /// Opens a bundle. `ownEngine` is that of `sf_model_options`.
+  init(folder: URL, _ options: LoadOptions, ownEngine: Int32) throws {
+    guard let threads = Int32(exactly: options.threads ?? 0) else {
+      throw StreamFuseError(.badArgument, "threads must be a small number, not \(options.threads ?? 0)")
+    }
+    var made: OpaquePointer?
+    var asked = sf_model_options()
+    asked.size = MemoryLayout<sf_model_options>.size
+    asked.threads = threads
+    asked.skip_hashes = options.checkHashes ? 0 : 1
+    asked.own_engine = ownEngine
+    do {
+      let code = withCString(options.publicKey) { key in
+        withCString(options.costFolder?.path(percentEncoded: false)) { costs in
+          asked.public_key = key
+          asked.cost_folder = costs
+          return folder.withUnsafeFileSystemRepresentation { sf_model_load($0, &asked, &made) }
+        }
+      }
+      try check(code, sf_model_error(made))
+      var spec = sf_spec()
+      spec.size = MemoryLayout<sf_spec>.size
+      try check(sf_model_spec(made, &spec), sf_model_error(made))
+      var sampling = sf_options()
+      sampling.size = MemoryLayout<sf_options>.size
+      try check(sf_model_default_options(made, &sampling), sf_model_error(made))
+      self.spec = ModelSpec(spec)
+      self.defaults = GenerationConfig(sampling).over(.coreDefaults)
+      self.manifest = Data(String(cString: sf_model_manifest(made)).utf8)
+      self.facts = try JSONDecoder().decode(Manifest.self, from: manifest)
+      let engine = Data(String(cString: sf_model_engine(made)).utf8)
+      self.cacheBytes = try JSONDecoder().decode(EngineFacts.self, from: engine).cache_bytes ?? 0
+    } catch {
+      sf_model_free(made)
+      throw error
+    }
+    self.handle = made!
+  }
+
+  deinit { sf_model_free(handle) }
+
+  /// Where the graphs are: `model.pte`, or the folder `model.mlpackage`.
+  var graph: URL { URL(filePath: String(cString: sf_model_graph(handle))) }
+
+  /// Whether the bundle has a chat template.
+  var canChat: Bool { sf_model_can_chat(handle) != 0 }
+
+  /// Milliseconds that opening took.
+  var loadMs: Double { sf_model_load_ms(handle) }
+
+  /// ExecuTorch's backends that the library has, each with the sentence that says why it cannot run here; nil: it can.
+  static var backends: [String: String?] {
+    guard let json = sf_backends() else { return [:] }
+    return (try? JSONDecoder().decode([String: String?].self, from: Data(String(cString: json).utf8))) ?? [:]
+  }
+
+  /// The model of the app. `engine` runs the graphs where the native engine does not; it took `engineMs` to load.
+  func model(engine: (any Engine)? = nil, engineMs: Double = 0) -> Model {
+    Model(
+      spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat
+    ) { use in
+      try NativeSession(self, use, engine: engine, engineMs: engineMs)
+    }
+  }
+
+  /// What the native engine says of the program.
+  private struct EngineFacts: Decodable {
+    /// Of a whole context.
+    let cache_bytes: Int?
+  }
+}
+
+/// Gives C's text to `body`; null for nil.
+func withCString<Result>(_ text: String?, _ body: (UnsafePointer<CChar>?) throws -> Result) rethrows -> Result {
+  guard let text else { return try body(nil) }
+  return try text.withCString(body)
+}

@@ -1,0 +1,145 @@
+import CStreamFuse
+import CStreamFuseNative
+import Foundation
+import StreamFuseCore
+
+/// A chat or a completion, by the native library: its tokens, its cache, its text and its turns.
+final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "one at a time"; stop may come from any thread
+  /// The library's handle.
+  private let handle: OpaquePointer
+  /// Whether prompts are turns.
+  private let isChat: Bool
+
+  /// A session with an empty cache. `engine` runs the graphs where the native engine does not.
+  init(_ model: NativeModel, _ use: Model.Use, engine: (any Engine)?, engineMs: Double) throws {
+    var made: OpaquePointer?
+    var options = sf_session_options()
+    options.size = MemoryLayout<sf_session_options>.size
+    options.engine_load_ms = engineMs
+    if engine == nil { try needMemory(model.cacheBytes) }
+    var table = try engine?.makeTable().table
+    let code: Int32 = withCString(engine?.device) { device in
+      withUnsafePointer(to: &table) { place in
+        options.device = device
+        options.backend = engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self)
+        switch use {
+        case .completion: return sf_completion_new(model.handle, &options, &made)
+        case .chat(let instructions, let history):
+          return Data((instructions ?? "").utf8).withCharacters { system, bytes in
+            if instructions != nil { (options.system, options.system_bytes) = (system, bytes) }
+            return ((try? JSONEncoder().encode(history)) ?? Data()).withCharacters {
+              (options.history, options.history_bytes) = ($0, $1)
+              return sf_chat_new(model.handle, &options, &made)
+            }
+          }
+        }
+      }
+    }
+    do {
+      try check(code, sf_session_error(made))
+    } catch {
+      sf_session_free(made)
+      throw error
+    }
+    self.handle = made!
+    self.isChat = if case .chat = use { true } else { false }
+  }
+
+  deinit { sf_session_free(handle) }
+
+  /// Begins an answer.
+  func start(_ prompt: Prompt, _ config: GenerationConfig) throws {
+    if case .turn = prompt, !isChat {
+      throw StreamFuseError(.badArgument, "a completion continues text or token ids; turns are for Model.chat")
+    }
+    if case .text = prompt, isChat {
+      throw StreamFuseError(.badArgument, "a chat takes turns; text is continued by Model.completion")
+    }
+    let stops = try JSONEncoder().encode(config.stop ?? [])
+    let code = try config.withCOptions { sampling in
+      stops.withCharacters { stops, stopsBytes in
+        var options = sf_answer_options(
+          size: MemoryLayout<sf_answer_options>.size, sampling: sampling, stops: stops, stops_bytes: stopsBytes)
+        switch prompt {
+        case .tokens(let ids):
+          return sf_session_start_tokens(handle, ids.map(Int64.init), Int64(ids.count), &options)
+        case .text(let words), .turn(let words):
+          return Data(words.utf8).withCharacters { sf_session_start(handle, $0, $1, &options) }
+        }
+      }
+    }
+    try need(code)
+  }
+
+  /// The next piece; nil at the end.
+  func next() throws -> Piece? {
+    var piece = sf_piece()
+    let code = sf_session_next(handle, &piece)
+    if code == Int32(SF_END) { return nil }
+    try need(code)
+    return Piece(
+      text: string(piece.text, piece.bytes), token: piece.token < 0 ? nil : Int(piece.token),
+      source: Source(number: piece.source))
+  }
+
+  /// Ends the answer after what was delivered.
+  func finish() throws { try need(sf_session_finish(handle)) }
+
+  /// Ends the answer at its next token. Any thread may call it.
+  func stop() { sf_session_stop(handle) }
+
+  /// Measures what passes cost, unless that is known.
+  func prepare() throws { try need(sf_session_prepare(handle)) }
+
+  /// The context and all tokens delivered after it.
+  func tokens() throws -> [Int] {
+    var ids: UnsafePointer<Int64>?
+    var count: Int64 = 0
+    try need(sf_session_tokens(handle, &ids, &count, nil))
+    return UnsafeBufferPointer(start: ids, count: Int(count)).map(Int.init)
+  }
+
+  /// The turns so far.
+  func messages() throws -> [Message] {
+    var json: UnsafePointer<CChar>?
+    var bytes = 0
+    try need(sf_session_messages(handle, &json, &bytes))
+    return try JSONDecoder().decode([Message].self, from: Data(string(json, bytes).utf8))
+  }
+
+  /// What the last answer took.
+  func statistics() throws -> Statistics {
+    guard let json = sf_session_statistics(handle) else {
+      throw StreamFuseError(.outOfMemory, "no memory for the statistics")
+    }
+    return try Statistics(json: Data(bytes: json, count: strlen(json)))
+  }
+
+  /// Forgets all tokens, and all turns but those that it was made with.
+  func reset() throws { try need(sf_session_reset(handle)) }
+
+  /// Writes cache, tokens and conversation to a file.
+  func save(to file: URL) throws { try need(file.withUnsafeFileSystemRepresentation { sf_session_save(handle, $0) }) }
+
+  /// Reads them back.
+  func restore(from file: URL) throws {
+    try need(file.withUnsafeFileSystemRepresentation { sf_session_restore(handle, $0) })
+  }
+
+  /// Throws the library's sentence unless `code` is `SF_OK`.
+  private func need(_ code: Int32) throws { try check(code, sf_session_error(handle)) }
+
+  /// A copy of text that the library hands out.
+  private func string(_ text: UnsafePointer<CChar>?, _ bytes: Int) -> String {
+    String(decoding: UnsafeRawBufferPointer(start: text, count: bytes), as: UTF8.self)
+  }
+}
+
+extension Data {
+  /// Gives the bytes as C's characters; never a null pointer.
+  fileprivate func withCharacters<Result>(_ body: (UnsafePointer<CChar>?, Int) throws -> Result) rethrows -> Result {
+    var terminated = self
+    terminated.append(0)
+    return try terminated.withUnsafeBytes { try body($0.baseAddress?.assumingMemoryBound(to: CChar.self), count) }
+  }
+}
