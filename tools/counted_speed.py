@@ -99,9 +99,9 @@ def speed(
         generation.finish()
         found = generation.statistics
         spent += sum(cost_of(one.method, max(1, len(one.tokens))) for one in passes)
-        spent += found["streams_passes"] * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
-        tokens, count = tokens + found["generated_tokens"], count + len(passes)
-        sources.update(found["accepted_by_source"])
+        spent += found.streams_passes * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
+        tokens, count = tokens + found.generated_tokens, count + len(passes)
+        sources.update(found.accepted_by_source)
     over_plain = tokens * cost_of("decode", 1) / spent
     return {"over_plain": round(over_plain, 3), "tokens_per_pass": round(tokens / count, 3), "accepted": sources}
 
@@ -162,7 +162,7 @@ def main() -> None:
     samples = spread(read_samples(given.data), given.limit)
     with load(given.bundle, cost_cache=False) as model:
         longest = model.manifest.cache.capacity - given.max_new_tokens
-        prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.text)) < longest]
+        prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.tokenizer)) < longest]
         new_engine = engines.engines_of(model.bundle, None)
         tables = model.bundle.tables or {}
         for megabytes in given.ngram_table_mb if given.ngram_table else [None]:

@@ -98,8 +98,8 @@ def microseconds(config: GenerationConfig, spec: ModelSpec = SPEC, repeats: int 
             generation.finish()
             whole = time.perf_counter() - started
         statistics = generation.statistics
-        passes = max(1, statistics["target_forward_passes"])
-        per_pass = {phase: 1000 * ms / passes for phase, ms in statistics["time_ms"].items() if phase != "prefill"}
+        passes = max(1, statistics.target_forward_passes)
+        per_pass = {phase: 1000 * ms / passes for phase, ms in statistics.time_ms.items() if phase != "prefill"}
         per_pass["whole"] = 1e6 * whole / passes
         if not found or per_pass["whole"] < found["whole"]:
             found = per_pass

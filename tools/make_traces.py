@@ -203,7 +203,7 @@ def plan_trace() -> dict[str, Any]:
             generation.finish()
             texts.append({
                 "accuracy": accuracy, "prompt": prompt, "max_new_tokens": count, "steps": steps,
-                "generated": generation.token_ids, "streams_passes": generation.statistics["streams_passes"],
+                "generated": generation.token_ids, "streams_passes": generation.statistics.streams_passes,
             })  # fmt: skip
     return {
         "format": FORMAT, "about": "the plan at fixed costs, written by the core", "spec": spec_facts(backend.spec),

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8000)
     given = parser.parse_args()
     with load(given.bundle) as model:
-        text = model.text
+        text = model.tokenizer
     total, count, longest = 0.0, 0, 0
     with ExecuTorchBackend(given.bundle) as backend:
         spec = backend.spec

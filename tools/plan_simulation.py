@@ -261,7 +261,7 @@ def simulate(
                 pass
             spent += backend.now_ms - started
         facts, text = session.statistics, session.tokens[2:]
-    return Outcome(spent / (tokens * generations), text, facts["widths"], facts["fallback_reason"])
+    return Outcome(spent / (tokens * generations), text, facts.widths, facts.fallback_reason)
 
 
 def main(tokens: int) -> None:

@@ -73,7 +73,7 @@ def record(bundle: Path, prompt: str, max_new_tokens: int) -> Trace:
 
     with streamfuse.load(bundle) as model:
 
-        def answer(speculative: bool) -> tuple[list[tuple[str, str, float]], dict[str, float]]:
+        def answer(speculative: bool) -> tuple[list[tuple[str, str, float]], streamfuse.api.Statistics]:
             with model.chat(speculative=speculative, max_new_tokens=max_new_tokens) as chat:
                 for _ in range(2):
                     chat.reset()
@@ -89,7 +89,7 @@ def record(bundle: Path, prompt: str, max_new_tokens: int) -> Trace:
         machine = f"{engines.cores()} cores of {engines.processor()}"
     return Trace(
         f"streamfuse chat {bundle} --show-drafts", machine, prompt, drafted, [ms for *_, ms in plain],
-        facts["mean_accepted_tokens"], facts["decode_token_per_sec"], plain_facts["decode_token_per_sec"],
+        facts.mean_accepted_tokens, facts.decode_token_per_sec, plain_facts.decode_token_per_sec,
     )  # fmt: skip
 
 

@@ -80,10 +80,10 @@ def test_counts_are_those_of_the_runtimes_statistics(text: Tokenizer) -> None:
         generation = session_of(backend()).generate(prompt, config(speculative=True))
         generation.finish()
         statistics = generation.statistics
-        tokens += statistics["mean_accepted_tokens"] * statistics["target_forward_passes"]
-        passes += statistics["target_forward_passes"]
+        tokens += statistics.mean_accepted_tokens * statistics.target_forward_passes
+        passes += statistics.target_forward_passes
         alone = measure(backend(), text, Sample((), ids=Example(prompt, len(prompt))))
-        assert alone["acceptance_per_depth"] == pytest.approx(statistics["acceptance_per_depth"])
+        assert alone["acceptance_per_depth"] == pytest.approx(statistics.acceptance_per_depth)
     assert 0 < found["acceptance_per_depth"][0] < 1
     assert found["target_forward_passes"] == passes
     assert found["mean_accepted_tokens"] == pytest.approx(tokens / passes)

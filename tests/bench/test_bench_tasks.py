@@ -17,6 +17,7 @@ from fake_llama import FakeLlama
 from typer.testing import CliRunner
 
 from streamfuse import engines
+from streamfuse.api import load
 from streamfuse.bench import prompts as bench_prompts
 from streamfuse.bench.llama_cpp import system as llama_cpp
 from streamfuse.bench.systems import (
@@ -32,7 +33,6 @@ from streamfuse.bench.systems import (
 from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
 from streamfuse.cli import app
-from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.readers import read_samples
 
@@ -156,12 +156,13 @@ def test_the_trial_rates_candidates_without_their_first_run() -> None:
     assert rates == pytest.approx({"A": 200.0, "B": 250.0})
 
 
-def test_the_own_runtime_speculates_without_changing_the_text() -> None:
-    session = Session(fakes.ArithmeticBackend(fakes.spec()))
+def test_the_own_runtime_speculates_without_changing_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "engines_of", fake_engines()[1])
+    model = load(write_bundle(tmp_path / "demo"), cost_cache=False)
     for temperature in (0.0, 0.9):
         request = Request([1, 2, 3, 4], 20, temperature, seed=5)
-        plain = OwnRuntime(session, speculative=False).answer(request)
-        speculative = OwnRuntime(session, speculative=True).answer(request)
+        plain = OwnRuntime(model, speculative=False).answer(request)
+        speculative = OwnRuntime(model, speculative=True).answer(request)
         assert plain.token_ids == speculative.token_ids
         assert speculative.statistics is not None
         assert speculative.statistics["speculative"] is True

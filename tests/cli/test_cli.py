@@ -255,9 +255,7 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
     assert "--top-p" in refusal("run", bundle, "hi", "--top-p", "0", code=2)
     assert "--repetition-penalty" in refusal("run", bundle, "hi", "--repetition-penalty", "0", code=2)
     assert "--max-new-tokens" in refusal("run", bundle, "hi", "--max-new-tokens", "0", code=2)
-    assert "--width must be one of those of this bundle (4, 8), not 5" in refusal(
-        "run", bundle, "hi", "--width", "5", code=2
-    )
+    assert "--width must be one of 4, 8 for this bundle, not 5" in refusal("run", bundle, "hi", "--width", "5", code=2)
     assert "--stop" in refusal("run", bundle, "hi", "--stop", "", code=2)
     assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
     assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)

@@ -14,8 +14,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import fakes
 import pytest
 from bundle_samples import PrintableBackend, fake_engines, write_bundle
 from rich.console import Console
@@ -41,7 +41,7 @@ class Told:
 
     def __init__(self, pieces: list[tuple[str, str]], fails: BaseException | None = None) -> None:
         self.pieces, self.fails = pieces, fails
-        self.statistics: dict[str, Any] = {"mean_accepted_tokens": 2.5, "decode_token_per_sec": 123.4}
+        self.statistics = fakes.statistics_of(mean_accepted_tokens=2.5, decode_token_per_sec=123.4)
 
     def __iter__(self) -> Iterator[Piece]:
         for number, (text, source) in enumerate(self.pieces):

@@ -204,7 +204,7 @@ def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int],
         generation.finish()
         assert generation.token_ids == expected
         assert backend.cache == twin.cache == session.tokens[: len(backend.cache)]
-    assert generation.statistics["finish_reason"] == loop.counts.finish_reason
+    assert generation.statistics.finish_reason == loop.counts.finish_reason
     assert [(one.method, one.tokens, one.parents, one.log_probs) for one in passes] == [
         (one.method, one.tree.tokens.tolist(), one.tree.parents.tolist(), one.tree.log_probs.tolist()) for one in rounds
     ]
@@ -264,11 +264,11 @@ def test_without_streams_planned_text_is_the_plain_one_and_drafts_are_look_ups(
             drafting.finish()
             assert drafting.token_ids == plain.token_ids
             found = drafting.statistics
-            assert found["speculative"]
-            assert set(found["widths"]) <= {DECODE, *model.widths}
-            by_source = found["accepted_by_source"]
-            assert by_source == {"streams": 0, "lookup": found["draft_tokens_accepted"], "table": 0}
-            assert set(found["fallback_reasons"]) <= {
+            assert found.speculative
+            assert set(found.widths) <= {DECODE, *model.widths}
+            by_source = found.accepted_by_source
+            assert by_source == {"streams": 0, "lookup": found.draft_tokens_accepted, "table": 0}
+            assert set(found.fallback_reasons) <= {
                 "nothing to draft from in the text",
                 "verifying costs more here than drafts bring",
             }
@@ -360,7 +360,7 @@ def test_costs_are_measured_behind_what_is_cached(tmp_path: Path) -> None:
         session.restore(tmp_path / "saved")
         planned = session.generate(context, GenerationConfig(8))
         planned.finish()
-        assert planned.statistics["prefilled_tokens"] == 0
+        assert planned.statistics.prefilled_tokens == 0
         assert planned.token_ids == plainly(context, 8)
     with Session(SavingBackend(spec(capacity=24))) as session:  # no room for a pass behind it
         session.generate([3] * 20, GenerationConfig(2, width=4)).finish()
@@ -531,7 +531,7 @@ def test_tokens_say_who_drafted_them() -> None:
     told = [piece.source for piece in pieces if piece.drafted]
     rows = [[one.sources[row] for row in one.walk_rows[1 : one.delivered + 1]] for one in passes]
     assert told == [source for path in rows for source in path][: len(told)]
-    assert sum(session.core.statistics["accepted_by_source"].values()) == len(told)
+    assert sum(session.core.statistics.accepted_by_source.values()) == len(told)
 
 
 def test_the_table_joins_the_streams_and_a_node_of_both_is_theirs() -> None:
@@ -596,7 +596,7 @@ def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
         assert backend.cache == []
         generation = session.generate([1], GenerationConfig(1))
         generation.finish()
-        assert generation.statistics["cost_ms"] == pytest.approx(expected)
+        assert generation.statistics.cost_ms == pytest.approx(expected)
     assert calls[1] < calls[0] / 2, "a few passes check what was remembered"
     good = file.read_text()
     spoilt = "\n".join([*good.splitlines()[:4], "2 2", *good.splitlines()[5:-2], "40 90", good.splitlines()[-1]])
@@ -628,7 +628,7 @@ def test_measuring_ends_when_it_has_cost_a_quarter_of_a_second() -> None:
         assert 0 < backend.now <= most + 1e-6, "slow passes: decode and the widest method, twice"
         generation = session.generate([1], GenerationConfig(1))
         generation.finish()
-        assert generation.statistics["cost_ms"] == pytest.approx(dict.fromkeys(spec().widths, ms) | {DECODE: ms})
+        assert generation.statistics.cost_ms == pytest.approx(dict.fromkeys(spec().widths, ms) | {DECODE: ms})
 
 
 class RowsBackend(TimedBackend):
@@ -645,7 +645,7 @@ def test_methods_that_there_was_no_time_for_are_taken_to_lie_between_the_others(
     session = cost_session(backend, None)
     generation = session.generate([1], GenerationConfig(1))
     generation.finish()
-    costs = generation.statistics["cost_ms"]
+    costs = generation.statistics.cost_ms
     assert {method for method, _ in backend.calls} >= {DECODE, "verify_8"}
     assert not {"verify_2", "verify_4"} & {method for method, _ in backend.calls}
     assert costs[DECODE] < costs["verify_2"] < costs["verify_4"] < costs["verify_8"]
@@ -659,7 +659,7 @@ def test_remembered_costs_follow_the_speed_of_the_device(tmp_path: Path) -> None
         backend.slowness = slowness
         generation = cost_session(backend, file).generate([1], GenerationConfig(1))
         generation.finish()
-        costs.append(generation.statistics["cost_ms"])
+        costs.append(generation.statistics.cost_ms)
         written.append(file.read_text())
     assert costs[1] == pytest.approx({method: 2 * ms for method, ms in costs[0].items()})
     assert written[0] == written[1], "its ratios hold"
@@ -671,10 +671,10 @@ def test_a_stop_ends_the_measuring_of_costs() -> None:
     sessions.append(cost_session(backend, None))
     generation = sessions[0].generate([1, 2, 3], GenerationConfig(8))
     assert list(generation) == []
-    assert generation.statistics["finish_reason"] == "stopped"
+    assert generation.statistics.finish_reason == "stopped"
     assert len(backend.calls) == 3
     assert sessions[0].generate([1, 2, 3], GenerationConfig(8)).finish() == ""
-    assert sessions[0].generate([1, 2, 3], GenerationConfig(8)).statistics["cost_ms"], "the next text measures them"
+    assert sessions[0].generate([1, 2, 3], GenerationConfig(8)).statistics.cost_ms, "the next text measures them"
 
 
 def test_the_first_token_counts_what_was_waited_for() -> None:
@@ -683,8 +683,8 @@ def test_the_first_token_counts_what_was_waited_for() -> None:
     for speculative in (True, False, True):
         generation = session.generate([1, 2], GenerationConfig(4, speculative=speculative))
         generation.finish()
-        waited.append(generation.statistics["first_token_ms"])
-        measured.append(generation.statistics["measure_ms"])
+        waited.append(generation.statistics.first_token_ms)
+        measured.append(generation.statistics.measure_ms)
         session.reset()
     assert 200 < measured[0] < waited[0], "the first text had to measure what passes cost"
     assert measured[1:] == [0, 0]
@@ -718,7 +718,7 @@ def test_a_change_of_cost_is_followed() -> None:
     for _ in range(4):
         session.reset()
         session.generate([1, 2], GenerationConfig(60)).finish()
-    assert session.generate([1, 2], GenerationConfig(1)).statistics["cost_ms"][DECODE] > 1.5, "it takes 2"
+    assert session.generate([1, 2], GenerationConfig(1)).statistics.cost_ms[DECODE] > 1.5, "it takes 2"
 
 
 def test_the_phases_hold_all_of_the_loops_time_and_none_of_the_callers() -> None:
@@ -729,12 +729,12 @@ def test_the_phases_hold_all_of_the_loops_time_and_none_of_the_callers() -> None
         for _ in range(1000):
             next(ticks)
     stats = generation.statistics
-    assert stats["model_load_ms"] == 12.5
-    assert stats["prefill_ms"] == stats["time_ms"]["prefill"] == 1000
-    assert sum(stats["time_ms"].values()) < 1000 * 1000, "the caller's thousand seconds per token are not counted"
-    assert stats["first_token_ms"] <= 1000 * 10
-    assert stats["decode_token_per_sec"] == pytest.approx(8000 / (sum(stats["time_ms"].values()) - 1000))
-    assert stats["prefill_token_per_sec"] == 2
+    assert stats.model_load_ms == 12.5
+    assert stats.prefill_ms == stats.time_ms["prefill"] == 1000
+    assert sum(stats.time_ms.values()) < 1000 * 1000, "the caller's thousand seconds per token are not counted"
+    assert stats.first_token_ms <= 1000 * 10
+    assert stats.decode_token_per_sec == pytest.approx(8000 / (sum(stats.time_ms.values()) - 1000))
+    assert stats.prefill_token_per_sec == 2
 
 
 @pytest.mark.parametrize("accuracy", [0, 8, 16])
@@ -742,13 +742,13 @@ def test_the_counts_agree_with_one_another(accuracy: int) -> None:
     generation = Session(ArithmeticBackend(spec(), accuracy)).generate([3, 0, 1], GenerationConfig(40, width=8))
     generation.finish()
     stats = generation.statistics
-    assert stats["generated_tokens"] == 40
-    assert stats["target_forward_passes"] == sum(stats["widths"].values())
-    assert stats["rounds"] == stats["target_forward_passes"] - stats["widths"].get("decode", 0)
-    assert stats["generated_tokens"] == stats["target_forward_passes"] + stats["draft_tokens_accepted"]
-    assert stats["mean_accepted_tokens"] == pytest.approx(40 / stats["target_forward_passes"])
-    assert all(0 <= share <= 1 for share in stats["acceptance_per_depth"] + stats["acceptance_per_rank"])
-    assert sorted(stats["acceptance_per_depth"], reverse=True) == stats["acceptance_per_depth"]
+    assert stats.generated_tokens == 40
+    assert stats.target_forward_passes == sum(stats.widths.values())
+    assert stats.rounds == stats.target_forward_passes - stats.widths.get("decode", 0)
+    assert stats.generated_tokens == stats.target_forward_passes + stats.draft_tokens_accepted
+    assert stats.mean_accepted_tokens == pytest.approx(40 / stats.target_forward_passes)
+    assert all(0 <= share <= 1 for share in stats.acceptance_per_depth + stats.acceptance_per_rank)
+    assert sorted(stats.acceptance_per_depth, reverse=True) == stats.acceptance_per_depth
 
 
 def test_a_stop_token_ends_plain_decoding_at_one_token_per_pass() -> None:
@@ -758,8 +758,8 @@ def test_a_stop_token_ends_plain_decoding_at_one_token_per_pass() -> None:
     plain = Session(ArithmeticBackend(spec())).generate([3, 0, 1], config)
     plain.finish()
     assert plain.token_ids == text.token_ids[:5], "the end token is not delivered"
-    assert plain.statistics["mean_accepted_tokens"] == 1
-    assert plain.statistics["rounds"] == plain.statistics["draft_tokens_proposed"] == 0
+    assert plain.statistics.mean_accepted_tokens == 1
+    assert plain.statistics.rounds == plain.statistics.draft_tokens_proposed == 0
 
 
 def test_stop_comes_from_another_thread() -> None:
@@ -771,7 +771,7 @@ def test_stop_comes_from_another_thread() -> None:
     for _ in generation:
         arrived.set()
     thread.join(10)
-    assert generation.statistics["finish_reason"] == "stopped"
+    assert generation.statistics.finish_reason == "stopped"
     assert 0 < len(generation.token_ids) < 90_000
 
 
@@ -856,9 +856,9 @@ def test_streams_that_cannot_be_are_left_alone_and_the_text_is_the_plain_one(
             generation.finish()
             assert generation.token_ids == plainly([1, 2, 3, 4], 30)
             statistics = generation.statistics
-            assert statistics["accepted_by_source"]["streams"] == 0
-            if width is not None or statistics["widths"].get(DECODE):
-                assert re.match(f"drafts are damaged: .*{words}", statistics["fallback_reason"])
+            assert statistics.accepted_by_source["streams"] == 0
+            if width is not None or statistics.widths.get(DECODE):
+                assert re.match(f"drafts are damaged: .*{words}", statistics.fallback_reason)
 
 
 class NoStreamsBackend(ArithmeticBackend):
@@ -876,8 +876,8 @@ def test_a_text_goes_on_where_the_pass_for_streams_fails(width: int | None) -> N
             generation = session.generate([3, 1, 4], GenerationConfig(20, width=width))
             generation.finish()
             assert generation.token_ids == plainly([3, 1, 4], 20)
-            assert generation.statistics["streams_passes"] <= 1
-            reason = generation.statistics["fallback_reason"]
+            assert generation.statistics.streams_passes <= 1
+            reason = generation.statistics.fallback_reason
             assert re.match("drafts are damaged: .*the streams are on fire", reason)
 
 
@@ -896,9 +896,9 @@ def test_tables_that_fail_at_a_draft_leave_the_text_as_it_is() -> None:
                 generation = session.generate([1, 2, 3, 4], GenerationConfig(40, width=width))
                 generation.finish()
                 assert generation.token_ids == plainly([1, 2, 3, 4], 40)
-                accepted, reason = generation.statistics["accepted_by_source"]["streams"], generation.statistics
-                assert (accepted > 0) == (tables is good)
-                assert ("drafts are damaged" in str(reason["fallback_reason"])) == (tables is not good)
+                found = generation.statistics
+                assert (found.accepted_by_source["streams"] > 0) == (tables is good)
+                assert ("drafts are damaged" in str(found.fallback_reason)) == (tables is not good)
 
 
 @pytest.mark.parametrize(
@@ -955,7 +955,7 @@ def told(engine: ArithmeticBackend, prompt: list[int], config: GenerationConfig)
             generation.finish()
         except (BackendError, ValueError) as error:
             return generation.token_ids, str(error)
-        return generation.token_ids, generation.statistics["finish_reason"]
+        return generation.token_ids, generation.statistics.finish_reason
 
 
 @pytest.mark.parametrize("sampling", [SAMPLINGS[1], SAMPLINGS[3], SAMPLINGS[4]], ids=["hot", "filters", "penalty"])
@@ -997,7 +997,7 @@ def test_near_ties_are_those_of_the_text_with_drafts_and_without(rng: np.random.
                 chosen = replace(config, speculative=width is not None, width=width)
                 generation = session.generate(prompt, chosen)
                 generation.finish()
-                counts.append((generation.token_ids, generation.statistics["near_ties"]))
+                counts.append((generation.token_ids, generation.statistics.near_ties))
         assert counts[0] == counts[1] == counts[2]
         total += counts[0][1]
     assert total > 0
@@ -1058,7 +1058,7 @@ def test_statistics_do_not_follow_the_locale() -> None:
                 continue
         generation = Session(ArithmeticBackend(spec()), model_load_ms=1.5).generate([1], GenerationConfig(3, width=4))
         generation.finish()
-        assert json.dumps(generation.statistics["model_load_ms"]) == "1.5"
+        assert json.dumps(generation.statistics.model_load_ms) == "1.5"
     finally:
         locale.setlocale(locale.LC_NUMERIC, before)
 
@@ -1155,5 +1155,5 @@ def test_a_session_at_work_refuses_a_second_thread_and_can_be_stopped_by_it() ->
         session.stop()
         go.set()
         writer.join()
-        assert generation.statistics["finish_reason"] == "stopped"
+        assert generation.statistics.finish_reason == "stopped"
         assert len(session.tokens) < 53

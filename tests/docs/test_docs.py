@@ -6,8 +6,8 @@ tests/end_to_end/test_docs.py runs the samples. Run: python -m pytest tests/docs
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 import typer
 from pages import ROOT, Sample, commands, pages, samples, without_samples
 
-from streamfuse.api import config_of
+from streamfuse.api import GenerationOptions, Statistics
 from streamfuse.cli import app
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
@@ -84,7 +84,12 @@ def test_every_source_file_that_a_page_names_is_there() -> None:
 def test_the_page_of_the_python_api_lists_every_option() -> None:
     table = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("| option | meaning |")[2]
     listed = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    assert listed == set(inspect.signature(config_of).parameters) - {"manifest"}
+    assert listed == set(GenerationOptions.__annotations__)
+
+
+def test_the_page_of_the_runtime_explains_every_field_of_the_statistics() -> None:
+    table = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8").partition("| key | meaning |")[2]
+    assert re.findall(r"^\| `(\w+)", table, re.MULTILINE) == [field.name for field in fields(Statistics)]
 
 
 @cache

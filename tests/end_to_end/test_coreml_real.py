@@ -92,5 +92,5 @@ def test_the_text_is_pytorchs_with_and_without_speculation(bundle: Bundle) -> No
         found[speculative] = generation
     assert found[False].token_ids == pytorchs(tuple(ids), tuple(facts.eos_token_ids))
     assert found[True].token_ids == found[False].token_ids
-    assert found[True].statistics["widths"][f"verify_{width}"] > 0
-    assert found[True].statistics["draft_tokens_accepted"] > 0
+    assert found[True].statistics.widths[f"verify_{width}"] > 0
+    assert found[True].statistics.draft_tokens_accepted > 0

@@ -117,7 +117,7 @@ def test_speculation_changes_no_token(bundle: Bundle, text: Tokenizer, temperatu
                 fused = session.generate(ids, GenerationConfig(48, sampling, width=width))
                 fused.finish()
                 assert fused.token_ids == plain.token_ids, (prompt, width)
-                assert fused.statistics["mean_accepted_tokens"] > 1.0
+                assert fused.statistics.mean_accepted_tokens > 1.0
 
 
 def chain_rows(backend: ExecuTorchBackend, tokens: list[int]) -> np.ndarray:

@@ -57,7 +57,7 @@ with streamfuse.load(bundle, provider=provider, cost_cache=False) as model:
         prompt = model.encode("the keeper climbed", raw=True)
         plain = model.generate(prompt, speculative=False, **options, **sampling)
         drafted = model.generate(prompt, width=width, **options, **sampling)
-        said["texts"].append([plain.tokens, drafted.tokens, drafted.statistics])
+        said["texts"].append([plain.tokens, drafted.tokens, drafted.statistics.to_dict()])
         if plain.tokens != drafted.tokens:
             at = next(i for i, pair in enumerate(zip(plain.tokens, drafted.tokens)) if pair[0] != pair[1])
             said["gaps"].append(gap(model, [*prompt, *plain.tokens[:at]], plain.tokens[at], drafted.tokens[at]))

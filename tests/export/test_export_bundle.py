@@ -313,7 +313,7 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
             fused = session.generate(prompt, GenerationConfig(40, sampling, width=width, ignore_eos=True))
             fused.finish()
             assert fused.token_ids == plain.token_ids
-            assert fused.statistics["draft_tokens_proposed"] > 0
+            assert fused.statistics.draft_tokens_proposed > 0
 
 
 @pytest.mark.parametrize("exported", ["kernels", FLOAT32], indirect=True)

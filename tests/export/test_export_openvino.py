@@ -99,7 +99,7 @@ def test_drafting_and_pruning_change_no_token(
         plain = model.generate("the keeper climbed", speculative=False, **options)
         drafted = model.generate("the keeper climbed", width=width, **options)
     assert drafted.tokens == plain.tokens
-    assert drafted.statistics["accepted_by_source"]["streams"] > 0
+    assert drafted.statistics.accepted_by_source["streams"] > 0
 
 
 @pytest.mark.parametrize("schedule", ["fused", "deferred"])

@@ -112,7 +112,7 @@ def test_drafting_and_pruning_on_the_processor_changes_no_token(
         plain = model.generate("the keeper climbed", speculative=False, **options)
         drafted = model.generate("the keeper climbed", width=width, **options)
     assert drafted.tokens == plain.tokens
-    assert drafted.statistics["accepted_by_source"]["streams"] > 0
+    assert drafted.statistics.accepted_by_source["streams"] > 0
 
 
 def test_a_chat_of_two_turns_is_the_same_with_and_without_drafts(fused: tuple[Path, Report]) -> None:

@@ -71,10 +71,10 @@ def test_it_runs_on_every_target_and_speculation_changes_no_token(kind: str, fol
             for width in (4, 8, None):
                 found = model.generate(PROMPT, width=width, **options)
                 assert found.tokens == plain.tokens
-                assert found.statistics["speculative"]
-                assert set(found.statistics["accepted_by_source"]) == {"streams", "lookup", "table"}
-                assert not found.statistics["accepted_by_source"]["streams"]
-                accepted += found.statistics["accepted_by_source"]["lookup"]
+                assert found.statistics.speculative
+                assert set(found.statistics.accepted_by_source) == {"streams", "lookup", "table"}
+                assert not found.statistics.accepted_by_source["streams"]
+                accepted += found.statistics.accepted_by_source["lookup"]
     assert accepted > 0
 
 

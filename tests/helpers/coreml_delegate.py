@@ -130,7 +130,7 @@ def main(folder: Path, place: Path) -> None:
         with Session(ExecuTorchBackend(program, spec), tables) as session:
             generation = session.generate(TEXT[:30], settings)
             generation.finish()
-            texts[name] = {"tokens": generation.token_ids, "accepted": generation.statistics["draft_tokens_accepted"]}
+            texts[name] = {"tokens": generation.token_ids, "accepted": generation.statistics.draft_tokens_accepted}
     opened = sorted({method for method, _ in delegate.functions})
     print(json.dumps({"functions": opened, "snr_db": figures, "texts": texts}))
 

@@ -7,6 +7,8 @@ the text; its integers make the same model easy to write in Kotlin and Swift.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from streamfuse.runtime.backend import (
     ModelSpec,
     PassOutput,
 )
+from streamfuse.runtime.statistics import Statistics
 
 SUCCESSOR_BONUS = 4.0
 
@@ -189,3 +192,10 @@ class ArithmeticBackend:
 def decode_letters(ids: Sequence[int]) -> str:
     """A detokenizer for tests: one printable character per token."""
     return "".join(chr(48 + token) for token in ids)
+
+
+def statistics_of(**given: Any) -> Statistics:
+    """Statistics of nothing, but for what is given."""
+    nothing = {"int": 0, "float": 0.0, "bool": False, "str": "", "list": [], "dict": {}}
+    named = {one.name: nothing.get(str(one.type).partition("[")[0]) for one in fields(Statistics)}
+    return Statistics(**{**named, **given})

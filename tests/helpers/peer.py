@@ -4,7 +4,7 @@ Run: PYTHONPATH=src python tests/helpers/peer.py
 
 Reads one JSON object per line, and writes one for each:
 
-    {"bundle": folder, "turns": [prompt, ...], "config": options of config_of, "system": text or null, "raw": false,
+    {"bundle": folder, "turns": [prompt, ...], "config": options of a generation, "system": text or null, "raw": false,
      "restore": file or null, "save": file or null, "stops": null or for each turn a number of tokens or null}
     {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
 
@@ -31,7 +31,7 @@ def opened(folder: str) -> Model:
 
 
 def turn(ask: Callable[[], Any], stop_after: int | None = None) -> dict[str, Any]:
-    """What a generation or an answer gives, to its end; `seconds` count from the question on."""
+    """What a generation gives, to its end; `seconds` count from the question on."""
     started = time.perf_counter()
     stream = ask()
     if stop_after == 0:
@@ -42,12 +42,11 @@ def turn(ask: Callable[[], Any], stop_after: int | None = None) -> dict[str, Any
         if sum(one.token is not None for one in pieces) == stop_after:
             stream.stop()
     seconds = time.perf_counter() - started
-    result = stream.result if hasattr(stream, "result") else stream
     return {
-        "text": result.text,
+        "text": stream.text,
         "tokens": [piece.token for piece in pieces if piece.token is not None],
         "sources": [piece.source for piece in pieces if piece.token is not None],
-        "statistics": result.statistics,
+        "statistics": stream.statistics.to_dict(),
         "seconds": seconds,
     }
 

@@ -22,10 +22,10 @@ from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, e
 
 import streamfuse
 from streamfuse import engines
-from streamfuse.api import Result, config_of
+from streamfuse.api import GenerationOptions, Result, Statistics
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.bundle.signature import public_line, write_keys
-from streamfuse.cli.shared.options import GenerationOptions
+from streamfuse.cli.commands.run import run
 from streamfuse.extras import MissingExtra
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
@@ -78,9 +78,9 @@ def test_an_answer_has_text_tokens_and_statistics(model: streamfuse.Model) -> No
     answer = model.generate("hello")
     assert len(answer.text) == len(answer.tokens) == 16  # by the bundle's sampling defaults
     assert set(answer.text) <= set("abcdefgh")
-    assert model.text.decode(answer.tokens) == answer.text
-    assert (answer.statistics["generated_tokens"], answer.statistics["finish_reason"]) == (16, "length")
-    assert answer.statistics["model_load_ms"] > 0
+    assert model.tokenizer.decode(answer.tokens) == answer.text
+    assert (answer.statistics.generated_tokens, answer.statistics.finish_reason) == (16, "length")
+    assert answer.statistics.model_load_ms > 0
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "seed": 3}, {"repetition_penalty": 1.3}])
@@ -121,15 +121,56 @@ def test_a_prompt_may_be_words_with_a_system_message_plain_text_or_tokens(
     assert cached().startswith("<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>as")
     model.generate("hi", raw=True, max_new_tokens=1)
     assert cached() == "hi"
-    model.generate(model.text.encode("yo"), max_new_tokens=1)
+    model.generate(model.tokenizer.encode("yo"), max_new_tokens=1)
     assert cached() == "yo"
+
+
+def test_a_whole_conversation_may_be_asked_at_once(model: streamfuse.Model) -> None:
+    with model.chat("brief", max_new_tokens=3) as chat:
+        chat.send("a")
+        messages = [*chat.messages, {"role": "user", "content": "b"}]
+        assert model.generate(messages=messages, max_new_tokens=3).tokens == chat.send("b").tokens
+    assert [piece.token for piece in model.stream(messages=messages, max_new_tokens=3)] == chat_tokens(model, messages)
+    for wrong, sentence in (
+        ({"prompt": "hi"}, "give a prompt or messages, not both"),
+        ({"system": "brief"}, "system does not go with messages: it is the first of them"),
+        ({"raw": True}, "raw does not go with messages: they are for the chat template"),
+    ):
+        with pytest.raises(PromptError, match=sentence):
+            model.generate(messages=messages, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="message 1"):
+        model.generate(messages=["hi"])  # type: ignore[list-item]
+
+
+def chat_tokens(model: streamfuse.Model, messages: list[dict[str, str]]) -> list[int]:
+    return model.generate(model.tokenizer.encode_chat(messages), max_new_tokens=3).tokens
+
+
+def test_statistics_are_the_object_of_the_core_key_by_key(model: streamfuse.Model) -> None:
+    found = model.generate("hello", width=4).statistics
+    assert list(found.to_dict()) == [field.name for field in fields(Statistics)]
+    assert found.to_dict()["widths"] == found.widths
+    assert found.generated_tokens == found.target_forward_passes + found.draft_tokens_accepted
+
+
+def test_a_model_can_be_prepared_and_forget_its_sequence(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    model.prepare()
+    assert model.backend is made[0]
+    first = model.generate("hello")
+    assert first.statistics.measure_ms == 0
+    before = read(made[0])
+    model.reset()
+    assert model.generate("hello").tokens == first.tokens
+    assert read(made[0]) > before
 
 
 def test_a_stop_string_ends_the_text_before_it(model: streamfuse.Model) -> None:
     whole = model.generate("hello").text
     cut = model.generate("hello", stop=[whole[5:8], "xyz"])
     assert cut.text == whole[: whole.index(whole[5:8])]
-    assert cut.statistics["finish_reason"] == "stop"
+    assert cut.statistics.finish_reason == "stop"
 
 
 def test_stop_tokens_end_the_text_and_the_models_own_may_be_ignored(model: streamfuse.Model) -> None:
@@ -145,7 +186,7 @@ def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
     next(generation)
     model.stop()
     assert len(generation.finish()) <= 2
-    assert generation.statistics["finish_reason"] == "stopped"
+    assert generation.statistics.finish_reason == "stopped"
     model.stop()  # nothing runs: nothing happens
     assert len(model.generate("hello").tokens) == 16
 
@@ -178,7 +219,7 @@ def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
         ({"stop": b"x"}, "stop must be text, or a list of texts, not b'x'"),
         ({"stop": [b"x"]}, "stop must be text, or a list of texts, not b'x'"),
         ({"stop": None}, "stop must be text, or a list of texts, not None"),
-        ({"width": 5}, "width must be one of those of this bundle (4, 8), not 5; without it, what pays"),
+        ({"width": 5}, "width must be one of 4, 8 for this bundle, not 5"),
         ({"stop": [""]}, "stop must not be empty; leave it out to stop at the model's own end only"),
     ],
 )
@@ -192,9 +233,11 @@ def test_an_option_out_of_range_is_named_by_its_keyword(
 
 
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:
-    assert {field.name for field in fields(GenerationOptions)} <= {*inspect.signature(config_of).parameters}
-    with pytest.raises(TypeError, match="temprature"):
-        model.generate("hi", temprature=1.0)
+    flags = {*inspect.signature(run).parameters}
+    assert {*GenerationOptions.__annotations__} - flags == {"stop_token_ids", "ignore_eos", "speculative"}
+    for use in (model.generate, model.stream, model.chat, model.chat().send):
+        with pytest.raises(TypeError, match="there is no option temprature; the options are max_new_tokens, tempera"):
+            use("hi", temprature=1.0)
 
 
 def test_a_prompt_that_does_not_fit_is_refused_before_an_engine_is_loaded(
@@ -240,7 +283,7 @@ def test_what_is_no_message_is_refused_in_a_sentence(model: streamfuse.Model) ->
 
 
 def test_numpy_integers_are_token_ids(model: streamfuse.Model) -> None:
-    ids = model.text.encode("yo")
+    ids = model.tokenizer.encode("yo")
     assert model.generate(np.array(ids), max_new_tokens=3).tokens == model.generate(ids, max_new_tokens=3).tokens
 
 
@@ -276,7 +319,7 @@ def test_a_saved_sequence_goes_on_in_another_model(
         model.save(tmp_path / "saved")
     with streamfuse.load(folder) as model:
         model.restore(tmp_path / "saved")
-        again = model.generate(model.text.encode("hello") + first.tokens, max_new_tokens=4)
+        again = model.generate(model.tokenizer.encode("hello") + first.tokens, max_new_tokens=4)
         assert read(made[1]) == 0
         whole = model.generate("hello", raw=True, max_new_tokens=10)
     assert first.tokens + again.tokens == whole.tokens
@@ -418,7 +461,7 @@ def test_stop_in_a_chat_ends_the_answer_and_keeps_the_chat(model: streamfuse.Mod
             next(answer)
             stop()
             assert len(list(answer)) <= 1
-            assert answer.result.statistics["finish_reason"] == "stopped"
+            assert answer.result.statistics.finish_reason == "stopped"
         assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
 
 
@@ -483,7 +526,7 @@ def test_after_close_everything_is_one_sentence(
         first = next(stream)
         chat.send("a")
     assert list(stream) == []  # what was delivered stays
-    assert (stream.token_ids, stream.statistics["generated_tokens"]) == ([first.token], 1)
+    assert (stream.token_ids, stream.statistics.generated_tokens) == ([first.token], 1)
     for use in (
         lambda: model.generate("hello"),
         lambda: model.stream("hello"),
@@ -507,12 +550,12 @@ def test_what_passes_cost_is_remembered_unless_it_must_not_be(
 ) -> None:
     for cost_cache, files in ((False, 0), (True, 1), (True, 1)):
         with streamfuse.load(folder, cost_cache=cost_cache) as model:
-            assert model.generate("hello").statistics["cost_ms"].keys() == {"decode", "verify_4", "verify_8"}
+            assert model.generate("hello").statistics.cost_ms.keys() == {"decode", "verify_4", "verify_8"}
         assert len(list((tmp_path / "home").rglob("*.costs"))) == files
 
 
 def test_a_result_shows_its_text() -> None:
-    assert repr(Result("hi", [1, 2], {"rounds": 3})) == "Result(text='hi', tokens=[1, 2])"
+    assert repr(Result("hi", [1, 2], fakes.statistics_of(rounds=3))) == "Result(text='hi', tokens=[1, 2])"
 
 
 @pytest.mark.alone

@@ -189,9 +189,9 @@ def test_plain_decoding_says_why(model: ModelSpec, config: GenerationConfig, rea
     generation = session.generate([1, 2], config)
     generation.finish()
     stats = generation.statistics
-    assert (stats["speculative"], stats["fallback_reason"]) == (False, reason)
-    assert stats["widths"] == {"decode": 5}
-    assert stats["mean_accepted_tokens"] == 1
+    assert (stats.speculative, stats.fallback_reason) == (False, reason)
+    assert stats.widths == {"decode": 5}
+    assert stats.mean_accepted_tokens == 1
 
 
 def test_the_default_width_is_the_middle_one_or_the_one_the_bundle_names() -> None:

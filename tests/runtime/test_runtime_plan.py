@@ -198,8 +198,8 @@ def test_passes_with_few_rows_teach_little_about_all_rows() -> None:
             while session.next() is not None:
                 pass
         facts = session.statistics
-    assert min(facts["widths"]["verify_4"], facts["widths"][DECODE]) > 150
-    learnt = facts["cost_ms"]["verify_4"] / facts["cost_ms"][DECODE] / (told / device.decode)  # of all rows
+    assert min(facts.widths["verify_4"], facts.widths[DECODE]) > 150
+    learnt = facts.cost_ms["verify_4"] / facts.cost_ms[DECODE] / (told / device.decode)  # of all rows
     assert 1.0 < learnt < 1.2
 
 
@@ -247,7 +247,7 @@ def test_streams_that_failed_are_tried_again_though_free_drafts_go_on() -> None:
                 pass
         plain = sum(one.method == DECODE for one in passes)
         assert plain < 150, "or else the back-off ends by plain passes"
-        assert session.statistics["streams_passes"] > 0
+        assert session.statistics.streams_passes > 0
 
 
 def test_deferred_streams_are_asked_for_after_the_commit_and_not_at_the_end() -> None:
@@ -301,5 +301,5 @@ def test_the_first_steps_follow_the_bundle_s_calibration() -> None:
             session.start([1, 2], GenerationConfig(8))
             while session.next() is not None:
                 pass
-            first[ratio] = session.statistics["draft_tokens_proposed"]
+            first[ratio] = session.statistics.draft_tokens_proposed
     assert first[1.0] > 2 * first[0.02]

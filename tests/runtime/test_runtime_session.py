@@ -33,10 +33,10 @@ def test_a_second_turn_equals_a_fresh_session_and_reads_only_what_is_new(width: 
         generation = session.generate(prompt, config)
         generation.finish()
         assert generation.token_ids == fresh(prompt, config)
-        prefilled = generation.statistics["prefilled_tokens"]
+        prefilled = generation.statistics.prefilled_tokens
         assert prefilled == 3, "the prompt, or the pending token and the three new ones, without the last"
         prompt = [*session.tokens, 11, 12, 13]
-    assert generation.statistics["prompt_tokens"] == 4 + 3 * 13
+    assert generation.statistics.prompt_tokens == 4 + 3 * 13
 
 
 def test_a_second_turn_does_not_draft_from_the_streams_of_the_first() -> None:
@@ -66,7 +66,7 @@ def test_the_same_prompt_again_reads_nothing_but_its_last_token() -> None:
     again = session.generate([1, 2, 3], GenerationConfig(6))
     again.finish()
     assert again.token_ids == first.token_ids
-    assert again.statistics["prefilled_tokens"] == 0
+    assert again.statistics.prefilled_tokens == 0
 
 
 @pytest.mark.parametrize("count", range(0, 8))
@@ -98,7 +98,7 @@ def test_stop_ends_the_generation_also_before_its_first_token() -> None:
     generation = session.generate([1, 2, 3], GenerationConfig(40))
     session.stop()
     assert generation.finish() == ""
-    assert generation.statistics["finish_reason"] == "stopped"
+    assert generation.statistics.finish_reason == "stopped"
 
 
 def test_the_pieces_make_the_text_and_the_tokens() -> None:
@@ -119,8 +119,8 @@ def test_a_stop_string_cuts_the_text_inside_a_block(place: int, speculative: boo
         [3, 0, 1], GenerationConfig(30, stop_strings=(stop, "never"), speculative=speculative)
     )
     assert generation.finish() == text[:place]
-    assert generation.statistics["finish_reason"] == "stop"
-    assert generation.statistics["generated_tokens"] == place + 2, "the tokens of the stop string were delivered"
+    assert generation.statistics.finish_reason == "stop"
+    assert generation.statistics.generated_tokens == place + 2, "the tokens of the stop string were delivered"
     assert session.backend.cache == session.tokens[:-1]
 
 
@@ -191,4 +191,4 @@ def test_a_special_token_can_be_a_stop_string() -> None:
     place = next(place for place, token in enumerate(whole.token_ids) if place > 3 and token % 2)
     stopped = session.generate([4, 2, 3], GenerationConfig(40, stop_strings=(spelt(whole.token_ids[place]),)))
     assert stopped.finish() == decode_words(whole.token_ids[: whole.token_ids.index(whole.token_ids[place])])
-    assert stopped.statistics["finish_reason"] == "stop"
+    assert stopped.statistics.finish_reason == "stop"

@@ -80,4 +80,4 @@ def test_a_second_turn_of_the_tiny_model_equals_a_fresh_one(methods: dict[str, t
     fresh = Session(backend(methods)).generate(prompt, GenerationConfig(20, speculative=False))
     fresh.finish()
     assert second.token_ids == fresh.token_ids
-    assert second.statistics["prefilled_tokens"] == 3
+    assert second.statistics.prefilled_tokens == 3

@@ -115,7 +115,7 @@ def test_the_core_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
                 generation.stop()
         assert session.core.cached == trace.get("cached", session.core.cached)
     assert generation.token_ids == trace["generated"]
-    assert generation.statistics["finish_reason"] == trace["finish_reason"]
+    assert generation.statistics.finish_reason == trace["finish_reason"]
     for one, expected in zip(passes, trace["steps"], strict=True):
         assert (one.method, one.tokens, one.parents) == (
             expected["method"], expected["tree"]["tokens"], expected["tree"]["parents"],

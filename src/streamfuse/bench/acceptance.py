@@ -135,8 +135,8 @@ def measure_bundle(
             last = generation.finish()
             tally.answers += 1
             facts = generation.statistics
-            tally.tokens += round(facts["mean_accepted_tokens"] * facts["target_forward_passes"])
-            tally.passes += facts["target_forward_passes"]
+            tally.tokens += round(facts.mean_accepted_tokens * facts.target_forward_passes)
+            tally.passes += facts.target_forward_passes
             if settings.plain:
                 session.reset()
                 plain = session.generate(prompt_ids, plainly)

@@ -46,7 +46,7 @@ def loop_costs(
             generation.finish()
             statistics = generation.statistics
             if time >= 0:
-                spent = sum(statistics["time_ms"][phase] for phase in LOOP_PHASES)
-                found[name].append(spent / max(1, statistics["target_forward_passes"]))
+                spent = sum(statistics.time_ms[phase] for phase in LOOP_PHASES)
+                found[name].append(spent / max(1, statistics.target_forward_passes))
     session.reset()
     return {name: float(np.median(values)) for name, values in found.items()}

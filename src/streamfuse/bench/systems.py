@@ -7,11 +7,10 @@ Reading the rest of the prompt is not decoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.session import Session
+from streamfuse.api import Generation, Model
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
@@ -56,23 +55,28 @@ class System(Protocol):
 
 
 class OwnRuntime:
-    """A session of this project, plain or speculative. Both may share one session, as they take turns."""
+    """A model of this project, plain or speculative. Both may share one model, as they take turns."""
 
-    def __init__(self, session: Session, speculative: bool) -> None:
+    def __init__(self, model: Model, speculative: bool) -> None:
         self.name = SPECULATIVE if speculative else PLAIN
-        self._session = session
-        self._config = GenerationConfig(speculative=speculative)
+        self._model, self._speculative = model, speculative
 
     def answer(self, request: Request) -> Answer:
-        sampling = SamplingConfig(temperature=request.temperature, seed=request.seed)
-        config = replace(self._config, max_new_tokens=request.max_new_tokens, sampling=sampling)
-        self._session.reset()
-        generation = self._session.generate(request.prompt_ids, config)
-        drafted = [piece.drafted for piece in generation if piece.token is not None]
-        statistics = generation.statistics
-        statistics = {**statistics, "accept_lengths": accept_lengths(drafted, statistics["target_forward_passes"])}
-        decode_ms = sum(ms for phase, ms in statistics["time_ms"].items() if phase != "prefill")
-        return Answer(tuple(generation.token_ids), decode_ms, statistics)
+        self._model.reset()
+        generation = self._model.stream(
+            request.prompt_ids, max_new_tokens=request.max_new_tokens, temperature=request.temperature, top_k=0,
+            top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=request.seed, speculative=self._speculative,
+        )  # fmt: skip
+        return finished(generation)
+
+
+def finished(generation: Generation) -> Answer:
+    """What a generation of this project delivers, to its end."""
+    drafted = [piece.drafted for piece in generation if piece.token is not None]
+    found = generation.statistics
+    lengths = accept_lengths(drafted, found.target_forward_passes)
+    decode_ms = sum(ms for phase, ms in found.time_ms.items() if phase != "prefill")
+    return Answer(tuple(generation.token_ids), decode_ms, {**found.to_dict(), "accept_lengths": lengths})
 
 
 def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
@@ -104,16 +104,19 @@ class GenerationConfig:
         """The tokens that end the text; they are neither delivered nor committed."""
         return frozenset(self.stop_token_ids) | frozenset(() if self.ignore_eos else spec.eos_token_ids)
 
+    def check_width(self, widths: Sequence[int]) -> None:
+        """OptionError for a width that is none of the bundle's."""
+        if self.speculative and self.width is not None and self.width not in widths:
+            listed = f"one of {', '.join(map(str, widths))}" if widths else "left out"
+            why = "" if widths else ", which has no verify methods"
+            raise OptionError(f"--width must be {listed} for this bundle{why}, not {self.width}")
+
     def width_for(self, spec: ModelSpec) -> int:
-        """Nodes per verify pass; 1 means `decode` only. OptionError for a width that the bundle does not have."""
-        widths = spec.verify_widths
+        """Nodes per verify pass; 1 means `decode` only."""
         if self.fallback_reason(spec) is not None:
             return 1
-        chosen = self.width or spec.default_width or widths[len(widths) // 2]
-        if chosen not in widths:
-            listed = ", ".join(map(str, widths))
-            raise OptionError(f"--width must be one of {listed} for this bundle, not {chosen}; without it, what pays")
-        return chosen
+        self.check_width(spec.verify_widths)
+        return self.width or spec.default_width or spec.verify_widths[len(spec.verify_widths) // 2]
 
     @property
     def needs_plan(self) -> bool:
@@ -127,13 +130,19 @@ class GenerationConfig:
         return None if spec.widths else NO_VERIFY
 
 
-def check_prompt(prompt_ids: Sequence[int], spec: ModelSpec) -> None:
-    """PromptError unless the prompt is a sequence of 1 to `capacity` tokens of the vocabulary."""
-    if isinstance(prompt_ids, (str, bytes, bytearray)) or not hasattr(prompt_ids, "__len__"):
-        raise PromptError(f"the prompt must be a list of token ids, not {prompt_ids!r:.40}")
-    for token in prompt_ids:
-        if not is_integer(token):
+def token_ids_of(prompt: object) -> list[int]:
+    """The token ids of a prompt. PromptError for anything else."""
+    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Iterable):
+        raise PromptError(f"the prompt must be a list of token ids, not {prompt!r:.40}")
+    ids = list(prompt)
+    for token in ids:
+        if not is_integer(token) or not -(1 << 63) <= token < 1 << 63:
             raise PromptError(f"the prompt must be a list of token ids, which are integers; it holds {token!r:.40}")
+    return ids
+
+
+def check_prompt(prompt_ids: Sequence[int], spec: ModelSpec) -> None:
+    """PromptError unless a prompt has 1 to `capacity` tokens of the vocabulary, as the core checks it."""
     if not len(prompt_ids):
         raise PromptError("the prompt is empty: it needs at least one token")
     if len(prompt_ids) > spec.capacity:

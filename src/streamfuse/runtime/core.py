@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from streamfuse.native.library import find_core
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
-from streamfuse.runtime.config import GenerationConfig, PromptError
+from streamfuse.runtime.config import GenerationConfig, PromptError, token_ids_of
 from streamfuse.runtime.handle import Handle
+from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.text_library import Tensor
 
 Clock = Callable[[], float]  # monotonic seconds
@@ -251,7 +252,7 @@ class CoreSession:
 
     def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:
         """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
-        ids = np.ascontiguousarray(token_ids, np.int64)
+        ids = np.array(token_ids_of(token_ids), np.int64)
         stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
         options = Options(
             max_new_tokens=config.max_new_tokens, temperature=sampling.temperature, top_k=min(sampling.top_k, 1 << 62),
@@ -325,11 +326,13 @@ class CoreSession:
         return cached.value
 
     @property
-    def statistics(self) -> dict[str, Any]:
-        """Of the last text, keys as in docs/runtime.md."""
+    def statistics(self) -> Statistics:
+        """Of the last text."""
         with self.handle as handle:
-            found: dict[str, Any] = json.loads(self.library.sf_sequence_statistics(handle) or b"{}")
-        return found
+            found = self.library.sf_sequence_statistics(handle)
+            if found is None:
+                raise CoreError(self._sentence())
+        return Statistics(**json.loads(found))
 
     def set_costs(self, ms: Mapping[str, float | tuple[float, float]], frozen: bool = False) -> None:
         """Milliseconds per method, of a pass with the fewest real rows that no narrower one takes and with all.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import Backend
-from streamfuse.runtime.config import GenerationConfig, check_prompt
+from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
+from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.text import TextStream, Tokenizer
 
 if TYPE_CHECKING:
@@ -37,19 +38,38 @@ class Piece:
         return self.source != "model"
 
 
-class Generation(Iterator[Piece]):
-    """One running generation. Iterate for pieces; `stop()` from any thread; leaving early is safe at any token."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An answer, as far as it was delivered."""
 
-    def __init__(self, core: CoreSession, text: TextStream | None) -> None:
-        self._core, self._stream = core, text
-        self._statistics: dict[str, Any] | None = None  # once it has ended
+    text: str
+    tokens: list[int]
+    statistics: Statistics = field(repr=False)
+
+
+class Generation(Iterator[Piece]):
+    """One running generation. Iterate for pieces; `stop()` from any thread; leaving early is safe at any token.
+
+    `on_end` is called once, when all pieces were delivered, or it was closed or failed.
+    """
+
+    def __init__(
+        self, core: CoreSession, text: TextStream | None, on_end: Callable[[Generation], None] | None = None
+    ) -> None:
+        self._core, self._stream, self._on_end = core, text, on_end
+        self._statistics: Statistics | None = None  # once it has ended
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
         self.text = ""  # likewise
 
     @property
-    def statistics(self) -> dict[str, Any]:
-        """Keys as in docs/runtime.md; complete once the generation has ended."""
+    def statistics(self) -> Statistics:
+        """Complete once the generation has ended."""
         return self._core.statistics if self._statistics is None else self._statistics
+
+    @property
+    def result(self) -> Result:
+        """What was delivered so far."""
+        return Result(self.text, list(self.token_ids), self.statistics)
 
     def stop(self) -> None:
         """End at the next token. Any thread may call it."""
@@ -67,6 +87,7 @@ class Generation(Iterator[Piece]):
         self._end()
         if self._stream is not None:
             self._stream.flush()  # what it holds back belongs to tokens that count, but was never shown
+        self._tell_end()
 
     def __next__(self) -> Piece:
         token = self._next_token() if self._statistics is None else None
@@ -74,6 +95,7 @@ class Generation(Iterator[Piece]):
             return token
         held = "" if self._stream is None else self._stream.flush()
         if not held:
+            self._tell_end()
             raise StopIteration
         self.text += held
         return Piece(held, None)
@@ -104,6 +126,11 @@ class Generation(Iterator[Piece]):
                 self.close()
             raise
         return Piece(shown, token.id, token.source)
+
+    def _tell_end(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
 
     def _end(self) -> None:
         if self._statistics is None:
@@ -161,6 +188,7 @@ class Session:
         observe: Callable[[Pass], None] | None = None,
         *,
         raw: bool = False,
+        on_end: Callable[[Generation], None] | None = None,
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
@@ -169,8 +197,6 @@ class Session:
         belongs there; otherwise the text is one of its own. PromptError or ValueError leave the session as it was.
         """
         config = config or GenerationConfig()
-        check_prompt(prompt_ids, self.backend.spec)
-        config.width_for(self.backend.spec)
         if config.stop_strings and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this session has none")
         self._close_generation()
@@ -182,7 +208,7 @@ class Session:
         self.core.start(prompt_ids, config)
         tokenizer, before = self._tokenizer, prompt_ids if raw else ()
         text = None if tokenizer is None else tokenizer.stream(config.stop_strings, before)
-        self._generation = Generation(self.core, text)
+        self._generation = Generation(self.core, text, on_end)
         return self._generation
 
     def stop(self) -> None:

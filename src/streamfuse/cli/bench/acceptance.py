@@ -134,7 +134,7 @@ def _run(
         raise typer.BadParameter(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {width}")
     settings = replace(settings, width=width or widths[-1])
     with loaded(model, plan=False) as session, _progress(len(samples)) as advance:
-        return measure_bundle(session, model.text, samples, settings, advance), settings
+        return measure_bundle(session, model.tokenizer, samples, settings, advance), settings
 
 
 def _replay(adapter: Path, model: str, samples: list[Sample], settings: AcceptanceSettings) -> Acceptance:

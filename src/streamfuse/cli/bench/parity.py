@@ -70,7 +70,7 @@ def parity(
         check_comparable([one.bundle for one in opened], width)
     except ParityError as error:
         raise typer.BadParameter(str(error)) from None
-    prompts = _prompts(opened[0].text, data, format_, limit, first.capacity - max_new_tokens)
+    prompts = _prompts(opened[0].tokenizer, data, format_, limit, first.capacity - max_new_tokens)
     replays: list[Replay] = []
     texts: list[tuple[int, list[int]]] = []
     for one in opened:

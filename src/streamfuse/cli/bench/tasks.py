@@ -13,13 +13,12 @@ import typer
 from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
-from streamfuse.cli.shared.engine import loaded
+from streamfuse.cli.shared.engine import settle
 from streamfuse.extras import MissingExtra, need
 
 if TYPE_CHECKING:
     from streamfuse.bench.systems import System
     from streamfuse.bench.tasks import TaskResult, TaskSettings
-    from streamfuse.runtime.session import Session
 
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
@@ -104,20 +103,21 @@ def tasks(
     opened = load(bundle, threads=threads, provider=provider, cost_cache=False)
     manifest = opened.manifest
     if data == ADVERSARIAL:
-        asked = random_words(opened.text, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
+        asked = random_words(opened.tokenizer, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
     else:
         samples = merged(read_samples(data, format_, options.data_template(template), split=split))
-        asked = [encode_prompt(sample, opened.text) for sample in spread(samples, limit)]
+        asked = [encode_prompt(sample, opened.tokenizer) for sample in spread(samples, limit)]
     prompts = fitting(asked, manifest, max_new_tokens)
     if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
-    with loaded(opened, text=False) as session, ExitStack() as stack, err.status("warming up") as status:
-        facts = {**engine_facts(session.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
-        used = engine_threads(session.backend)
+    with opened, ExitStack() as stack, err.status("warming up") as status:
+        settle(opened, plan=True)
+        facts = {**engine_facts(opened.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
+        used = engine_threads(opened.backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
-        running, left_out = _own(names, session), dict[str, str]()
+        running, left_out = _own(names, opened), dict[str, str]()
         if weights is not None:
             try:
                 fastest, rates = _fastest(stack, weights, used, opened, prompts[0], settings)
@@ -163,10 +163,10 @@ def _names(systems: str | None) -> list[str]:
     return names
 
 
-def _own(names: list[str], session: Session) -> list[System]:
+def _own(names: list[str], opened: Model) -> list[System]:
     from streamfuse.bench.systems import PLAIN, SPECULATIVE, OwnRuntime
 
-    return [OwnRuntime(session, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
+    return [OwnRuntime(opened, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
 
 
 def _llama_cpp_weights(

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
 
 import typer
 
-from streamfuse.api import load
+from streamfuse.api import Chat, GenerationOptions, Statistics, load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
-from streamfuse.cli.shared.engine import loaded, tell_defaults, tell_emulated, tell_limit, tell_provider
+from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
-from streamfuse.runtime.text import Conversation, TextError
-
-if TYPE_CHECKING:
-    from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.session import Session
+from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.text import TextError
 
 _HELP = "/reset forgets the conversation, /stats shows the last answer's statistics, /exit (or Ctrl-D) leaves."
 
@@ -64,32 +60,29 @@ def chat(
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
     model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
-    if not model.text.can_chat:
+    if not model.tokenizer.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
-    asked = options.GenerationOptions(
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
-        not no_speculation, width,
+    asked = GenerationOptions(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
+        width=options.nodes(width),
     )  # fmt: skip
-    config = asked.config(model.manifest)
+    plan = options.checked(model.manifest, asked).needs_plan
     tell_emulated(model.bundle)
-    tell_defaults(asked.defaults(model.manifest))
-    with loaded(model, plan=config.needs_plan) as session:
-        tell_provider(session.backend)
+    tell_defaults(options.defaults(model.manifest, asked))
+    with model, model.chat(system, **asked) as conversation:
+        settle(conversation, plan=plan)
+        tell_provider(conversation.backend)
         say(f"{model.manifest.model.name}. {_HELP}")
-        _Terminal(session, Conversation(model.text, system), config, show_drafts).talk()
+        _Terminal(conversation, show_drafts).talk()
 
 
 class _Terminal:
     """Reads lines, obeys commands, streams answers."""
 
-    def __init__(
-        self, session: Session, conversation: Conversation, config: GenerationConfig, show_drafts: bool
-    ) -> None:
-        self._session = session
-        self._conversation = conversation
-        self._config = config
-        self._show_drafts = show_drafts
-        self._last: dict[str, Any] | None = None
+    def __init__(self, conversation: Chat, show_drafts: bool) -> None:
+        self._conversation, self._show_drafts = conversation, show_drafts
+        self._last: Statistics | None = None
 
     def talk(self) -> None:
         """Until /exit or the end of the input."""
@@ -116,7 +109,6 @@ class _Terminal:
     def _obey(self, command: str) -> None:
         if command == "/reset":
             self._conversation.reset()
-            self._session.reset()
             say("The conversation is forgotten.")
         elif command == "/stats":
             out.print(tables.statistics(self._last) if self._last else "No answer yet.")
@@ -124,31 +116,22 @@ class _Terminal:
             say(_HELP)
 
     def _answer(self, line: str) -> None:
-        from streamfuse.runtime.config import PromptError
-
         try:
-            prompt_ids = self._conversation.ask(line)
+            generation = self._conversation.stream(line)
         except TextError as error:
             say(f"{error}.", "yellow")
             return
-        try:
-            generation = self._session.generate(prompt_ids, self._config)
         except PromptError as error:  # the conversation outgrew the context
-            self._conversation.take_back()
             say(f"{error}. /reset begins anew.", "yellow")
             return
         with stop_on_interrupt(generation.stop) as interrupted:
             drafts.write(generation, self._show_drafts)
-        if interrupted and not generation.token_ids:
-            self._conversation.take_back()
-        else:
-            self._conversation.answer(generation.text, generation.token_ids)
         self._last = generation.statistics
         if interrupted:
             say("(stopped)")
-        elif self._last["finish_reason"] == "context":
+        elif self._last.finish_reason == "context":
             say("The context is full. /reset begins anew.", "yellow")
-        tell_limit(generation, self._config)
+        tell_limit(self._last)
 
 
 def read_line() -> str:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from streamfuse.api import load
+from streamfuse.api import GenerationOptions, Statistics, load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
-from streamfuse.cli.shared.engine import loaded, tell_defaults, tell_emulated, tell_limit, tell_provider
+from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
-
-if TYPE_CHECKING:
-    from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.session import Generation
 
 
 def register(app: typer.Typer) -> None:
@@ -78,34 +75,38 @@ def run(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
         )
     model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
-    asked = options.GenerationOptions(
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, tuple(stop or ()),
-        not no_speculation, width,
+    asked = GenerationOptions(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
+        width=options.nodes(width),
     )  # fmt: skip
-    config = asked.config(model.manifest)
+    plan = options.checked(model.manifest, asked).needs_plan
     if not json_:
         tell_emulated(model.bundle)
-        tell_defaults(asked.defaults(model.manifest))
-    prompt_ids = model.encode(as_text(read_input()) if prompt == "-" else prompt, system, raw)
-    model.check_prompt(prompt_ids)
-    with loaded(model, plan=config.needs_plan) as session:
+        tell_defaults(options.defaults(model.manifest, asked))
+    words = as_text(read_input()) if prompt == "-" else prompt
+    model.check_prompt(model.encode(words, system=system, raw=raw))
+    ask = partial(model.stream, words, system=system, raw=raw, **asked)
+    with model:
+        settle(model, plan=plan)
         if not json_:
-            tell_provider(session.backend)
+            tell_provider(model.backend)
         if compare_:
-            comparison = compare(session, prompt_ids, config, repeats, err, model.reads_raw(raw))
+            comparison = compare(model, ask, repeats, err)
             if json_:
                 print_json(comparison.to_dict())
             else:
                 write(comparison.text + "\n")
                 out.print(tables.comparison(comparison))
         else:
-            generation = session.generate(prompt_ids, config, raw=model.reads_raw(raw))
+            generation = ask()
             with stop_on_interrupt(generation.stop) as interrupted:
                 if json_:
-                    print_json({"text": generation.finish(), **generation.statistics, **_provider(session.backend)})
+                    text = generation.finish()
+                    print_json({"text": text, **generation.statistics.to_dict(), **_provider(model.backend)})
                 else:
                     drafts.write(generation, show_drafts)
-                    _tell_end(generation, config, session.backend.spec.capacity, stats)
+                    _tell_end(generation.statistics, model.manifest.cache.capacity, stats)
             if interrupted:
                 raise KeyboardInterrupt
 
@@ -116,9 +117,9 @@ def _provider(backend: object) -> dict[str, Any]:
     return {name: facts[name] for name in ("provider", "nodes", "nodes_on_cpu", "operators_on_cpu") if name in facts}
 
 
-def _tell_end(generation: Generation, config: GenerationConfig, capacity: int, stats: bool) -> None:
+def _tell_end(found: Statistics, capacity: int, stats: bool) -> None:
     if stats:
-        err.print(tables.statistics(generation.statistics))
-    tell_limit(generation, config)
-    if generation.statistics["finish_reason"] == "context":
+        err.print(tables.statistics(found))
+    tell_limit(found)
+    if found.finish_reason == "context":
         say(f"The context of {capacity} tokens is full.", "yellow")

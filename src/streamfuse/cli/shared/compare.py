@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 from rich.console import Console
 
+from streamfuse.api import Generation, Model, Statistics
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
-
-if TYPE_CHECKING:
-    from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.session import Session
 
 _WARM_UP_TOKENS = 8
 
@@ -22,11 +21,11 @@ class Run:
 
     token_ids: tuple[int, ...]
     text: str
-    statistics: dict[str, Any]
+    statistics: Statistics
 
     @property
     def speed(self) -> float:
-        return float(self.statistics["decode_token_per_sec"])
+        return self.statistics.decode_token_per_sec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +47,42 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """The object of `--compare --json`, to the key."""
         return {
-            "plain": self.plain.statistics,
-            "speculative": self.speculative.statistics,
+            "plain": self.plain.statistics.to_dict(),
+            "speculative": self.speculative.statistics.to_dict(),
             "equal": self.equal,
             "speedup": self.speedup,
             "text": self.text,
         }
 
 
-def compare(
-    session: Session, prompt_ids: list[int], config: GenerationConfig, repeats: int, console: Console, raw: bool = False
-) -> Comparison:
-    """Warm up both ways, then take turns, so that a change of the machine's speed meets both alike."""
-    ways = {"plain": replace(config, speculative=False), "speculative": replace(config, speculative=True)}
+def compare(model: Model, ask: Callable[..., Generation], repeats: int, console: Console) -> Comparison:
+    """Warm up both ways, then take turns, so that a change of the machine's speed meets both alike.
+
+    `ask` starts the generation; options that it is given here replace its own.
+    """
+    ways = {"plain": False, "speculative": True}
     runs: dict[str, list[Run]] = {way: [] for way in ways}
     with console.status("warming up") as status:
-        for way in ways.values():
-            _run(session, prompt_ids, replace(way, max_new_tokens=min(_WARM_UP_TOKENS, way.max_new_tokens)), raw)
+        for speculative in ways.values():
+            _run(model, ask, speculative, _WARM_UP_TOKENS)
         for index in range(repeats):
-            for name, way in ways.items():
+            for name, speculative in ways.items():
                 status.update(f"{name}, {index + 1} of {repeats}")
-                runs[name].append(_run(session, prompt_ids, way, raw))
+                runs[name].append(_run(model, ask, speculative))
     everything = {run.token_ids for kind in runs.values() for run in kind}
     return Comparison(_median(runs["plain"]), _median(runs["speculative"]), len(everything) == 1)
 
 
-def _run(session: Session, prompt_ids: list[int], config: GenerationConfig, raw: bool) -> Run:
-    session.reset()
-    generation = session.generate(prompt_ids, config, raw=raw)
+def _run(model: Model, ask: Callable[..., Generation], speculative: bool, tokens: int | None = None) -> Run:
+    model.reset()
+    generation = ask(speculative=speculative)
     with stop_on_interrupt(generation.stop) as interrupted:
-        text = generation.finish()
+        for _ in islice(generation, tokens):
+            pass
+    generation.close()
     if interrupted:
         raise KeyboardInterrupt
-    return Run(tuple(generation.token_ids), text, generation.statistics)
+    return Run(tuple(generation.token_ids), generation.text, generation.statistics)
 
 
 def _median(runs: list[Run]) -> Run:

@@ -20,7 +20,7 @@ from streamfuse.cli.shared.console import out, say, visible
 from streamfuse.cli.shared.console import write as write_text
 
 if TYPE_CHECKING:
-    from streamfuse.runtime.session import Generation, Piece
+    from streamfuse.api import Generation, Piece
 
 # Who drafted a token: as people read it, and its colour. The model's own tokens keep the terminal's.
 SOURCES = {
@@ -47,7 +47,7 @@ def write(generation: Generation, show_drafts: bool = False) -> None:
 def status(counts: Counter[str], generation: Generation) -> Text:
     """The line below: how many tokens each source drafted, which is the legend too, and what that gave."""
     facts = generation.statistics
-    per_pass, speed = facts.get("mean_accepted_tokens", 0.0), facts.get("decode_token_per_sec", 0.0)
+    per_pass, speed = facts.mean_accepted_tokens, facts.decode_token_per_sec
     line = Text(no_wrap=True, overflow="ellipsis", end="")
     for source, (name, colour) in SOURCES.items():
         line.append(f"{name} {counts[source]}", colour).append("  ")

@@ -1,4 +1,4 @@
-"""Loading an opened bundle for a command that times what it does: costs measured, memory settled."""
+"""Loading the engine of a bundle for a command that times what it does, and what to say about it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from streamfuse import engines
-from streamfuse.api import Model
+from streamfuse.api import Chat, Model, Statistics
 from streamfuse.bundle import Bundle
 from streamfuse.cli.shared.console import say
 
 if TYPE_CHECKING:
-    from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.session import Generation, Session
+    from streamfuse.runtime.session import Session
 
 
 def tell_emulated(bundle: Bundle) -> None:
@@ -34,28 +33,41 @@ def tell_provider(backend: object) -> None:
 
 
 def tell_defaults(defaults: str) -> None:
-    """A line about the sampling that a bundle brings along (`GenerationOptions.defaults`)."""
+    """A line about the sampling that a bundle brings along (`options.defaults`)."""
     if defaults:
         say(f"This bundle's sampling defaults: {defaults}. --temperature 0 is greedy.")
 
 
-def tell_limit(generation: Generation, config: GenerationConfig) -> None:
+def tell_limit(found: Statistics) -> None:
     """A line where the limit ended an answer, not the model."""
-    if generation.statistics["finish_reason"] == "length":
-        say(f"The answer stops at {config.max_new_tokens} tokens; --max-new-tokens allows more.")
+    if found.finish_reason == "length":
+        say(f"The answer stops at {found.generated_tokens} tokens; --max-new-tokens allows more.")
+
+
+def settle(on: Model | Chat, *, plan: bool) -> None:
+    """Load the engine and, with `plan`, measure or read what passes cost now, so that the first answer is not late."""
+    if plan:
+        on.prepare()
+    else:
+        on.backend  # noqa: B018 (loads it)
+    _freeze()
 
 
 @contextmanager
 def loaded(model: Model, *, plan: bool = True, text: bool = True) -> Iterator[Session]:
-    """A session of the model, closed with it at the end of the block.
+    """A session of the model, for commands that watch single passes or run them by hand; closed with the model.
 
-    With `plan`, what passes cost is measured or read now, so that the first answer need not wait for it. Without
-    `text` the session speaks token ids alone.
+    With `plan`, what passes cost is measured or read now. Without `text` the session speaks token ids alone.
     """
     with model:
         session = model.session(text=text)
         if plan:
             session.prepare()
-        gc.collect()
-        gc.freeze()  # what is loaded stays; looking through it again would stop the text for tens of milliseconds
+        _freeze()
         yield session
+
+
+def _freeze() -> None:
+    """What is loaded stays; looking through it again would stop the text for tens of milliseconds."""
+    gc.collect()
+    gc.freeze()

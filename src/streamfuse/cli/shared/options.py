@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +20,7 @@ DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from streamfuse.api import GenerationOptions
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.train.templates import Template
 
@@ -189,42 +189,31 @@ def data_template(prompt: str | None, completion: str | None = None) -> Template
     return None if prompt is None else Template(prompt, completion, chat_template=None)
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    """What the user said; None where nothing was said."""
+def nodes(width: str) -> int | None:
+    """The number of `--width`; None for auto."""
+    if width != AUTO and not width.isdecimal():
+        raise typer.BadParameter(f"--width must be auto or a number of nodes, not {width}")
+    return None if width == AUTO else int(width)
 
-    max_new_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    speculative: bool = True
-    width: str = AUTO
 
-    def defaults(self, manifest: Manifest) -> str:
-        """The bundle's sampling defaults that take effect, `temperature 0.6, top-p 0.95`; empty where it has none."""
-        from streamfuse.runtime.config import SamplingConfig
+def checked(manifest: Manifest, asked: GenerationOptions) -> GenerationConfig:
+    """What the options mean for one bundle. BadParameter, exit code 2, for values out of range."""
+    from streamfuse.api import config_of
 
-        off = SamplingConfig()
-        given = manifest.sampling_defaults
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        return ", ".join(
-            f"{name.replace('_', '-')} {getattr(given, name):g}"
-            for name in names
-            if getattr(self, name) is None and getattr(given, name) != getattr(off, name)
-        )
+    try:
+        return config_of(manifest, **asked)
+    except ValueError as error:
+        raise typer.BadParameter(in_flags(error)) from None
 
-    def config(self, manifest: Manifest) -> GenerationConfig:
-        """The configuration for one bundle. BadParameter, exit code 2, for values out of range."""
-        from streamfuse.api import config_of
 
-        said = {name: getattr(self, name) for name in self.__slots__ if name != "width"}
-        if self.width != AUTO and not self.width.isdecimal():
-            raise typer.BadParameter(f"--width must be auto or a number of nodes, not {self.width}")
-        try:
-            return config_of(manifest, **said, width=None if self.width == AUTO else int(self.width))
-        except ValueError as error:
-            raise typer.BadParameter(in_flags(error)) from None
+def defaults(manifest: Manifest, asked: GenerationOptions) -> str:
+    """The bundle's sampling defaults that take effect, `temperature 0.6, top-p 0.95`; empty where it has none."""
+    from streamfuse.api.options import SAMPLING
+    from streamfuse.runtime.config import SamplingConfig
+
+    off, given = SamplingConfig(), manifest.sampling_defaults
+    return ", ".join(
+        f"{name.replace('_', '-')} {getattr(given, name):g}"
+        for name in SAMPLING
+        if asked.get(name) is None and getattr(given, name) != getattr(off, name)
+    )

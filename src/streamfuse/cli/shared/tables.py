@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,8 +16,11 @@ from streamfuse.bundle.manifest import TensorFacts
 from streamfuse.cli.shared.compare import Comparison
 from streamfuse.cli.shared.console import visible
 
+if TYPE_CHECKING:
+    from streamfuse.api import Statistics
 
-def statistics(facts: dict[str, Any]) -> Table:
+
+def statistics(facts: Statistics) -> Table:
     """One generation."""
     table = _table("", "value", right=("value",))
     for label, value in _rows(facts):
@@ -32,10 +35,10 @@ def comparison(result: Comparison) -> Group:
     for (label, left), (_, right) in zip(_rows(plain), _rows(speculative), strict=True):
         _add(table, label, left, right)
     equal = "[green]the texts are equal[/green]" if result.equal else "[red]the texts differ[/red]"
-    fallback = speculative["fallback_reason"]
+    fallback = speculative.fallback_reason
     lines = [f"[bold]speed-up {result.speedup:.2f}x[/bold], {equal}"]
     if fallback:
-        lines.append(f"[yellow]{'partly plain' if speculative['rounds'] else 'not speculative'}: {fallback}[/yellow]")
+        lines.append(f"[yellow]{'partly plain' if speculative.rounds else 'not speculative'}: {fallback}[/yellow]")
     return Group(table, *lines)
 
 
@@ -86,27 +89,27 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*map(plain, cells))
 
 
-def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    depths = " ".join(f"{share:.2f}" for share in facts["acceptance_per_depth"])
-    ranks = " ".join(f"{share:.2f}" for share in facts["acceptance_per_rank"])
-    widths = " ".join(f"{name}:{count}" for name, count in facts["widths"].items())
-    costs = " ".join(f"{name}:{ms:.2f}" for name, ms in facts["cost_ms"].items())
-    reasons = ", ".join(f"{reason}: {count}" for reason, count in facts["fallback_reasons"].items())
+def _rows(facts: Statistics) -> list[tuple[str, str]]:
+    depths = " ".join(f"{share:.2f}" for share in facts.acceptance_per_depth)
+    ranks = " ".join(f"{share:.2f}" for share in facts.acceptance_per_rank)
+    widths = " ".join(f"{name}:{count}" for name, count in facts.widths.items())
+    costs = " ".join(f"{name}:{ms:.2f}" for name, ms in facts.cost_ms.items())
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in facts.fallback_reasons.items())
     rows = [
-        ("tokens/s", f"{facts['decode_token_per_sec']:.1f}"),
-        ("mean accepted tokens", f"{facts['mean_accepted_tokens']:.2f}"),
+        ("tokens/s", f"{facts.decode_token_per_sec:.1f}"),
+        ("mean accepted tokens", f"{facts.mean_accepted_tokens:.2f}"),
         ("acceptance per depth", depths or "-"),
         ("acceptance per rank", ranks or "-"),
-        ("drafted tokens accepted", f"{facts['draft_tokens_accepted']} of {facts['draft_tokens_proposed']}"),
+        ("drafted tokens accepted", f"{facts.draft_tokens_accepted} of {facts.draft_tokens_proposed}"),
         ("target passes", widths or "-"),
         ("planned with ms per pass", costs or "-"),
-        ("plain passes because", reasons or facts["fallback_reason"] or "-"),
-        ("generated tokens", str(facts["generated_tokens"])),
-        ("finish reason", facts["finish_reason"]),
-        ("prompt tokens", f"{facts['prompt_tokens']} ({facts['prefill_token_per_sec']:.0f}/s)"),
-        ("first token", f"{facts['first_token_ms']:.0f} ms"),
+        ("plain passes because", reasons or facts.fallback_reason or "-"),
+        ("generated tokens", str(facts.generated_tokens)),
+        ("finish reason", facts.finish_reason),
+        ("prompt tokens", f"{facts.prompt_tokens} ({facts.prefill_token_per_sec:.0f}/s)"),
+        ("first token", f"{facts.first_token_ms:.0f} ms"),
     ]
-    return rows + [(f"time in {phase}", f"{ms:.1f} ms") for phase, ms in facts["time_ms"].items()]
+    return rows + [(f"time in {phase}", f"{ms:.1f} ms") for phase, ms in facts.time_ms.items()]
 
 
 def _facts(manifest: Manifest) -> Table:

@@ -140,7 +140,7 @@ def compare(
         ):
             status.update("measuring what passes cost, calibrating static trees")
             costs = measured(here.parts, sets[0].prompts[0])
-            here.parts.shapes = shapes(here.parts, questions(model.text), WIDTH, costs)
+            here.parts.shapes = shapes(here.parts, questions(model.tokenizer), WIDTH, costs)
             bandwidth = ReadBandwidth(used)
             facts = {
                 "model": model.manifest.model.name,
@@ -163,7 +163,7 @@ def compare(
             )  # fmt: skip
             extra = {name: {**here.extra.get(name, {}), "peak_memory_bytes": peak} for name, peak in memory.items()}
             found = measure(
-                compared, here.parts, sets, settings, model.text, core=core, peers=list(beside.values()),
+                compared, here.parts, sets, settings, model.tokenizer, core=core, peers=list(beside.values()),
                 extra=extra, facts=facts, costs=costs, bandwidth=bandwidth, weight_bytes=weight_bytes(model.manifest),
                 progress=status.update, without=_without,
             )  # fmt: skip
@@ -172,7 +172,7 @@ def compare(
             try:
                 if stopped_by is None:
                     first = settings.request(0, sets[0].prompts[0])
-                    result["sample"]["methods"][CORE_OURS] = ours.lane(first, model.text)
+                    result["sample"]["methods"][CORE_OURS] = ours.lane(first, model.tokenizer)
                 if learning and stopped_by is None:
                     from streamfuse.research.compare.learners import rows
 
@@ -180,7 +180,7 @@ def compare(
                     mix = [samples_of(said, online if place else 2 * online) for place, said in enumerate(data)]
                     asked = [data_set(name, samples, model, settings, plain) for name, samples in mix]
                     result["methods"] |= rows(
-                        learning, model.bundle, bundles, here, asked, settings, model.text, threads, found.costs,
+                        learning, model.bundle, bundles, here, asked, settings, model.tokenizer, threads, found.costs,
                         progress=status.update,
                     )  # fmt: skip
             except (KeyboardInterrupt, Exception) as error:  # what was measured before is still good

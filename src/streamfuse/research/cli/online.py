@@ -68,7 +68,16 @@ def online(
             status.update("measuring what passes cost")
             costs = everywhere(measured(here.parts, sets[0].prompts[0]))
             found = rows(
-                names, model.bundle, bundles, here, sets, settings, model.text, threads, costs, progress=status.update
+                names,
+                model.bundle,
+                bundles,
+                here,
+                sets,
+                settings,
+                model.tokenizer,
+                threads,
+                costs,
+                progress=status.update,
             )
     result = {"model": model.manifest.model.name, "data": [one.name for one in sets], "methods": found}
     if json_:

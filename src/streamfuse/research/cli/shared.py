@@ -38,7 +38,7 @@ def data_set(name: str, samples: list[Sample], model: Model, settings: TaskSetti
 
     room = model.manifest.cache.capacity - settings.max_new_tokens
     asked = all_turns(
-        samples, model.text, room, lambda number, prompt: plain.answer(settings.request(number, prompt)).token_ids
+        samples, model.tokenizer, room, lambda number, prompt: plain.answer(settings.request(number, prompt)).token_ids
     )
     if not asked:
         raise typer.BadParameter(

@@ -6,7 +6,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from streamfuse.bench.systems import Answer, OwnRuntime, Request
+from streamfuse.bench.systems import Answer, Request, finished
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass, observe
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Tokenizer
@@ -17,15 +18,15 @@ CORE_PLAIN, CORE_OURS = "plain, core", "streamfuse, core"
 _DRAFTERS = {"model": "target", "lookup": "text"}  # as the compared methods call them
 
 
-class CoreSystem(OwnRuntime):
+class CoreSystem:
     """A session, plain or speculative, with statistics as the compared methods have them."""
 
     def __init__(self, name: str, session: Session, speculative: bool) -> None:
-        super().__init__(session, speculative)
         self.name = name
+        self._session, self._speculative = session, speculative
 
     def answer(self, request: Request) -> Answer:
-        answer = super().answer(request)
+        answer = self._answer(request)
         said = answer.statistics
         assert said is not None, "our runtime gives statistics"
         passes = {f"{TARGET}: {method}": count for method, count in said["widths"].items() if count}
@@ -48,7 +49,7 @@ class CoreSystem(OwnRuntime):
         observe(self._session.core, lambda one: passes.append((time.perf_counter(), one)))
         started = time.perf_counter()
         try:
-            said = super().answer(request).statistics
+            said = self._answer(request).statistics
         finally:
             observe(self._session.core, None)
         assert said is not None, "our runtime gives statistics"
@@ -71,3 +72,9 @@ class CoreSystem(OwnRuntime):
                     }
                 )
         return {"tokens": tokens, "rejected": rejected}
+
+    def _answer(self, request: Request) -> Answer:
+        sampling = SamplingConfig(temperature=request.temperature, seed=request.seed)
+        config = GenerationConfig(request.max_new_tokens, sampling, speculative=self._speculative)
+        self._session.reset()
+        return finished(self._session.generate(request.prompt_ids, config))

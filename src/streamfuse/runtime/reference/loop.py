@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend, PassOutput
-from streamfuse.runtime.config import GenerationConfig, check_prompt
+from streamfuse.runtime.config import GenerationConfig, check_prompt, token_ids_of
 from streamfuse.runtime.reference.accept import Acceptor, MatchAcceptor, Target, Walk
 from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
 from streamfuse.runtime.reference.sampling import Sampler
@@ -82,7 +82,7 @@ class Loop:
         after such a cut are neither delivered nor committed.
         """
         backend, tokens, counts, spec = self.backend, self.tokens, self.counts, self.backend.spec
-        check_prompt(tokens, spec)
+        check_prompt(token_ids_of(tokens), spec)
         width, stop_ids = self.config.width_for(spec), self.config.stop_ids(spec)
         sampler = Sampler(self.config.sampling)
         needs_logits = sampler.needs_logits or self.acceptor.needs_logits

@@ -1,0 +1,15 @@
+"""The public API for Python: `import streamfuse; model = streamfuse.load("build/demo")`.
+
+A model finds everything of its bundle by itself: engine, tokenizer, chat template, drafting tables, and what passes
+cost on this device. The command line and the benches use it too.
+"""
+
+from streamfuse.api.chat import Chat
+from streamfuse.api.model import Model, load
+from streamfuse.api.options import GenerationOptions, config_of
+from streamfuse.runtime.session import Generation, Piece, Result
+from streamfuse.runtime.statistics import Statistics
+
+__all__ = [
+    "Chat", "Generation", "GenerationOptions", "Model", "Piece", "Result", "Statistics", "config_of", "load",
+]  # fmt: skip

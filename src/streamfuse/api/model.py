@@ -1,0 +1,307 @@
+"""A bundle that is loaded: `load`, and the Model that it returns."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamfuse.api.chat import Chat
+from streamfuse.api.options import GenerationOptions, config_of
+from streamfuse.bundle import Bundle, Manifest, open_bundle
+from streamfuse.runtime.config import GenerationConfig, OptionError, PromptError, check_prompt, token_ids_of
+from streamfuse.runtime.text import Conversation, TextError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from streamfuse.runtime.backend import Backend
+    from streamfuse.runtime.session import Generation, Result, Session
+
+
+def load(
+    path: str | os.PathLike[str] | Bundle,
+    *,
+    threads: int | None = None,
+    provider: str | None = None,
+    cost_cache: bool = True,
+    public_key: str | None = None,
+) -> Model:
+    """Open a bundle folder. The graphs are loaded when they are first used.
+
+    Args:
+        path: a folder that `streamfuse export` wrote.
+        threads: of the engine, 1 to 64; None lets it choose.
+        provider: of an ONNX bundle, ONNX Runtime's execution provider: cpu, webgpu, qnn, coreml or directml, with
+            options where wanted ("webgpu:deviceId=1", docs/onnx.md). None is cpu.
+        cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
+        public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
+            It is ignored with a Bundle: `open_bundle` checks it.
+
+    Raises:
+        BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
+        KeyProblem: `public_key` is no key.
+        OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX.
+        BackendError: the graphs cannot be loaded here, or the provider is not here.
+        MissingExtra: a package is not installed; names the line that installs it.
+    """
+    from streamfuse.engines import check_provider, need_engine
+    from streamfuse.native.library import MOST_THREADS
+
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
+    bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
+    need_engine(bundle)
+    check_provider(bundle, provider)
+    return Model(bundle, threads=threads, provider=provider, cost_cache=cost_cache)
+
+
+class Model:
+    """A bundle that is open: checked files, tokenizer, loaded graphs. Use it as a context manager, or close it.
+
+    `generate` and `stream` share one sequence, so a prompt that begins like the last one is not read again; each
+    `chat` has a sequence of its own. One thread at a time, but for `stop`.
+    """
+
+    def __init__(self, bundle: Bundle, *, threads: int | None, provider: str | None, cost_cache: bool) -> None:
+        """`load` makes it."""
+        self.bundle = bundle
+        self.tokenizer = bundle.tokenizer
+        self._threads, self._provider, self._cost_cache = threads, provider, cost_cache
+        self._new_engine: Any = None
+        self._load_ms = 0.0
+        self._session: Session | None = None
+        self._open: list[Session] = []
+        self._running: Session | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def manifest(self) -> Manifest:
+        """All that the bundle says of itself."""
+        return self.bundle.manifest
+
+    def config(self, **options: Unpack[GenerationOptions]) -> GenerationConfig:
+        """What these options mean for this bundle. OptionError names the one that is out of range."""
+        return config_of(self.manifest, **options)
+
+    def encode(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> list[int]:
+        """Token ids of a prompt or of a whole conversation, as `generate` reads them.
+
+        Raises:
+            TextError: the template refuses the messages, or there is none for them.
+            PromptError: both a prompt and messages.
+        """
+        if messages is None:
+            if system is None and self._continues(raw):
+                return self.tokenizer.encode(prompt)  # type: ignore[arg-type]
+            question = {"role": "user", "content": prompt}
+            first = [] if system is None else [{"role": "system", "content": system}]
+            return self.tokenizer.encode_chat([*first, question])  # type: ignore[list-item]
+        if prompt is not None:
+            raise PromptError("give a prompt or messages, not both; the prompt can be the last of the messages")
+        if system is not None or raw:
+            name, why = ("raw", "they are for the chat template") if raw else ("system", "it is the first of them")
+            raise PromptError(f"{name} does not go with messages: {why}")
+        return self.tokenizer.encode_chat(messages)
+
+    def check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        """PromptError for a prompt that does not fit, before seconds are spent on loading the engine."""
+        check_prompt(token_ids_of(prompt_ids), self.bundle.spec())
+
+    def session(self, *, text: bool = True) -> Session:
+        """A sequence of its own that speaks token ids (runtime.session.Session). Closed with the model, or before.
+
+        Without `text` it gives no text, only ids. CoreError where the model is closed.
+        """
+        from streamfuse.engines import cost_file, device_of, identity_of
+        from streamfuse.runtime.core import CoreError, TablesError
+        from streamfuse.runtime.session import Session
+
+        if self._closed:
+            raise CoreError("this model is closed; open its bundle again")
+        started = time.perf_counter()
+        backend = self._engine()
+        device = device_of(self.bundle, self._threads, self._provider)
+        try:
+            session = Session(
+                backend,
+                self.bundle.tables,
+                self.tokenizer if text else None,
+                identity=identity_of(self.bundle),
+                cost_file=cost_file(self.bundle, device) if self._cost_cache else None,
+                device=device,
+                model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
+            )
+        except TablesError as error:
+            backend.close()
+            raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
+        except BaseException:
+            backend.close()
+            raise
+        self._load_ms = self._load_ms or 1000 * (time.perf_counter() - started)
+        self._open.append(session)
+        return session
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Result:
+        """Answer a prompt, or the last of `messages`.
+
+        Args:
+            prompt: text, which goes into the bundle's chat template, or token ids, which are taken as they are.
+            messages: a whole conversation instead of a prompt, {"role", "content"} each.
+            system: a system message before the prompt.
+            raw: continue the text as it stands, without the chat template.
+
+        Raises:
+            PromptError: the prompt is none, or longer than the context.
+            TextError: the chat template refuses the messages, or there is none for them.
+            OptionError: an option out of its range.
+            CoreError: the engine failed, or the model is closed.
+        """
+        with self.stream(prompt, messages=messages, system=system, raw=raw, **options) as generation:
+            generation.finish()
+        return generation.result
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Generation:
+        """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
+        return self._starting(prompt, messages, system, raw, options)()
+
+    def chat(
+        self,
+        system: str | None = None,
+        history: Sequence[Mapping[str, str]] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Chat:
+        """A conversation with a cache of its own, so that only new words are read.
+
+        Args:
+            system: a system message; it stays through `reset`.
+            history: earlier turns, {"role", "content"} each, for example another chat's `messages`; they stay too.
+            options: the defaults of every turn.
+
+        Raises:
+            TextError: the bundle has no chat template, or `history` holds something else.
+        """
+        if not self.tokenizer.can_chat:
+            raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
+        self.config(**options)  # so that a wrong one is refused now
+        conversation = Conversation(self.tokenizer, system, history)
+        return Chat(self, self.session(), conversation, options)
+
+    @property
+    def backend(self) -> Backend:
+        """The engine that `generate` runs on (runtime/backend.py); it is loaded now if it is not yet."""
+        return self._shared().backend
+
+    def prepare(self) -> None:
+        """Load the engine and measure what passes cost, so that the first answer does not wait for it."""
+        self._shared().prepare()
+
+    def reset(self) -> None:
+        """Forget the sequence of `generate`: the next prompt is read from its first token."""
+        self._shared().reset()
+
+    def stop(self) -> None:
+        """End the generation that runs at its next token. Any thread may call it."""
+        with self._lock:
+            if self._running is not None:
+                self._running.stop()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Tokens and cache of `generate`'s sequence to a file, for `restore` in another process."""
+        self._shared().save(path)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed."""
+        self._shared().restore(path)
+
+    def close(self) -> None:
+        """Give back the engine's memory; what runs is ended. Nothing happens the second time."""
+        self._closed = True
+        with self._lock:
+            self._running = None
+        for session in self._open:
+            session.close()
+        self._open.clear()
+        self._session = self._new_engine = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _engine(self) -> Backend:
+        from streamfuse import engines
+
+        if self._new_engine is None:
+            self._new_engine = engines.engines_of(self.bundle, self._threads, self._provider)
+        backend: Backend = self._new_engine()
+        return backend
+
+    def _forget(self, session: Session) -> None:
+        """Close it, and keep it no longer."""
+        session.close()
+        with self._lock:
+            self._running = None if self._running is session else self._running
+        self._open = [other for other in self._open if other is not session]
+
+    def _shared(self) -> Session:
+        """The sequence of `generate` and `stream`."""
+        self._session = self._session or self.session()
+        return self._session
+
+    def _starting(
+        self, prompt: Any, messages: Any, system: str | None, raw: bool, options: GenerationOptions
+    ) -> Callable[[], Generation]:
+        """Everything checked, nothing loaded: what starts the generation."""
+        config = self.config(**options)
+        is_text = isinstance(prompt, str) or messages is not None
+        if not is_text and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable)):
+            raise PromptError(f"the prompt must be text or a list of token ids, not {prompt!r:.40}")
+        ids = self.encode(prompt, messages=messages, system=system, raw=raw) if is_text else list(prompt)
+        self.check_prompt(ids)
+        continues = not is_text or (messages is None and self._continues(raw))
+        return lambda: self._start(self._shared(), ids, config, raw=continues)
+
+    def _continues(self, raw: bool) -> bool:
+        """Whether a prompt is continued as it stands: for `raw`, and where the bundle has no chat template."""
+        return raw or not self.tokenizer.can_chat
+
+    def _start(
+        self,
+        session: Session,
+        ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        raw: bool = False,
+        on_end: Callable[[Generation], None] | None = None,
+    ) -> Generation:
+        with self._lock:
+            self._running = session
+        return session.generate(ids, config, raw=raw, on_end=on_end)
