@@ -54,8 +54,8 @@ typedef struct sf_model_options {
   int32_t skip_hashes;    /* 1: the bundle was checked when it was installed; its SHA-256 sums are not compared again */
   int32_t own_engine;     /* 1: no graph is loaded, and each session brings an engine (sf_session_options.backend);
                              2: likewise, but only where the native engine does not run such bundles */
-  const char* public_key; /* what `streamfuse bundle keygen` wrote, 64 hexadecimal digits: a bundle that this key did not sign is
-                             refused, and hashes are compared; NULL: nobody asks who wrote the bundle */
+  const char* public_key; /* what `streamfuse bundle keygen` wrote, 64 hexadecimal digits: a bundle that this key did
+                             not sign is refused, and hashes are compared; NULL: nobody asks who wrote the bundle */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
 } sf_model_options;
@@ -94,8 +94,8 @@ typedef struct sf_session_options {
   size_t history_bytes;
   const sf_backend* backend; /* an engine of one's own, which the session owns and releases, even if the session
                                 cannot be created; NULL: the model's engine */
-  const char* device;    /* of that engine: what its latencies depend on, besides the machine; NULL: nothing */
-  double engine_load_ms; /* of that engine; added to sf_model_load_ms in the statistics */
+  const char* device;        /* of that engine: what its latencies depend on, besides the machine; NULL: nothing */
+  double engine_load_ms;     /* of that engine; added to sf_model_load_ms in the statistics */
 } sf_session_options;
 
 /* A conversation: each start is a turn of the user, and only new tokens are processed. SF_BAD_ARGUMENT if the bundle
