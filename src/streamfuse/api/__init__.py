@@ -4,6 +4,7 @@ A model finds everything of its bundle by itself: engine, tokenizer, chat templa
 cost on this device. The command line and the benches use it too.
 """
 
+from streamfuse.api.asynchronous import AsyncGeneration
 from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
@@ -11,5 +12,14 @@ from streamfuse.runtime.session import Generation, Piece, Result
 from streamfuse.runtime.statistics import Statistics
 
 __all__ = [
-    "Chat", "Generation", "GenerationOptions", "Model", "Piece", "Result", "Statistics", "config_of", "load",
-]  # fmt: skip
+    "AsyncGeneration",
+    "Chat",
+    "Generation",
+    "GenerationOptions",
+    "Model",
+    "Piece",
+    "Result",
+    "Statistics",
+    "config_of",
+    "load",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from streamfuse.api.asynchronous import AsyncGeneration, OneStream
 from streamfuse.api.options import GenerationOptions
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from streamfuse.api.model import Model
     from streamfuse.runtime.backend import Backend
+    from streamfuse.runtime.config import GenerationConfig
     from streamfuse.runtime.session import Generation, Result, Session
     from streamfuse.runtime.text import Conversation
 
@@ -22,6 +24,7 @@ class Chat:
     def __init__(self, model: Model, session: Session, conversation: Conversation, options: GenerationOptions) -> None:
         self._model, self._session, self._conversation, self._options = model, session, conversation, options
         self._generation: Generation | None = None
+        self._one = OneStream()
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -51,8 +54,20 @@ class Chat:
         Raises:
             PromptError: the conversation outgrew the context; it is as before, and `reset` begins anew.
         """
-        turn: GenerationOptions = {**self._options, **options}
-        config = self._model.config(**turn)
+        config = self._turn(options)
+        self._one.check()
+        return self._ask(words, config)
+
+    def astream(self, words: str, **options: Unpack[GenerationOptions]) -> AsyncGeneration:
+        """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
+        config = self._turn(options)
+        return AsyncGeneration(lambda: self._ask(words, config), self._one)
+
+    def _turn(self, options: GenerationOptions) -> GenerationConfig:
+        merged: GenerationOptions = {**self._options, **options}
+        return self._model.config(**merged)
+
+    def _ask(self, words: str, config: GenerationConfig) -> Generation:
         self._end_turn()
         ids = self._conversation.ask(words)
         try:

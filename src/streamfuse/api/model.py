@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamfuse.api.asynchronous import AsyncGeneration, OneStream
 from streamfuse.api.chat import Chat
 from streamfuse.api.options import GenerationOptions, config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
@@ -76,6 +77,7 @@ class Model:
         self._open: list[Session] = []
         self._running: Session | None = None
         self._closed = False
+        self._one = OneStream()
         self._lock = threading.Lock()
 
     @property
@@ -189,7 +191,21 @@ class Model:
         **options: Unpack[GenerationOptions],
     ) -> Generation:
         """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
-        return self._starting(prompt, messages, system, raw, options)()
+        start = self._starting(prompt, messages, system, raw, options)
+        self._one.check()
+        return start()
+
+    def astream(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> AsyncGeneration:
+        """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
+        return AsyncGeneration(self._starting(prompt, messages, system, raw, options), self._one)
 
     def chat(
         self,

@@ -1,0 +1,122 @@
+"""The asyncio form of a generation: its passes run in a worker thread, so that the event loop goes on.
+
+asyncio is imported where it is used, because nothing else of `streamfuse run` needs it, and importing it takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from streamfuse.runtime.core import CoreError
+from streamfuse.runtime.session import Generation, Piece
+
+if TYPE_CHECKING:
+    from streamfuse.runtime.session import Result
+
+
+class OneStream:
+    """Which asyncio stream runs on a sequence: one at a time. One that nobody refers to any more counts as ended."""
+
+    def __init__(self) -> None:
+        self._running: Callable[[], object] = lambda: None
+
+    def check(self) -> None:
+        """CoreError while one runs."""
+        if self._running() is not None:
+            raise CoreError(
+                "an asyncio stream runs on this sequence; read it to its end or await its aclose(), or use a chat for "
+                "each task"
+            )
+
+    def begin(self, stream: AsyncGeneration) -> None:
+        self.check()
+        self._running = ref(stream)
+
+    def end(self) -> None:
+        self._running = lambda: None
+
+
+class AsyncGeneration(AsyncIterator[Piece]):
+    """A generation for `async for`; it begins with the first piece that is asked for.
+
+    Cancelling the task that waits for a piece ends it after the pass that runs; so does `aclose`, or the end of an
+    `async with` block. What was delivered counts, as with a stream that is left early.
+    """
+
+    def __init__(self, start: Callable[[], Generation], one: OneStream) -> None:
+        self._start, self._one = start, one
+        self._generation: Generation | None = None
+        self._worker: ThreadPoolExecutor | None = None
+        self._ended = False
+
+    @property
+    def result(self) -> Result:
+        """What was delivered so far. RuntimeError before the first piece."""
+        if self._generation is None:
+            raise RuntimeError("this stream has not begun; read its first piece")
+        return self._generation.result
+
+    def stop(self) -> None:
+        """End at the next token. Any thread may call it."""
+        if self._generation is not None:
+            self._generation.stop()
+
+    async def aclose(self) -> None:
+        """End now; returns when the pass that runs has ended."""
+        import asyncio
+
+        if self._ended:
+            return
+        self._ended = True
+        if self._worker is None:
+            return
+        self.stop()
+        closed = self._worker.submit(self._close)
+        self._worker.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(closed))
+
+    async def __anext__(self) -> Piece:
+        import asyncio
+
+        if self._ended:
+            raise StopAsyncIteration
+        if self._worker is None:
+            self._one.begin(self)
+            self._worker = ThreadPoolExecutor(1, "streamfuse")
+        try:
+            piece = await asyncio.wrap_future(self._worker.submit(self._step))
+        except BaseException:
+            await self.aclose()
+            raise
+        if piece is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return piece
+
+    async def __aenter__(self) -> AsyncGeneration:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if self._worker is not None and not self._ended:  # no pass runs: it would refer to this
+            self._worker.shutdown(wait=False)
+            self._close()
+
+    def _step(self) -> Piece | None:
+        """In the worker: the next piece; None at the end."""
+        if self._generation is None:
+            self._generation = self._start()
+        return None if self._ended else next(self._generation, None)
+
+    def _close(self) -> None:
+        """In the worker, after the pass that runs."""
+        if self._generation is not None:
+            with suppress(CoreError):  # the model is closed
+                self._generation.close()
+        self._one.end()

@@ -1,0 +1,156 @@
+"""The asyncio form of the public API. Run: python -m pytest tests/runtime/test_api_asyncio.py"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_samples import PrintableBackend, fake_engines, write_bundle
+
+import streamfuse
+from streamfuse import engines
+from streamfuse.api import AsyncGeneration
+from streamfuse.runtime.config import OptionError, PromptError
+from streamfuse.runtime.core import CoreError
+
+PASS_SECONDS = 0.02
+
+
+class SlowBackend(PrintableBackend):
+    """An engine whose passes take a while, and say in which thread they run."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.threads: set[int] = set()
+        self.inside = False
+
+    def run(self, *arguments: Any, **named: Any) -> Any:
+        assert not self.inside, "two passes at once"
+        self.inside = True
+        self.threads.add(threading.get_ident())
+        time.sleep(PASS_SECONDS)
+        self.inside = False
+        return super().run(*arguments, **named)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[SlowBackend]:
+    made, new = fake_engines(SlowBackend)
+    monkeypatch.setattr(engines, "engines_of", new)
+    return made  # type: ignore[return-value]
+
+
+@pytest.fixture
+def model(made: list[SlowBackend], tmp_path: Path) -> Iterator[streamfuse.Model]:
+    with streamfuse.load(write_bundle(tmp_path / "demo"), cost_cache=False) as model:
+        yield model
+
+
+async def tokens(pieces: AsyncGeneration) -> list[int | None]:
+    return [piece.token async for piece in pieces]
+
+
+def test_an_awaited_stream_gives_the_same_pieces_while_the_event_loop_goes_on(
+    model: streamfuse.Model, made: list[SlowBackend]
+) -> None:
+    async def main() -> tuple[list[int | None], int]:
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(PASS_SECONDS / 10)
+
+        ticking = asyncio.create_task(tick())
+        pieces = model.astream("hello", width=4)
+        found = await tokens(pieces)
+        ticking.cancel()
+        assert pieces.result.tokens == found
+        assert pieces.result.statistics.finish_reason == "length"
+        return found, turns
+
+    found, turns = asyncio.run(main())
+    assert threading.get_ident() not in made[0].threads
+    assert turns > len(found) // 4
+    assert found == model.generate("hello", width=4).tokens
+
+
+def test_a_cancelled_task_ends_its_stream_after_the_pass_that_runs(
+    model: streamfuse.Model, made: list[SlowBackend]
+) -> None:
+    async def main() -> None:
+        pieces = model.astream("hello", speculative=False)
+        task = asyncio.create_task(tokens(pieces))
+        while len(made) == 0 or len(made[0].calls) < 4:
+            await asyncio.sleep(PASS_SECONDS / 4)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not made[0].inside
+        passes = len(made[0].calls)
+        await asyncio.sleep(3 * PASS_SECONDS)
+        assert len(made[0].calls) == passes, "nothing runs on"
+        assert pieces.result.statistics.finish_reason == "stopped"
+        assert len(pieces.result.tokens) < 16
+        assert len(await tokens(model.astream("hello"))) == 16, "the next one is whole"
+
+    asyncio.run(main())
+
+
+def test_a_second_stream_of_a_sequence_is_refused_until_the_first_has_ended(model: streamfuse.Model) -> None:
+    async def main() -> None:
+        first = model.astream("hello")
+        await anext_of(first)
+        for second in (lambda: tokens(model.astream("hi")), lambda: asyncio.to_thread(model.generate, "hi")):
+            with pytest.raises(CoreError, match="an asyncio stream runs on this sequence"):
+                await second()
+        assert len(await tokens(first)) == 15
+        assert len(await tokens(model.astream("hi"))) == 16
+        async with model.astream("hello") as left:
+            await anext_of(left)
+        assert await tokens(left) == []
+        async for _ in model.astream("hello"):
+            break  # and nobody closes it
+        assert len(await tokens(model.astream("hi"))) == 16
+
+    asyncio.run(main())
+
+
+async def anext_of(pieces: AsyncGeneration) -> object:
+    return await pieces.__anext__()
+
+
+def test_chats_answer_at_the_same_time_and_keep_what_was_delivered(model: streamfuse.Model) -> None:
+    async def main() -> None:
+        with model.chat(max_new_tokens=6) as one, model.chat(max_new_tokens=6) as other:
+            found = await asyncio.gather(tokens(one.astream("a")), tokens(other.astream("b")))
+            assert [len(answer) for answer in found] == [6, 6]
+            async with one.astream("c") as pieces:
+                delivered = await anext_of(pieces)
+            assert [message["role"] for message in one.messages] == ["user", "assistant"] * 2
+            assert one.messages[-1]["content"] == delivered.text  # type: ignore[attr-defined]
+            with pytest.raises(OptionError, match="top_p"):
+                one.astream("d", top_p=2)
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_is_raised_by_the_call_or_by_the_first_piece(model: streamfuse.Model) -> None:
+    with pytest.raises(PromptError, match="context holds"):
+        model.astream("x" * 200)
+    with pytest.raises(RuntimeError, match="this stream has not begun"):
+        model.astream("hi").result  # noqa: B018
+    model.close()
+
+    async def main() -> None:
+        for _ in range(2):  # an error frees the sequence
+            with pytest.raises(CoreError, match="this model is closed"):
+                await tokens(model.astream("hi"))
+
+    asyncio.run(main())
