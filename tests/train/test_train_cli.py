@@ -202,7 +202,7 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--set", "max_steps=5"), "--set goes with --recipe; without one, say it by the setting's own flag"),
+        (("--set", "max_steps=5"), "--set goes with --recipe; without one, use the setting's own flag"),
         (("--sweep", "max_steps=5,9"), "--sweep goes with --recipe; without one, run this command once per value"),
         (("--data-root", "data"), "--data-root goes with --recipe; without one, --data takes whole paths"),
     ],

@@ -27,7 +27,7 @@ app = typer.Typer(
     name="streamfuse",
     cls=OneLineErrors,
     help=(
-        "One language model that drafts its own future: pull a model, export it to static graphs, run it with and"
+        "Speculative decoding without a draft model: get a model, export it as static graphs, and run it with or"
         " without speculation.\n\n"
         "[bold]Examples[/bold]\n\n"
         "streamfuse pull\n\n"
@@ -51,7 +51,7 @@ def _print_version(value: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", envvar="STREAMFUSE_DEBUG", help="Show the traceback of an error.")

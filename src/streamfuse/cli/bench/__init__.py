@@ -10,7 +10,7 @@ COMMANDS = ("ablations", "acceptance", "latency", "parity", "quantization", "sca
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Measure a bundle: what is accepted, and how good the text is.", no_args_is_help=True)
+    group = typer.Typer(help="Benchmark a bundle: acceptance, speed, quality of the text.", no_args_is_help=True)
     for name in COMMANDS:
         import_module(f"{__package__}.{name}").register(group)
     app.add_typer(group, name="bench")

@@ -1,4 +1,4 @@
-"""`streamfuse bench ablations`: what each part of the method is worth, as a table and a plot."""
+"""`streamfuse bench ablations`: the effect of each part of the method, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from streamfuse.cli.shared.console import say
 from streamfuse.cli.shared.errors import EXIT_INTERRUPTED
-from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.cli.shared.options import DEFAULT_MODEL, BaseModel
 from streamfuse.extras import need
 
 
@@ -18,25 +18,31 @@ def register(bench: typer.Typer) -> None:
 
 
 def ablations(
-    data: Annotated[str, typer.Option(metavar="ANSWERS.jsonl", help="The base's own, by `streamfuse data distill`.")],
-    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Models, rows.jsonl and ablations.png.")],
-    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
-    steps: Annotated[int, typer.Option(min=1, help="Of every training run.")] = 80,
+    data: Annotated[
+        str,
+        typer.Option(metavar="ANSWERS.jsonl", help="The base model's answers, written by `streamfuse data distill`."),
+    ],
+    output_dir: Annotated[
+        Path, typer.Option("--output-dir", "-o", help="Folder for models, rows.jsonl and ablations.png.")
+    ],
+    model: BaseModel = DEFAULT_MODEL,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training run.")] = 80,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per step.")] = 4,
-    examples: Annotated[int, typer.Option(min=1, help="To train on.")] = 320,
-    held_out: Annotated[int, typer.Option(min=1, help="Prompts that are measured.")] = 40,
+    examples: Annotated[int, typer.Option(min=1, help="Training examples.")] = 320,
+    held_out: Annotated[int, typer.Option(min=1, help="Held-out prompts to measure.")] = 40,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL", help="Train this model only; may be given again.")
+        list[str] | None, typer.Option(metavar="MODEL", help="Train only this variant; repeat the flag for several.")
     ] = None,
     document: Annotated[
-        Path | None, typer.Option(help="Put table and plot into this Markdown file too.", show_default="none")
+        Path | None, typer.Option(help="Also put table and plot into this Markdown file.", show_default="none")
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
 ) -> None:
-    """Train small variants of the streams and measure each; prints the table.
+    """Train small variants of the streams and measure each; prints a table.
 
-    Every variant sees the same steps. Rows are kept as they are found: the same command goes on after a stop, and
-    prints the table of what there is when nothing is missing.
+    All variants train for the same number of steps. Each row is saved when it
+    is measured: if interrupted, the same command continues, and once all rows
+    are there it only prints the table.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`streamfuse bench acceptance`: how many tokens a pass brings, and how good the text is."""
+"""`streamfuse bench acceptance`: tokens per pass, and quality of the text."""
 
 from __future__ import annotations
 
@@ -42,39 +42,45 @@ def acceptance(
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Measure this adapter instead of a bundle: name of a shipped one, or a file.",
+            help="Measure an adapter instead of a bundle: a shipped one, by name, or a file.",
             show_default="none",
             autocompletion=complete.adapters,
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="With --adapter: its base model.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option(help="Base model of --adapter.", show_default="the default one")
+    ] = DEFAULT_MODEL,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Samples, evenly spread over the data.", show_default="all")
     ] = None,
     width: Annotated[
-        int | None, typer.Option(min=2, help="Nodes per tree, root counted.", show_default="the bundle's widest; 16")
+        int | None,
+        typer.Option(min=2, help="Nodes per tree, including the root.", show_default="the bundle's widest; 16"),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer at most.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     no_plain: Annotated[
-        bool, typer.Option("--no-plain", help="Do not decode plainly too; the texts are not compared.")
+        bool, typer.Option("--no-plain", help="Skip plain decoding, and the comparison of the texts.")
     ] = False,
     threads: options.Threads = None,
     provider: options.Provider = None,
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     completion: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The right answer, in the same way.", show_default="none")
+        str | None,
+        typer.Option(metavar="TEXT", help="The reference answer, built like --template.", show_default="none"),
     ] = None,
     split: options.DataSplit = "test",
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Call-reduction ratio, acceptance per depth and rank, and quality where the data has references.
+    """Measure call-reduction ratio, acceptance per depth and rank, and quality if the data has references.
 
-    Rows that ask the same are one sample with several references. A bundle answers through the runtime, every turn, and
-    its speculative text is compared with its plain one. An adapter is measured in PyTorch: the model writes its greedy
-    answers to first turns, and their replay says which drafts each pass accepts.
+    Rows with the same prompt are one sample with several references. A bundle
+    answers every turn through the runtime, with and without speculation, and
+    the two texts are compared. An adapter is measured in PyTorch: the model
+    writes greedy answers to the first turns, and replaying them shows which
+    drafts each pass accepts.
 
     [bold]Examples[/bold]
 

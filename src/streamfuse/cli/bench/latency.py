@@ -1,4 +1,4 @@
-"""`streamfuse bench latency`: what a pass costs, method by method and part by part."""
+"""`streamfuse bench latency`: the latency of a pass, per method and per part."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ def latency(
     bundle: options.BundleFolder,
     threads: options.Threads = None,
     provider: options.Provider = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Passes of each method; medians count.")] = 30,
+    repetitions: Annotated[int, typer.Option(min=1, help="Passes per method; the median is reported.")] = 30,
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Time of every method and of its parts, GB/s against the machine's read bandwidth, and GMAC/s.
+    """Measure the latency of every method and its parts, GB/s against the machine's read bandwidth, and GMAC/s.
 
-    Full passes on random tokens; methods take turns. `commit` and `loop` come on top of a pass. The roofline is the
-    time to read the weights of a plain decoder's pass once.
+    Runs full passes on random tokens, alternating between methods. `commit`
+    and `loop` are in addition to a pass. The roofline is the time to read the
+    weights of a plain decoding pass once.
 
     [bold]Examples[/bold]
 

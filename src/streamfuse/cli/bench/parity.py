@@ -34,22 +34,26 @@ def register(bench: typer.Typer) -> None:
 
 
 def parity(
-    bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE...", help="Folders; the first one writes the text.")],
-    data: Annotated[list[str], typer.Option(metavar="DATA", help=f"{options.DATA_HELP} May be given again.")],
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer at most.")] = 32,
+    bundles: Annotated[
+        list[str], typer.Argument(metavar="BUNDLE...", help="Bundle folders; the first one writes the answers.")
+    ],
+    data: Annotated[list[str], typer.Option(metavar="DATA", help=f"{options.DATA_HELP} Repeat the flag for several.")],
+    limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 32,
     width: Annotated[
-        int | None, typer.Option(min=2, help="Nodes per tree, root counted.", show_default="the first bundle's")
+        int | None, typer.Option(min=2, help="Nodes per tree, including the root.", show_default="the first bundle's")
     ] = None,
-    near_tie: Annotated[float, typer.Option(min=0.0, help="Logits that are closer than this may change places.")] = 0.5,
+    near_tie: Annotated[float, typer.Option(min=0.0, help="Logits closer than this count as equal.")] = 0.5,
     threads: options.Threads = None,
     format_: options.DataFormat = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Compare bundles of one adapter, for any targets, pass by pass over the same real text.
+    """Compare bundles of one adapter for several targets, pass by pass on the same text.
 
-    The first bundle answers plainly. Each bundle then goes along its text with trees of its own streams: how often it
-    would choose the same token, how close the others were, and how often its pass accepts a path of the same length.
+    The first bundle writes the answers by plain decoding. Each bundle then
+    follows these answers with trees from its own streams. Reported are how
+    often it would choose the same token, how close the others were, and how
+    often a pass accepts a path of the same length.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`streamfuse bench quantization`: what each way to store the weights costs, part by part."""
+"""`streamfuse bench quantization`: the error of each weight format, part by part."""
 
 from __future__ import annotations
 
@@ -58,29 +58,32 @@ def quantization(
     data: Annotated[
         list[str],
         typer.Option(
-            metavar="DATA", help="Files or data sets; those of `streamfuse data distill` are the model's own text."
+            metavar="DATA", help="Files or data sets; files of `streamfuse data distill` count as the model's own text."
         ),
     ],
-    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    model: options.BaseModel = DEFAULT_MODEL,
     adapter: options.AdapterName = DEFAULT,
     choice: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART=SCHEME,...",
-            help="Schemes as `streamfuse export --scheme` takes them, or q4_1, q8_0; may be given again. Parts that "
-            "are not named are on the kernels' grids; `float` alone rounds nothing.",
-            show_default="a list of thirteen",
+            help="Schemes as in `streamfuse export --scheme`, or q4_1, q8_0, for example mlp=int4:64. Other parts keep "
+            "the formats of the kernels; `float` alone rounds nothing. Repeat the flag for several choices.",
+            show_default="thirteen choices",
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each kind of text, about.")] = 2000,
-    width: Annotated[int, typer.Option(min=2, help="Nodes per tree, root counted.")] = 16,
+    tokens: Annotated[int, typer.Option(min=1, help="Approximate number of tokens per kind of text.")] = 2000,
+    width: Annotated[int, typer.Option(min=2, help="Nodes per tree, including the root.")] = 16,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Append each choice as a line of JSON.", show_default="none")
+        Path | None,
+        typer.Option("--output", "-o", help="Append one line of JSON per choice to this file.", show_default="none"),
     ] = None,
     format_: options.DataFormat = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Error and size per part, perplexity and acceptance of weights that are rounded in PyTorch, activations in float.
+    """Compare weight formats: error and size per part, perplexity, acceptance.
+
+    Weights are rounded in PyTorch; activations stay in float32.
 
     [bold]Examples[/bold]
 
@@ -150,7 +153,7 @@ def _row(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> Texts:
-    """Of each kind as many texts as hold about `tokens` tokens, evenly spread; people's text is read from its start."""
+    """For each kind, evenly spread texts of about `tokens` tokens in total; text by people is read from its start."""
     from streamfuse.bench.quantization import Texts
     from streamfuse.model.config import ModelConfig
     from streamfuse.train.formats import Example, Sample

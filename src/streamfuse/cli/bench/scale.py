@@ -23,24 +23,28 @@ def register(bench: typer.Typer) -> None:
 
 def scale(
     shapes: Annotated[
-        str, typer.Option(metavar="SIZE,...", help="Of 135M, 360M (SmolLM2), 1B and 3B (Llama 3.2).")
+        str, typer.Option(metavar="SIZE,...", help="Any of 135M, 360M (SmolLM2), 1B and 3B (Llama 3.2).")
     ] = "135M,360M,1B,3B",
     contexts: Annotated[
         str, typer.Option(metavar="N,...", help="Tokens in the cache before the passes.")
     ] = "64,512,2048,4096",
-    work: Annotated[Path, typer.Option(metavar="FOLDER", help="Where random models and bundles lie meanwhile.")] = Path(
+    work: Annotated[Path, typer.Option(metavar="FOLDER", help="Working folder for models and bundles.")] = Path(
         "build/scale"
     ),
-    repetitions: Annotated[int, typer.Option(min=1, help="Passes of each method per context; medians count.")] = 20,
+    repetitions: Annotated[
+        int, typer.Option(min=1, help="Passes per method and context; the median is reported.")
+    ] = 20,
     threads: options.Threads = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the bundles in the work folder.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the bundles in the working folder.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Export random models of published shapes, and time what their passes cost behind each context.
+    """Export models with random weights of published sizes, and time their passes at several context lengths.
 
-    Time and memory of the export; of each pass milliseconds, decode against the roofline, verify_8 with its streams in
-    decodes; resident memory. A shape for which there is no room is left out, with a line that says why. After Ctrl-C
-    the same command goes on with what is exported.
+    Reports time and memory of the export, milliseconds per pass, decode
+    against the roofline, verify_8 with its streams as a multiple of decode,
+    and resident memory. A size that does not fit in memory or on the disk is
+    left out, with the reason. After Ctrl-C the same command continues with the
+    exported bundles.
 
     [bold]Examples[/bold]
 

@@ -29,30 +29,37 @@ def register(bench: typer.Typer) -> None:
 
 def tasks(
     bundle: options.BundleFolder,
-    data: Annotated[str, typer.Option(metavar="DATA", help=f"{options.DATA_HELP} `{ADVERSARIAL}`: random words, hot.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DATA", help=f"{options.DATA_HELP} `{ADVERSARIAL}`: random words, sampled at a high temperature."
+        ),
+    ],
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Prompts, evenly spread over the file.", show_default="all")
+        int | None, typer.Option(min=1, help="Prompts, evenly spread over the data.", show_default="all")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer at most.")] = 128,
-    repetitions: Annotated[int, typer.Option(min=1, help="Times that every system answers every prompt.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt.")] = 5,
     systems: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Of plain, speculative, llama.cpp.",
-            show_default="all that are here",
+            help="Any of plain, speculative, llama.cpp.",
+            show_default="all installed ones",
             autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
         ),
     ] = None,
     gguf: Annotated[
         Path | None,
-        typer.Option(help="The bundle's weights for llama.cpp.", show_default="made of checkpoint and adapter"),
+        typer.Option(
+            help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"
+        ),
     ] = None,
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Adapter that the bundle was exported with: name of a shipped one, or a file.",
-            show_default="the one that the bundle names",
+            help="Adapter that the bundle was exported with: a shipped one, by name, or a file.",
+            show_default="from the bundle",
             autocompletion=complete.adapters,
         ),
     ] = None,
@@ -68,11 +75,12 @@ def tasks(
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Tokens per second of each system with 95 % intervals, beside the memory roofline of plain decoding.
+    """Measure tokens per second of each system, with 95 % intervals and the memory roofline of plain decoding.
 
-    The systems take turns on every prompt. llama.cpp runs the same weights on as many threads, in the fastest of Q4_0,
-    Q4_1 and Q8_0; it needs pip install 'streamfuse\\[llama-cpp]'. It runs in processes of its own: one that crashes is
-    left out. Ctrl-C ends the run with the figures of what is complete.
+    The systems alternate on every prompt. llama.cpp runs the same weights on
+    as many threads, in the fastest of Q4_0, Q4_1 and Q8_0; it needs
+    pip install 'streamfuse\\[llama-cpp]'. It runs in separate processes; one
+    that crashes is left out. Ctrl-C ends the run and reports what is complete.
 
     [bold]Examples[/bold]
 
@@ -172,7 +180,7 @@ def _own(names: list[str], opened: Model) -> list[System]:
 def _llama_cpp_weights(
     names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool
 ) -> Path | None:
-    """The weights for llama.cpp, None where it does not run; why not is an error only where it was asked for."""
+    """The weights for llama.cpp; None if it cannot run, which is an error only if it was asked for."""
     from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemError
     from streamfuse.model.config import CheckpointError
 

@@ -1,4 +1,4 @@
-"""`streamfuse devices`: which backends and providers run here, why not, and which of them a bundle needs."""
+"""`streamfuse devices`: which backends and providers run here, why others do not, and which of them a bundle needs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ def devices(
     bundle: Annotated[
         str | None,
         typer.Argument(
-            metavar="[BUNDLE]", help="Say too which of them this bundle needs.", autocompletion=complete.bundles
+            metavar="[BUNDLE]", help="Also show which of them this bundle needs.", autocompletion=complete.bundles
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """List what can run graphs here: ExecuTorch's backends, ONNX Runtime's execution providers, Core ML.
 
-    A backend is chosen when a bundle is exported: --backend of `streamfuse export`. A provider is chosen when an ONNX
-    bundle is run: --provider of `streamfuse run`. What cannot be used comes with the reason and the next step; a
-    backend that no library of streamfuse has here is not listed. Of a bundle the manifest is read and no graph loaded;
-    `streamfuse doctor BUNDLE` loads them. Exit code 1: the bundle that was named cannot run here.
+    Choose a backend when you export a bundle, with `streamfuse export
+    --backend`, and a provider when you run an ONNX bundle, with `streamfuse
+    run --provider`. Each one that is not usable is listed with the reason and
+    the next step; backends that are not built into the installed libraries
+    are not listed. For a bundle only the manifest is read; `streamfuse doctor
+    BUNDLE` also loads its graphs. Exit code 1: the bundle cannot run here.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`streamfuse doctor`: what is here, what is missing, and what to do about it."""
+"""`streamfuse doctor`: what is installed, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[BUNDLE|MODEL...]",
-            help="Bundles, and folders of models to export, to check too.",
+            help="Also check these bundles, or folders of models to export.",
             autocompletion=complete.bundles,
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Look at this machine and installation: engines, instruction set, memory speed, cost cache, missing parts.
+    """Check this machine and installation: engines, instruction set, memory bandwidth, cost cache, missing packages.
 
-    For a bundle, checks its files, loads its graphs and tries its chat template. For a model's folder, checks the
-    configuration, the headers of the weights, the tokenizer and the chat template. Exit code 0: the bundles run here
-    and the models can be exported; 1: something must be done first, and the last lines say what.
+    For a bundle: checks its files, loads its graphs and tries its chat
+    template. For a model's folder: checks the configuration, the headers of
+    the weights, the tokenizer and the chat template. Exit code 0 means that
+    the bundles run here and the models can be exported; 1 means that something
+    must be done first, which the last lines explain.
 
     [bold]Examples[/bold]
 
@@ -75,8 +77,8 @@ def _page(found: dict[str, Any]) -> Group:
 
 
 def _instructions(found: dict[str, Any]) -> str:
-    said = found["instruction_set"] or "unknown until an ExecuTorch bundle is loaded: streamfuse doctor BUNDLE"
-    return f"{said} (STREAMFUSE_ISA={found['forced_isa']})" if found["forced_isa"] else said
+    name = found["instruction_set"] or "unknown until an ExecuTorch bundle is loaded: streamfuse doctor BUNDLE"
+    return f"{name} (STREAMFUSE_ISA={found['forced_isa']})" if found["forced_isa"] else name
 
 
 def _providers(found: dict[str, Any]) -> dict[str, str | None]:

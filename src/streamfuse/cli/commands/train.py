@@ -47,87 +47,141 @@ def register(app: typer.Typer) -> None:
 def train(
     ctx: typer.Context,
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", "-o", help="Checkpoints, metrics.jsonl, TensorBoard events, cached states.")
+        Path,
+        typer.Option(
+            "--output-dir", "-o", help="Folder for checkpoints, metrics.jsonl, TensorBoard events and cached states."
+        ),
     ],
     data: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help=f"May be given again. {options.DATA_HELP}")
+        list[str] | None, typer.Option(metavar="SOURCE", help=f"{options.DATA_HELP} Repeat the flag for several.")
     ] = None,
     format: options.DataFormat = None,
     task: Annotated[
         str,
-        typer.Option(
-            **complete.among("chat", "e2e", "sql", "dialogsum"), help="Prompt template to use (docs/data.md)."
-        ),
+        typer.Option(**complete.among("chat", "e2e", "sql", "dialogsum"), help="Prompt template (docs/data.md)."),
     ] = "chat",
-    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    model: options.BaseModel = DEFAULT_MODEL,
     adapter: Annotated[
-        Path | None, typer.Option(help="The file to write.", show_default="OUTPUT_DIR/adapter.safetensors")
+        Path | None, typer.Option(help="Output file.", show_default="adapter.safetensors in OUTPUT_DIR")
     ] = None,
     mode: Annotated[
         str,
         typer.Option(
             **complete.among("lossless", "shared", "base"),
-            help="lossless: the base is frozen; shared: tuned with the streams; base: tuned without.",
+            help="lossless: the base is frozen; shared: it is trained with the streams; base: it is trained alone.",
         ),
     ] = "lossless",
-    epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 3.0,
-    max_steps: Annotated[int, typer.Option(min=0, help="Steps, instead of epochs; 0: as epochs say.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Examples per step and process.")] = 8,
-    learning_rate: Annotated[float, typer.Option(help="Peak rate of the low-rank adapters.")] = 1e-3,
+    epochs: Annotated[float, typer.Option(help="Passes over the data.", rich_help_panel="Steps")] = 3.0,
+    max_steps: Annotated[
+        int, typer.Option(min=0, help="Training steps, overrides --epochs; 0: off.", rich_help_panel="Steps")
+    ] = 0,
+    batch_size: Annotated[int, typer.Option(help="Examples per step and process.", rich_help_panel="Steps")] = 8,
+    learning_rate: Annotated[
+        float,
+        typer.Option(help="Peak learning rate of the low-rank adapters.", rich_help_panel="Loss and learning rates"),
+    ] = 1e-3,
     embedding_learning_rate: Annotated[
-        float, typer.Option(help="Peak rate of stream embeddings, parent term and pruner.")
+        float,
+        typer.Option(
+            help="Peak learning rate of stream embeddings, parent term and pruner.",
+            rich_help_panel="Loss and learning rates",
+        ),
     ] = 1e-2,
-    alpha_main: Annotated[float, typer.Option(help="Weight of the next-token loss; not in lossless mode.")] = 1.0,
-    alpha_streams: Annotated[float, typer.Option(help="Weight of each stream's loss; not in base mode.")] = 0.3,
+    alpha_main: Annotated[
+        float,
+        typer.Option(
+            help="Weight of the next-token loss; unused in lossless mode.", rich_help_panel="Loss and learning rates"
+        ),
+    ] = 1.0,
+    alpha_streams: Annotated[
+        float,
+        typer.Option(
+            help="Weight of each stream's loss; unused in base mode.", rich_help_panel="Loss and learning rates"
+        ),
+    ] = 0.3,
     stream_decay: Annotated[
-        float, typer.Option(help="Weight of each stream's loss over that of the one before, at most 1.")
+        float,
+        typer.Option(
+            help="Weight of each stream's loss relative to the stream before, at most 1.",
+            rich_help_panel="Loss and learning rates",
+        ),
     ] = 1.0,
     next_token_dropout: Annotated[
-        float, typer.Option(help="Share of tokens, 0 to 1, for which the streams are not told the next token.")
+        float,
+        typer.Option(
+            help="Share of tokens, 0 to 1, whose streams are not conditioned on the next token.",
+            rich_help_panel="Loss and learning rates",
+        ),
     ] = 0.0,
     soft_targets: Annotated[
-        float, typer.Option(help="Part of a stream's target that is the base's own distribution, 0 to 1.")
+        float,
+        typer.Option(
+            help="Weight, 0 to 1, of the base's own distribution in a stream's target.",
+            rich_help_panel="Loss and learning rates",
+        ),
     ] = 0.0,
     anchors: Annotated[
-        float, typer.Option(help="Part of an answer's tokens whose streams a step trains, drawn anew, at most 1.")
+        float,
+        typer.Option(
+            help="Share of an answer's tokens whose streams are trained, sampled in each step.",
+            rich_help_panel="Loss and learning rates",
+        ),
     ] = 1.0,
-    max_tokens: Annotated[int, typer.Option(help="Examples are cut there, prompt included.")] = 320,
-    limit: Annotated[int, typer.Option(min=0, help="Rows to take of each source, spread over it; 0: all.")] = 0,
+    max_tokens: Annotated[
+        int, typer.Option(help="Truncate examples, including the prompt, to this many tokens.", rich_help_panel="Data")
+    ] = 320,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Rows of each source, evenly spread; 0: all.", rich_help_panel="Data")
+    ] = 0,
     valid: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Held-out data.", show_default="every n-th row of the data")
+        str | None,
+        typer.Option(
+            metavar="SOURCE", help="Held-out data.", show_default="every n-th row of --data", rich_help_panel="Data"
+        ),
     ] = None,
-    held_out: Annotated[int, typer.Option(help="Examples that are measured, not trained on.")] = 40,
-    log_every: Annotated[int, typer.Option(help="Steps between two rows of metrics.")] = 10,
-    evaluate_every: Annotated[int, typer.Option(help="Steps between two held-out measures and checkpoints.")] = 60,
-    seed: Annotated[int, typer.Option(min=0, help="Initial weights and order of the data.")] = 0,
+    held_out: Annotated[
+        int, typer.Option(help="Number of held-out examples, not trained on.", rich_help_panel="Data")
+    ] = 40,
+    log_every: Annotated[int, typer.Option(help="Steps between rows of metrics.", rich_help_panel="Checkpoints")] = 10,
+    evaluate_every: Annotated[
+        int, typer.Option(help="Steps between evaluations with checkpoints.", rich_help_panel="Checkpoints")
+    ] = 60,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of initial weights and data order.", rich_help_panel="Steps")
+    ] = 0,
     init_adapter: Annotated[
         str | None,
         typer.Option(
-            help="Begin with this adapter's weights and stream settings, a shipped one or a file; ranks may grow.",
+            help="Continue from this adapter's weights and stream settings, a shipped one or a file; ranks may grow.",
             autocompletion=complete.adapters,
         ),
     ] = None,
     base_adapter: Annotated[
         str | None,
         typer.Option(
-            help="Begin with the base that this adapter tuned, a shipped one or a file, and new streams.",
+            help="Train new streams on the base that this adapter tuned, a shipped one or a file.",
             autocompletion=complete.adapters,
         ),
     ] = None,
     dtype: Annotated[
         str,
         typer.Option(
-            **complete.among("auto", "float32", "bfloat16"), help="Of the frozen base; auto: the faster one here."
+            **complete.among("auto", "float32", "bfloat16"),
+            help="Of the frozen base; auto: the faster one on this machine.",
         ),
     ] = "auto",
     resume: Annotated[
         bool,
-        typer.Option("--resume/--no-resume", help="Continue at the last checkpoint, or remove all and start over."),
+        typer.Option(
+            "--resume/--no-resume",
+            help="Continue from the last checkpoint, or delete it and start over.",
+            rich_help_panel="Checkpoints",
+        ),
     ] = True,
     num_streams: Annotated[int | None, _stream_option("num_streams", "Streams per token (gamma).")] = None,
     num_msa_layers: Annotated[int | None, _stream_option("num_msa_layers", "Top layers with streams (Ns).")] = None,
     adapter_rank: Annotated[
-        int | None, _stream_option("adapter_rank", "Rank of the adapters of stream rows; 0: none.")
+        int | None, _stream_option("adapter_rank", "Rank of the low-rank adapters that only streams use; 0: none.")
     ] = None,
     parent_rank: Annotated[int | None, _stream_option("parent_rank", "Rank of the parent term; 0: off.")] = None,
     pruner_rank: Annotated[int | None, _stream_option("pruner_rank", "Rank of the pruner; 0: no pruner.")] = None,
@@ -140,43 +194,50 @@ def train(
     ] = None,
     next_token_rank: Annotated[
         int | None,
-        _stream_option("next_token_rank", "Rank of the map that tells streams the next token; 0: not told."),
+        _stream_option("next_token_rank", "Rank of the conditioning of streams on the next token; 0: none."),
     ] = None,
     value_rotation: Annotated[
-        float | None, _stream_option("value_rotation", "Radians per stream, instead of embeddings; 0: off.")
+        float | None,
+        _stream_option("value_rotation", "Rotation per stream in radians, instead of stream embeddings; 0: off."),
     ] = None,
     stream_vocab_size: Annotated[
         int | None, _stream_option("stream_vocab_size", "Tokens that streams may propose; 0: all.")
     ] = None,
     base_rank: Annotated[
-        int | None, _stream_option("base_rank", "Rank of the base's own adapters; 24 where the base is tuned.")
+        int | None, _stream_option("base_rank", "Rank of the base's low-rank adapters; 24 if the base is tuned.")
     ] = None,
     base_layers: Annotated[
-        int | None, _stream_option("base_layers", "Top layers that have them; 12 where the base is tuned.")
+        int | None, _stream_option("base_layers", "Top layers with low-rank adapters of the base; 12 if it is tuned.")
     ] = None,
     recipe: Annotated[
         str | None,
         _recipe_option(
-            "--recipe", help="A recipe that ships (docs/training.md), or a file.", autocompletion=complete.recipes
+            "--recipe",
+            help="A shipped recipe (docs/training.md), for example e2e-shared, or a file.",
+            autocompletion=complete.recipes,
         ),
     ] = None,
-    data_root: Annotated[Path, _recipe_option("--data-root", help="Folder that the recipe's files are in.")] = Path(
-        "data"
-    ),
+    data_root: Annotated[Path, _recipe_option("--data-root", help="Folder of the recipe's data files.")] = Path("data"),
     changes: Annotated[
         list[str] | None,
-        _recipe_option("--set", metavar="KEY=VALUE", help="Change a setting of the last stage, or STAGE.KEY=VALUE."),
+        _recipe_option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of the last stage, or with STAGE.KEY=VALUE of another one.",
+        ),
     ] = None,
     sweep: Annotated[
-        str | None, _recipe_option("--sweep", metavar="KEY=V1,V2,...", help="The last stage once per value: a table.")
+        str | None,
+        _recipe_option("--sweep", metavar="KEY=V1,V2,...", help="Run the last stage once per value and print a table."),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
 ) -> None:
     """Train speculative streams, and in shared mode the base with them. Prints the adapter's path.
 
-    The layers below the lowest trained one are run once and cached. Ctrl-C ends after the step at hand with a
-    checkpoint, and the same command continues there. `accelerate launch $(which streamfuse) train ...` runs several
-    processes.
+    The output of the layers below the lowest trained one is computed once and
+    cached. Ctrl-C writes a checkpoint after the current step, and the same
+    command continues from it. For several processes use `accelerate launch
+    $(which streamfuse) train ...`.
 
     [bold]Examples[/bold]
 
@@ -209,7 +270,7 @@ def train(
         "value_rotation": value_rotation, "stream_vocab_size": stream_vocab_size,
         "base_rank": base_rank, "base_layers": base_layers,
     }  # fmt: skip
-    said = {name: value for name, value in streams.items() if value is not None}
+    given = {name: value for name, value in streams.items() if value is not None}
     settings = {
         "data": tuple(data), "out_dir": output_dir, "adapter": adapter, "mode": mode, "task": task, "format": format,
         "alpha_main": alpha_main, "alpha_streams": alpha_streams, "stream_decay": stream_decay,
@@ -223,14 +284,14 @@ def train(
     for flag, name in (("--init-adapter", init_adapter), ("--base-adapter", base_adapter)):
         settings[flag[2:].replace("-", "_")] = None if name is None else options.adapter_file(flag, name)
     if init_adapter:
-        settings, said = {**settings, "widen": said}, {}
-    config = _config(ctx, model, offline, settings, said)
+        settings, given = {**settings, "widen": given}, {}
+    config = _config(ctx, model, offline, settings, given)
     report(run_config(config, resume), config.adapter)
 
 
 def _refuse_other_flags(ctx: typer.Context) -> None:
     for name in ctx.params.keys() - _WITH_A_RECIPE:
-        if _said(ctx, name):
+        if _given(ctx, name):
             flag = name.replace("_", "-")
             raise typer.BadParameter(
                 f"--recipe brings its own settings; change one with --set {name}=..., not --{flag}"
@@ -239,22 +300,22 @@ def _refuse_other_flags(ctx: typer.Context) -> None:
 
 def _refuse_recipe_flags(ctx: typer.Context) -> None:
     for name, flag, instead in (
-        ("changes", "--set", "say it by the setting's own flag"),
+        ("changes", "--set", "use the setting's own flag"),
         ("sweep", "--sweep", "run this command once per value"),
         ("data_root", "--data-root", "--data takes whole paths"),
     ):
-        if _said(ctx, name):
+        if _given(ctx, name):
             raise typer.BadParameter(f"{flag} goes with --recipe; without one, {instead}")
 
 
-def _said(ctx: typer.Context, name: str) -> bool:
+def _given(ctx: typer.Context, name: str) -> bool:
     return str(getattr(ctx.get_parameter_source(name), "name", "")) == "COMMANDLINE"
 
 
 def _config(
     ctx: typer.Context, model: str, offline: bool, settings: dict[str, Any], streams: dict[str, Any]
 ) -> TrainConfig:
-    """Check what was said, then fetch the model. BadParameter, exit code 2, for values out of range."""
+    """Check the settings, then fetch the model. Raises BadParameter, exit code 2, for values out of range."""
     import_main()
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.config import MODES, TrainConfig, default_streams

@@ -1,4 +1,4 @@
-"""The flags that several commands share, and the configuration they become; a flag left out is the bundle's default."""
+"""Flags that several commands share, and the configuration made from them; an omitted flag is the bundle's default."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ AUTO = "auto"
 
 
 def _public_key(file: str | None) -> str | None:
-    """The line in a key's file. BadParameter, exit code 2, where it has none."""
+    """The line in a key's file. Raises BadParameter, exit code 2, if there is none."""
     try:
         return None if file is None else read_public_key(Path(file))
     except KeyProblem as problem:
         raise typer.BadParameter(str(problem)) from None
 
 
+BaseModel = Annotated[
+    str,
+    typer.Option(help="Hub name, checkpoint folder or .gguf file.", show_default=DEFAULT_MODEL.rpartition("/")[2]),
+]
 BundleFolder = Annotated[
     str,
     typer.Argument(metavar="BUNDLE", help="Folder that `streamfuse export` wrote.", autocompletion=complete.bundles),
@@ -51,13 +55,14 @@ PublicKey = Annotated[
     ),
 ]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="Tokens to generate at most.", show_default=_BUNDLE_DEFAULT)
+    int | None, typer.Option(min=1, help="Maximum number of tokens to generate.", show_default=_BUNDLE_DEFAULT)
 ]
 Temperature = Annotated[
     float | None, typer.Option(min=0.0, help="0 is greedy; higher is more varied.", show_default=_BUNDLE_DEFAULT)
 ]
 TopK = Annotated[
-    int | None, typer.Option(min=0, help="Sample among the k likeliest tokens; 0: off.", show_default=_BUNDLE_DEFAULT)
+    int | None,
+    typer.Option(min=0, help="Top-k sampling: keep the k likeliest tokens; 0: off.", show_default=_BUNDLE_DEFAULT),
 ]
 TopP = Annotated[
     float | None,
@@ -66,23 +71,25 @@ TopP = Annotated[
 ]  # fmt: skip
 MinP = Annotated[
     float | None,
-    typer.Option(min=0.0, max=1.0, help="Drop tokens below this share of the likeliest one; 0: off.",
+    typer.Option(min=0.0, max=1.0, help="Drop tokens less likely than this share of the likeliest one; 0: off.",
                  show_default=_BUNDLE_DEFAULT),
 ]  # fmt: skip
 RepetitionPenalty = Annotated[
     float | None,
-    typer.Option(help="Above 1: tokens seen before are less likely; 1: off.", show_default=_BUNDLE_DEFAULT),
+    typer.Option(help="Above 1: make tokens that already occur less likely; 1: off.", show_default=_BUNDLE_DEFAULT),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text, with and without speculation.")]
-Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given again.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed yields the same text, with or without speculation.")]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Stop string; repeat the flag for several.")]
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message, before the first turn.")]
-NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="One token per pass, the baseline.")]
+NoSpeculation = Annotated[
+    bool, typer.Option("--no-speculation", help="Plain decoding, one token per pass: the baseline.")
+]
 Width = Annotated[
     str,
     typer.Option(
         metavar="auto|N",
         autocompletion=complete.listed(AUTO),
-        help="Nodes per verify pass; auto: what pays, by the cost measured on this device.",
+        help="Nodes per verify pass; auto: chosen pass by pass from the latencies measured on this device.",
     ),
 ]
 NoCostCache = Annotated[
@@ -92,8 +99,8 @@ ShowDrafts = Annotated[
     bool,
     typer.Option(
         "--show-drafts",
-        help="Colour each token by its drafter, and show counts and speed in a line below; without colour, drafts "
-        "are in brackets.",
+        help="Colour each token by its drafter (without colours: drafts in brackets) and show counts and speed on a "
+        "line below.",
     ),
 ]
 AdapterName = Annotated[
@@ -102,25 +109,25 @@ AdapterName = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="the engine's choice"),
+    typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="chosen by the engine"),
 ]
 Provider = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[:OPTION=VALUE,...]",
         autocompletion=complete.listed("cpu", "webgpu", "qnn", "coreml", "directml"),
-        help="ONNX bundles: the execution provider of ONNX Runtime, cpu, webgpu, qnn, coreml or directml.",
+        help="Execution provider for ONNX bundles: cpu, webgpu, qnn, coreml or directml.",
         show_default="cpu",
     ),
 ]
 
-DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set: owner/name or owner/name:configuration."
+DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set, owner/name or owner/name:config."
 DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
         help="Row format; see docs/data.md.",
-        show_default="told by the fields",
+        show_default="detected from the fields",
         autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"),
     ),
 ]
@@ -128,18 +135,19 @@ DataTemplate = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="Make the prompt of the row's own fields: '{title}: {body}', or Jinja.",
+        help="Build the prompt from the fields of a row, for example '{title}: {body}', or with Jinja.",
         show_default="none",
     ),
 ]
-DataSplit = Annotated[str, typer.Option(help="Split of a folder or a data set.")]
+DataSplit = Annotated[str, typer.Option(help="Split of a folder or data set.")]
 ReportFile = Annotated[
-    Path | None, typer.Option(metavar="FILE.html", help="Write tables and a bar chart.", show_default="none")
+    Path | None,
+    typer.Option(metavar="FILE.html", help="Write tables and a bar chart to this file.", show_default="none"),
 ]
 
 
 def in_flags(error: Exception, names: Collection[str] = ()) -> str:
-    """The sentence of an error with flags for keywords; `names` are keywords that may begin it."""
+    """The message of an error with flags instead of keywords; `names` are keywords that it may begin with."""
     words = str(getattr(error, "flags", error))
     keyword = re.match(r"[a-z_]+", words)
     if keyword and keyword[0] in names:
@@ -148,7 +156,7 @@ def in_flags(error: Exception, names: Collection[str] = ()) -> str:
 
 
 def adapter_file(flag: str, name: str | Path) -> Path:
-    """The file of a shipped adapter, by name, or the path itself. BadParameter, exit code 2, where there is none."""
+    """The file of a shipped adapter, by name, or the path itself. Raises BadParameter if there is none."""
     from streamfuse.adapters import find
 
     try:
@@ -158,14 +166,14 @@ def adapter_file(flag: str, name: str | Path) -> Path:
 
 
 def check_report(report: Path | None) -> None:
-    """Before minutes of measuring: a report can be drawn, and its folder is there."""
+    """Check before minutes of measuring that a report can be drawn and that its folder exists."""
     if report is not None:
         need("report")
         check_place("--report", report)
 
 
 def check_place(flag: str, file: Path | None) -> None:
-    """BadParameter where a file cannot be written for want of a folder, or is one."""
+    """Raises BadParameter if the file's folder does not exist, or if the file is a folder."""
     if file is not None and not file.parent.is_dir():
         raise typer.BadParameter(f"{flag} {file}: there is no folder {file.parent}; make it first")
     if file is not None and file.is_dir():
@@ -173,7 +181,7 @@ def check_place(flag: str, file: Path | None) -> None:
 
 
 def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
-    """The key in a file. BadParameter, exit code 2, where it has none; MissingExtra where nothing here reads keys."""
+    """The key in a file. Raises BadParameter, exit code 2, if there is none; MissingExtra without `cryptography`."""
     try:
         return read_private_key(file)
     except KeyProblem as problem:
@@ -181,7 +189,7 @@ def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
 
 
 def data_template(prompt: str | None, completion: str | None = None) -> Template | None:
-    """The template of `--template` and `--completion`; None where there is none."""
+    """The template of `--template` and `--completion`; None without them."""
     from streamfuse.train.templates import Template
 
     if completion is not None and prompt is None:

@@ -10,7 +10,7 @@ COMMANDS = ("average", "ngrams")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Change trained adapters: the mean of several, an n-gram table.", no_args_is_help=True)
+    group = typer.Typer(help="Edit trained adapters: average several, or count an n-gram table.", no_args_is_help=True)
     for name in COMMANDS:
         import_module(f"{__package__}.{name}").register(group)
     app.add_typer(group, name="adapter")

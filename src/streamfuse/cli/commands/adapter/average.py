@@ -21,18 +21,19 @@ def average(
         list[str],
         typer.Argument(
             metavar="ADAPTER...",
-            help="Two or more: names of shipped adapters, or files.",
+            help="Two or more shipped adapters, by name, or files.",
             autocompletion=complete.adapters,
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.safetensors", help="The adapter to write.")],
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Write the mean of the weights of adapters of the same base and sizes; prints its path.
+    """Average the weights of adapters with the same base and sizes; prints the path of the result.
 
-    An adapter that was trained on with other text (`train --init-adapter`) learns that text and forgets some of the
-    old. The mean of before and after keeps most of both. The n-gram table is the last one's. Measure before you ship:
-    `streamfuse bench acceptance`.
+    An adapter that is fine-tuned on other text (`train --init-adapter`) learns
+    that text and forgets some of the old. The average of the adapter before
+    and after keeps most of both. The n-gram table is that of the last adapter.
+    Measure the result before you ship it: `streamfuse bench acceptance`.
 
     [bold]Examples[/bold]
 

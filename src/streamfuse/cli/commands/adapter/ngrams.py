@@ -20,23 +20,26 @@ def ngrams(
     adapter: Annotated[
         str,
         typer.Argument(
-            metavar="ADAPTER", help="Name of a shipped adapter, or a file.", autocompletion=complete.adapters
+            metavar="ADAPTER", help="Shipped adapter, by name, or a file.", autocompletion=complete.adapters
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="The adapter with the new table.")],
     data: Annotated[
         list[str],
-        typer.Option(metavar="ANSWERS.jsonl", help="What `streamfuse data distill` wrote. May be given again."),
+        typer.Option(
+            metavar="ANSWERS.jsonl", help="Output of `streamfuse data distill`; repeat the flag for several files."
+        ),
     ],
     max_mb: Annotated[
-        float, typer.Option("--max-mb", metavar="MB", help="Megabytes of the table at most, up to 24.")
+        float, typer.Option("--max-mb", metavar="MB", help="Maximum size of the table in megabytes, up to 24.")
     ] = 24.0,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Count what follows the last one to five tokens in the model's own answers; prints the new adapter's path.
+    """Add an n-gram table (contexts of one to five tokens) counted in the model's own answers; prints the new path.
 
-    Streams need hours to learn from text, the table seconds, so it can know much more of it. Nothing else of the
-    adapter changes. `export --ngram-table-mb` chooses how much of the table a bundle takes.
+    The table takes seconds to count, while streams take hours to train, so it
+    can use much more text. Nothing else in the adapter changes. `export
+    --ngram-table-mb` limits how much of the table a bundle takes.
 
     [bold]Examples[/bold]
 

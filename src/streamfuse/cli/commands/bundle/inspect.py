@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 def inspect(
     bundle: options.BundleFolder,
     json_: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON and nothing else.")] = False,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the sha256 of the files.")] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not compare the SHA-256 sums of the files.")
+    ] = False,
     public_key: options.PublicKey = None,
 ) -> None:
     """Check a bundle and print its model, methods with shapes, quantization, parity and files.

@@ -15,12 +15,17 @@ def register(app: typer.Typer) -> None:
 
 
 def keygen(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="NAME.key and NAME.pub are written.")],
+    name: Annotated[
+        Path,
+        typer.Argument(metavar="NAME", help="Writes NAME.key and NAME.pub, for example release.key and release.pub."),
+    ],
 ) -> None:
-    """Make a pair of ed25519 keys to sign bundles with; prints the public one.
+    """Create a pair of ed25519 keys for signing bundles; prints the public key.
 
-    NAME.key is the private key (PEM, readable by you alone, without a passphrase): keep it in a store of secrets. Who
-    has it signs in your name. NAME.pub is one line, which an app holds: readers refuse what the other one did not sign.
+    NAME.key is the private key (PEM, without a passphrase, readable only by
+    you): keep it in a secret store, since anyone who has it can sign in your
+    name. NAME.pub is the public key, one line to put into an app, which then
+    refuses bundles that were not signed with NAME.key.
 
     [bold]Examples[/bold]
 

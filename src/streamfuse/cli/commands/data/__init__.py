@@ -11,7 +11,7 @@ COMMANDS = ("fetch", "synthesize", "distill")
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Texts to train and measure on: public data sets, the model's own prompts and answers.",
+        help="Get text for training and benchmarks: public data sets, or prompts and answers by the model itself.",
         no_args_is_help=True,
     )
     for name in COMMANDS:

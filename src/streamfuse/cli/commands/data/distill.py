@@ -24,23 +24,27 @@ def register(app: typer.Typer) -> None:
 def distill(
     ctx: typer.Context,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help=options.DATA_HELP)],
-    out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Answers are appended; those there are skipped.")],
-    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT.jsonl", help="File to append answers to; answered prompts are skipped.")
+    ],
+    model: options.BaseModel = DEFAULT_MODEL,
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Name of a shipped adapter, or a file: the base that it tunes answers, in its chat template.",
+            help="Shipped adapter, by name, or a file: answer with the base that it tunes, in its chat template.",
             show_default="none",
             autocompletion=complete.adapters,
         ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens per answer at most.")] = 128,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are left out.")] = 144,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens per answer.")] = 128,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Skip longer prompts.")] = 144,
     batch_size: Annotated[int, typer.Option(help="Prompts answered together.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Order of the prompts, and sampling.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Prompts to take at most.", show_default="all")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: keep the likeliest tokens up to this total probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed, of the order of the prompts and of sampling.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of prompts.", show_default="all")] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
     ] = None,
@@ -49,14 +53,15 @@ def distill(
     split: options.DataSplit = "train",
     dtype: Annotated[
         str,
-        typer.Option("--dtype", "--precision", help="Of the model: float32, bfloat16, or auto, the faster one here."),
+        typer.Option("--dtype", "--precision", help="float32, bfloat16, or auto: the faster one on this machine."),
     ] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    device: Annotated[str, typer.Option(help="PyTorch device, for example cpu, cuda or mps.")] = "cpu",
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
 ) -> None:
-    """Let the model answer a file of prompts, in its own words and tokens. Prints the path of the answers.
+    """Let the model answer a file of prompts, to train streams on its own output. Prints the path of the answers.
 
-    Each batch is written when it is done; the same command continues after a stop.
+    Each batch is written when it is done. If interrupted, the same command
+    continues.
 
     [bold]Examples[/bold]
 

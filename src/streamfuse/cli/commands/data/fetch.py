@@ -21,7 +21,10 @@ def fetch(
         typer.Argument(metavar="NAME...", help="e2e, sql, dialogsum, spec-bench.", autocompletion=complete.data_sets),
     ],
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", "-o", help="Each set gets a folder below it, by the name that recipes use.")
+        Path,
+        typer.Option(
+            "--output-dir", "-o", help="Each data set gets a folder in it, for example data/e2e_nlg, as recipes expect."
+        ),
     ] = Path("data"),
     origin: Annotated[
         str | None,
@@ -29,14 +32,16 @@ def fetch(
             "--from",
             metavar="FOLDER|URL",
             help="Read the files from here instead.",
-            show_default="where the authors keep them",
+            show_default="the authors' site",
         ),
     ] = None,
 ) -> None:
-    """Fetch public data sets and write them as the JSON lines that train, distill and bench read; prints the folders.
+    """Download public data sets as JSON lines for train, distill and bench; prints the folders.
 
-    Splits are the authors' own, but for E2E: train and valid are the development set, on which the shipped adapters
-    were trained; test is the test set. Files come from a fixed commit and are checked. docs/data.md has licences.
+    Splits are the authors' own, except for E2E: train and valid are both from
+    the development set, on which the shipped adapters were trained, and test
+    is the test set. Files come from a fixed commit and are checked.
+    docs/data.md lists the licences.
 
     [bold]Examples[/bold]
 

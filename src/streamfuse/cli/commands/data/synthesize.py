@@ -19,41 +19,46 @@ def register(app: typer.Typer) -> None:
 
 def synthesize(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Prompts are appended until there are enough.")],
-    count: Annotated[int, typer.Option(min=1, help="Prompts that the file shall hold.")] = 2000,
-    model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="File to append prompts to, until it has --count.")],
+    count: Annotated[int, typer.Option(min=1, help="Prompts in the file at the end.")] = 2000,
+    model: options.BaseModel = DEFAULT_MODEL,
     begin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help='What prompts begin with, such as "Summarize: ". Given several times, they take turns.',
-            show_default="whatever the model says",
+            help='Beginning of the prompts, for example "Summarize: ". Several are used in turn.',
+            show_default="none",
         ),
     ] = None,
     after: Annotated[
         Path | None,
         typer.Option(
-            metavar="ANSWERS.jsonl", help="Prompts are second turns, after the finished answers of this file."
+            metavar="ANSWERS.jsonl", help="Write second turns, which follow the finished answers in this file."
         ),
     ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longer prompts are dropped.")] = 96,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Longer chats before a prompt are left out.")] = 144,
-    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 0.95,
+    max_new_tokens: Annotated[int, typer.Option(help="Drop longer prompts.")] = 96,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(help="Skip chats that are longer than this before the prompt.")
+    ] = 144,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: keep the likeliest tokens up to this total probability.")
+    ] = 0.95,
     batch_size: Annotated[int, typer.Option(help="Prompts sampled together.")] = 128,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     dtype: Annotated[
         str,
-        typer.Option("--dtype", "--precision", help="Of the model: float32, bfloat16, or auto, the faster one here."),
+        typer.Option("--dtype", "--precision", help="float32, bfloat16, or auto: the faster one on this machine."),
     ] = "auto",
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
 ) -> None:
-    """Let the model write prompts: it goes on with its chat template where the user speaks (Magpie). Prints the file.
+    """Let the model write prompts, by continuing its chat template at the user's turn (Magpie). Prints the file.
 
-    `streamfuse data distill` has them answered then. The same command continues after a stop.
+    `streamfuse data distill` answers them afterwards. If interrupted, the same
+    command continues.
 
     [bold]Examples[/bold]
 
