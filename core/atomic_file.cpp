@@ -20,12 +20,12 @@ constexpr size_t kMostAtOnce = size_t{1} << 30;  // some systems refuse to write
 
 int flush(int descriptor) {
 #if defined(F_FULLFSYNC)
-  if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;  // fsync of Apple's systems leaves data in the disk's own cache
+  if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;  // on Apple's systems fsync leaves data in the disk's cache
 #endif
   return fsync(descriptor);
 }
 
-// The name of a new file is an entry of its folder. Some file systems cannot flush a folder; the file is whole anyway.
+// Makes the new name durable: it is an entry of the folder. Not every file system can; the file is complete anyway.
 void flush_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -45,7 +45,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path +
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
-  std::remove(temporary_.c_str());  // before the lock is given back: afterwards it may be another writer's
+  std::remove(temporary_.c_str());  // before the lock is released: afterwards it may be another writer's
   close(descriptor_);
 }
 
@@ -58,7 +58,7 @@ bool AtomicFile::open() {
   int locked;
   do {
     locked = flock(descriptor_, LOCK_EX);
-  } while (locked != 0 && errno == EINTR);  // a file system without locks has one writer at a time, or none
+  } while (locked != 0 && errno == EINTR);  // without locks in the file system, the caller must ensure one writer
   struct stat opened, named;
   if (fstat(descriptor_, &opened) != 0) {
     fail();
@@ -69,7 +69,7 @@ bool AtomicFile::open() {
     descriptor_ = -1;
     return false;
   }
-  // What was left behind may have been readable by others.
+  // A file left behind by another process may have been readable by others.
   if (ftruncate(descriptor_, 0) != 0 || fchmod(descriptor_, 0600) != 0) fail();
   return true;
 }

@@ -1,4 +1,4 @@
-// Text of anybody's as a JSON string.
+// Arbitrary text as a JSON string.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace streamfuse {
 
-// With its quotes. What is no UTF-8 character becomes '?', so that any reader takes the JSON around it.
+// Includes the quotes. Invalid UTF-8 becomes '?', so that the JSON is always valid.
 inline std::string json_string(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-//! Hugging Face's tokenizers, the library that transformers uses, so that the ids are the same by construction.
+//! Wraps Hugging Face's tokenizers, the library that transformers uses, so token ids are the same by construction.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,11 +17,11 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// What is for training in the file is dropped: lengths (truncation, padding), random merges. `ends` are the tokens
-    /// for the beginning and the end of a text.
+    /// Ignores the file's training settings: truncation, padding, BPE dropout. `ends` are the tokens for the beginning
+    /// and the end of a text.
     pub fn new(file: &[u8], path: &Path, chat_template: &str, ends: &[i64]) -> Result<Tokenizer> {
         let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
-        // Some files that are none make the library panic.
+        // Some invalid files make the library panic.
         let broke = |panic: String| refuse(format!("its library broke: {}", one_line(&panic)));
         let mut inner = caught(|| tokenizers::Tokenizer::from_bytes(file))
             .map_err(broke)?
@@ -43,23 +43,23 @@ impl Tokenizer {
         Ok(Tokenizer { inner, control, special })
     }
 
-    /// Token ids of a raw prompt, with the marks that the tokenizer itself puts around one.
+    /// Token ids of a raw prompt, with the special tokens that the tokenizer adds around it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.ids(text, true)
     }
 
-    /// Token ids of text that a template wrote: the template has put every mark there already.
+    /// Token ids of text rendered by a template, which already contains all special tokens.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
         let parts = text.split(CUT).map(|part| self.ids(part, false)).collect::<Result<Vec<_>>>()?;
         Ok(parts.concat())
     }
 
-    /// The control tokens that a text spells.
+    /// The control tokens that occur in a text.
     pub fn control_in(&self, text: &str) -> Kept {
         self.control.in_text(text)
     }
 
-    /// Text with a `CUT` in each control token that it spells, but for those of `kept`.
+    /// The text with a `CUT` inserted into each control token except those in `kept`.
     pub fn cut(&self, text: &str, kept: &Kept) -> String {
         self.control.cut(&self.inner, text, kept)
     }
@@ -87,7 +87,7 @@ impl Tokenizer {
         self.inner.id_to_token(id).is_some()
     }
 
-    /// The token's text in the vocabulary; empty where there is none.
+    /// The token's text in the vocabulary; empty if there is none.
     pub fn word(&self, id: Option<i64>) -> String {
         id.map_or_else(String::new, |id| word(&self.inner, id))
     }

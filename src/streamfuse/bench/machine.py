@@ -1,4 +1,4 @@
-"""What the machine itself allows, and what an engine says about itself."""
+"""Memory bandwidth and free memory of the machine, and the properties of an engine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PIECES_PER_THREAD = 4
 
 
 class ReadBandwidth:
-    """Reads memory with several threads; call it for GB/s now, the best of a few sweeps over one buffer.
+    """Measures the read bandwidth of several threads; each call returns GB/s, the best of a few sweeps over one buffer.
 
-    The native engine reads fastest, since its threads take long streams and ask ahead; it is asked wherever it is
-    built, whichever runtime is measured, because a roofline is what the machine could do. Else a reduction over float32
-    in numpy stands in, which reaches about three quarters of that.
+    The native engine reads fastest, with long sequential reads and prefetching. It is used whenever it is built,
+    whichever runtime is measured, because a roofline is the limit of the machine. Otherwise a float32 reduction in
+    numpy is used, which reaches about three quarters of that.
 
-    Beside each it notes in `core_distance_ns` how far apart two cores are: a virtual machine's move, and what several
-    threads compute together slows down with the distance while the memory may even become faster.
+    Each call also appends the latency between two cores to `core_distance_ns`: the cores of a virtual machine may
+    move, and computing with several threads slows down with that latency, while the bandwidth may even increase.
     """
 
     def __init__(self, threads: int, buffer_bytes: int = _BUFFER_BYTES, native: bool = True) -> None:
@@ -53,7 +53,7 @@ class ReadBandwidth:
 
 
 def distance_text(samples: Sequence[float]) -> str:
-    """For a reader: how far apart the cores were."""
+    """The range of latencies between two cores, as a sentence; empty without samples."""
     return f"a value went from core to core in {min(samples):.0f} to {max(samples):.0f} ns" if samples else ""
 
 
@@ -65,12 +65,12 @@ def engine_facts(backend: Backend) -> dict[str, Any]:
 
 
 def engine_threads(backend: Backend) -> int:
-    """Threads in use; one per core where the engine does not say."""
+    """Threads in use; one per core if the engine does not report them."""
     return int(engine_facts(backend).get("threads") or os.cpu_count() or 1)
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process now, with what it has of mapped files; None where the system does not say (Linux does)."""
+    """Resident memory of this process, including mapped files; None if the system does not report it (Linux does)."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -79,7 +79,7 @@ def resident_bytes() -> int | None:
 
 
 def available_bytes() -> int:
-    """Memory that a process could take now; all of the machine's where the system does not say what is free."""
+    """Memory available to a new process; the machine's total if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

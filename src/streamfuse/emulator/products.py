@@ -28,7 +28,7 @@ def matmul(x: Array, y: Array, transpose_x: Any = False, transpose_y: Any = Fals
 
 @operation("einsum")
 def einsum(values: list[Array], equation: str) -> Array:
-    """MIL allows the equations of a product over axis -1 of the first and -3 of the second; axis -2 is a batch."""
+    """MIL allows only contractions of axis -1 of the first with axis -3 of the second; axis -2 is a batch axis."""
     x, y = (np.moveaxis(value, -2, -3) for value in values)
     return np.moveaxis(x @ y, -3, -2)
 
@@ -52,7 +52,7 @@ def conv(
     dilations: Array | None = None,
     groups: Any = 1,
 ) -> Array:
-    """x [n, C, *D], weight [O, C / groups, *K]: one matrix product per place of the kernel, a 1x1 kernel has one."""
+    """x [n, C, *D], weight [O, C / groups, *K]: one matrix product per position in the kernel."""
     rank, batch, g = x.ndim - 2, len(x), int(groups)
     kernel, outputs = weight.shape[2:], len(weight)
     steps = [1] * rank if strides is None else strides.tolist()

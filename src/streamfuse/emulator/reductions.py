@@ -44,7 +44,7 @@ RULES.update({kind: Rule(_over_axes(function), moves=False) for kind, function i
 
 @operation("reduce_argmax")
 def reduce_argmax(x: Array, axis: Any = -1, keep_dims: Any = False, output_dtype: str = "int32") -> Array:
-    """The first of equal ones."""
+    """The index of the first maximum."""
     return np.asarray(np.argmax(x, axis=int(axis), keepdims=bool(keep_dims)))
 
 
@@ -71,8 +71,8 @@ def cumsum(x: Array, axis: Any = 0, exclusive: Any = False, reverse: Any = False
 def _descending(x: Array, axis: int, ascending: bool, count: int) -> Array:
     """Indices of the `count` first elements in order, the smaller index first among equal ones.
 
-    Each element becomes one 64-bit key, its value as an ordered integer above its index, so that a partition suffices
-    where few of many are wanted (the candidates of a stream among a vocabulary).
+    Each element becomes one 64-bit key, with its value as an ordered integer in the upper bits and its index in the
+    lower ones, so that a partition suffices to select few of many (a stream's candidates from the vocabulary).
     """
     if x.dtype.kind == "f":
         bits = (x.astype(np.float32) + np.float32(0)).view(np.int32)  # adding zero makes -0.0 equal to 0.0
@@ -102,7 +102,7 @@ def topk(
     return_indices: Any = True,
     output_indices_dtype: str = "int32",
 ) -> Array | tuple[Array, Array]:
-    """Always sorted; Core ML leaves the order open where `sort` is false."""
+    """Always sorted; Core ML does not specify the order if `sort` is false."""
     axis = int(axis) % x.ndim
     indices = _descending(x, axis, bool(ascending), x.shape[axis] if int(k) == -1 else int(k))
     values = np.take_along_axis(x, indices, axis)

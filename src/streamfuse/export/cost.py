@@ -1,11 +1,11 @@
-"""What an export will take: a straight line through measured exports, so that nobody starts an hour's work unawares.
+"""Estimates the time and memory of an export, linearly from measured exports, so that a long one is no surprise.
 
     CPU seconds = fixed + per_layer * (layers of all methods) + per_million * (millions of weights)
-                  + what a fit to four bits takes, for weights that come from no GGUF
+                  + the time of quantizing to four bits, for weights that do not come from a GGUF
     peak bytes  = base + per_weight * (weights)
 
 The figures were measured with SmolLM2-135M and a model of 1.2 G random weights on one core of an AMD EPYC (Zen 5);
-docs/export.md has them and says how far they can be trusted.
+docs/export.md has them, with their accuracy.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from .plan import ExportPlan
 
-_FIT = 0.13  # seconds per million weights that lie on no grid of four bits
+_FIT = 0.13  # seconds per million weights that are not already four-bit
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one export: seconds of one core, and the largest memory of the process."""
+    """CPU seconds of an export, and the peak memory of its process."""
 
     cpu_seconds: float
     peak_bytes: float
@@ -39,7 +39,7 @@ _LINES = {
     "xnnpack": _Line(5, 0.45, 0.15, 1.6e9, 9),
     "coreml": _Line(8, 0.45, 0.15, 2.0e9, 13),
     "vulkan": _Line(8, 1.0, 0.15, 2.4e9, 13),
-    "qnn": _Line(8, 9.0, 0.15, 1.5e9, 70),  # the proof on the simulator is most of it
+    "qnn": _Line(8, 9.0, 0.15, 1.5e9, 70),  # mostly the parity check on the simulator
     "openvino": _Line(8, 0.56, 0.15, 1.3e9, 17),
     "mlprogram": _Line(4, 0.16, 0.12, 1.2e9, 11),
     "onnxruntime": _Line(2, 0.02, 0.07, 0.8e9, 9),
@@ -47,11 +47,11 @@ _LINES = {
 
 
 def export_cost(plan: ExportPlan, layer_runs: int, n_weights: int, on_grid: bool) -> Cost | None:
-    """None for a backend that was never measured.
+    """The estimate; None for a backend that was never measured.
 
     Args:
         layer_runs: layers summed over the methods.
-        on_grid: whether the weights were a GGUF's, so that four bits are found again and not fitted.
+        on_grid: whether the weights come from a GGUF, whose four-bit numbers are recovered instead of fitted.
     """
     line = _LINES.get(plan.backend)
     if line is None:

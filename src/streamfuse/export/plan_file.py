@@ -1,4 +1,4 @@
-"""Plans as files: what `--config` reads, and what an export says about itself in its report. The keys are the flags."""
+"""Export plans as files, read by `--config` and written into the report of an export. The keys are the flags."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .schemes import PlanError
 NO_ADAPTER = "none"
 _SWITCHES = ("overwrite", "dry_run", "offline")
 _LISTS, _MAPS = ("widths", "scheme", "allow_parity_below"), ("prune_keep", "stream_nodes", "scheme")
-_REPEATED = ("scheme", "allow_parity_below")  # flags that may be given again
+_REPEATED = ("scheme", "allow_parity_below")  # flags that may be repeated
 
 
 def to_config(plan: ExportPlan) -> dict[str, Any]:
-    """The plan by the names of the flags, in values that `read_config` takes and JSON and YAML can say.
+    """The plan by flag name, with values that `read_config` accepts and that JSON and YAML can represent.
 
-    Where it goes, and whether something is overwritten there, is left out.
+    The output folder and `overwrite` are left out.
     """
     left_out = (
         "output_dir",
@@ -39,12 +39,12 @@ def to_config(plan: ExportPlan) -> dict[str, Any]:
 
 
 def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
-    """The flags of a YAML file as the command line would say them; `known` are their names, with underscores.
+    """The flags of a YAML file as on the command line; `known` are their names, with underscores.
 
     A list of numbers is joined by commas, a map of widths becomes 8:4,16:8, a map of schemes PART=SCHEME.
 
     Raises:
-        PlanError: the file cannot be read, or has a key that no flag has, or a value that no flag takes.
+        PlanError: the file cannot be read, has an unknown key, or has a value that no flag takes.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -62,14 +62,16 @@ def read_config(path: Path, known: Collection[str]) -> dict[str, Any]:
 
 
 def _as_flag(path: Path, key: str, value: Any) -> Any:
-    """The words of a flag: `_LISTS` take several values, `_MAPS` values by name, every other one value."""
+    """The command-line form of a value: `_LISTS` take several values, `_MAPS` values by name, all others one value."""
     if key in _MAPS and isinstance(value, dict):
         sign = "=" if key == "scheme" else ":"
         words = [f"{_word(path, key, name)}{sign}{_word(path, key, item)}" for name, item in value.items()]
     elif key in _LISTS and isinstance(value, list):
         words = [_word(path, key, item) for item in value]
     elif isinstance(value, bool):
-        return value if key in _SWITCHES else "on" if value else "off"  # as YAML reads the words on and off
+        return (
+            value if key in _SWITCHES else "on" if value else "off"
+        )  # since YAML reads the words on and off as booleans
     else:
         words = [_word(path, key, value)]
     return words if key in _REPEATED else ",".join(words)

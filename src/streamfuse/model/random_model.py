@@ -1,7 +1,7 @@
-"""A model of a given shape with random weights, to try exports on: `python -m streamfuse.model.random_model --help`.
+"""A model of a given shape with random weights, for test exports: `python -m streamfuse.model.random_model --help`.
 
-It says nothing sensible, but it weighs and costs what the real one does, and nobody has to ask for its licence. The
-same shape gives the same weights.
+Its text is meaningless, but its size and latency are those of the real model, and it needs no licence. The same shape
+always gets the same weights.
 """
 
 from __future__ import annotations
@@ -97,27 +97,27 @@ SHAPES: dict[str, dict[str, Any]] = {
 ADAPTER = "streams.safetensors"
 _STREAM_VOCAB = 16384
 _GROUP, _LEVELS = 32, 16  # of Q4_1
-_LEVELS_DEVIATION = ((_LEVELS**2 - 1) / 12) ** 0.5  # of evenly drawn levels
-_BESIDE = 0.05  # of a level to the next
+_LEVELS_DEVIATION = ((_LEVELS**2 - 1) / 12) ** 0.5  # of uniformly drawn levels
+_NOISE = 0.05  # standard deviation around a level, in steps between levels
 
 
 def write_random_model(
     folder: Path, shape: dict[str, Any], tokenizer: Path | None = None, weights: bool = True
 ) -> None:
-    """config.json, tokenizer.json, an untrained adapter and, with `weights`, bfloat16 weights, a file per layer.
+    """Writes config.json, tokenizer.json, an untrained adapter and, with `weights`, bfloat16 weights, a file per layer.
 
     Args:
         shape: a Hugging Face `config.json`.
-        tokenizer: a checkpoint folder whose tokenizer is copied; its ids must lie in the shape's vocabulary. None: a
-            token per byte.
+        tokenizer: a checkpoint folder whose tokenizer is copied; its ids must be within the shape's vocabulary.
+            None: one token per byte.
 
     Raises:
-        CheckpointError: `shape` is none that streamfuse knows.
+        CheckpointError: streamfuse does not support `shape`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
     if tokenizer is None:
-        tokens = byte_level_bpe(alphabet(), [], byte_level(use_regex=False))  # one per byte, without any mark
+        tokens = byte_level_bpe(alphabet(), [], byte_level(use_regex=False))  # one per byte, no special tokens
         (folder / "tokenizer.json").write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     else:
         for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
@@ -151,11 +151,11 @@ def _write_weights(folder: Path, base: Transformer) -> None:
 
 
 def _random(name: str, like: Tensor) -> Tensor:
-    """Norms of one; embeddings of size one, which outweigh what layers add; matrices that keep the size of their input.
+    """Norms of one; unit-variance embeddings, which dominate the layers' outputs; variance-preserving matrices.
 
-    One token of such a model is far more probable than the others, and its weights lie near the sixteen levels of a
-    Q4_1 group, so four bits keep it as they keep trained models; plain noise would fall below the export's floors.
-    They lie beside the levels, so the exporter has to fit them as it does for trained ones.
+    Such a model has one token that is far more probable than the others, and its weights are near the sixteen levels
+    of a Q4_1 group, so it survives four bits as trained models do; Gaussian noise would fail the export's parity
+    floors. The weights are not exactly on the levels, so the exporter has to fit them as it does for trained ones.
     """
     if like.ndim == 1:
         return torch.ones(like.shape, dtype=torch.bfloat16)
@@ -165,15 +165,15 @@ def _random(name: str, like: Tensor) -> Tensor:
         groups.scatter_(2, groups.argmin(2, keepdim=True), 0).scatter_(2, groups.argmax(2, keepdim=True), _LEVELS - 1)
     size = 1.0 if name.startswith("embed") else like.shape[1] ** -0.5
     step = size / _LEVELS_DEVIATION
-    weights = torch.randn(like.shape, dtype=torch.bfloat16).mul_(_BESIDE)
+    weights = torch.randn(like.shape, dtype=torch.bfloat16).mul_(_NOISE)
     return weights.add_(levels).sub_((_LEVELS - 1) / 2).mul_(step)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m streamfuse.model.random_model", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to write it")
+    parser.add_argument("folder", type=Path, help="output folder")
     parser.add_argument("--shape", default="llama-3.2-1b", help=f"{', '.join(SHAPES)}, or a config.json")
-    parser.add_argument("--tokenizer", help="model whose tokenizer is copied; without it a token is a byte")
+    parser.add_argument("--tokenizer", help="copy the tokenizer of this model; default: one token per byte")
     parser.add_argument("--no-weights", action="store_true", help="enough for `streamfuse export --dry-run`")
     flags = parser.parse_args()
     shape = SHAPES.get(flags.shape) or json.loads(Path(flags.shape).read_text(encoding="utf-8"))

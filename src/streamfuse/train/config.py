@@ -1,4 +1,4 @@
-"""The settings of a training run: they check themselves, and they travel into the run's config.json."""
+"""The settings of a training run, validated on construction and saved in the run's config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("lossless", "shared", "base")
 
 
 def default_streams(mode: str) -> StreamConfig:
-    """The streams of a new adapter. Where the base is tuned, its adapters serve the stream rows too."""
+    """The streams of a new adapter. If the base is tuned, its adapters are also used for the stream rows."""
     if mode == "lossless":
         return StreamConfig(stream_vocab_size=8192)
     tuned: dict[str, Any] = {"adapter_rank": 0, "base_rank": 24, "base_layers": 12}
@@ -32,38 +32,40 @@ class TrainConfig:
 
     Attributes:
         model: checkpoint folder of the base.
-        data: files, folders or data sets of the hub (`readers.read_samples`). Lossless mode learns to draft the base's
-            own text, so it should be that (`streamfuse data distill`).
-        format: of the data, one of `formats.NAMES`; None tells it from the first row.
-        limit: rows to take of each source, evenly from all of it; 0 takes all.
+        data: files, folders or data sets of the hub (`readers.read_samples`). In lossless mode, which learns to
+            draft the base's own text, it should be that text (`streamfuse data distill`).
+        format: row format, one of `formats.NAMES`; None: detected from the first row.
+        limit: rows of each source, evenly spread; 0: all.
         out_dir: checkpoints, metrics.jsonl, TensorBoard events (runs/), and the cached frozen states.
         adapter: the adapter file, written at each evaluation.
         mode: "lossless", "shared" or "base".
         streams: settings of the streams; ignored with init_adapter.
-        alpha_main: weight of the next-token loss (alpha_0); not in lossless mode.
-        alpha_streams: weight of each stream's loss (alpha_j); not in base mode.
-        learning_rate: peak rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
-        embedding_learning_rate: the same of stream embeddings, parent term and pruner.
-        next_token_dropout: part of the tokens whose streams are not told the next one, drawn anew in each step, from 0
-            to 1; with next_token_rank. A pass that verifies cannot tell it, so a part serves both schedules.
-        stream_decay: each stream's weight over that of the one before, above 0 and at most 1; 1 is the paper's.
-        soft_targets: part of a stream's target that is the base's own distribution of the token, from 0 to 1; the rest
-            is the token that the text has.
-        anchors: part of an answer's tokens whose streams a step trains, drawn anew each time, above 0 and at most 1;
-            the whole text is read in any case. In lossless mode without soft targets.
-        epochs: passes over the data; max_steps, where positive, is used instead.
-        max_tokens: examples are cut there.
-        valid: held-out data in the same form; None takes every n-th example of `data`.
-        held_out: how many examples are measured and not trained on.
-        log_every: in steps.
-        evaluate_every: in steps; a checkpoint is saved with each evaluation.
+        alpha_main: weight of the next-token loss (alpha_0); unused in lossless mode.
+        alpha_streams: weight of each stream's loss (alpha_j); unused in base mode.
+        learning_rate: peak learning rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).
+        embedding_learning_rate: peak learning rate of stream embeddings, parent term and pruner.
+        next_token_dropout: share of tokens, 0 to 1, whose streams are not conditioned on the next token, sampled anew
+            in each step; with next_token_rank. A verifying pass does not know that token, so a share between 0 and 1
+            trains for both schedules.
+        stream_decay: weight of each stream's loss relative to the stream before, above 0 and at most 1; 1 is the
+            paper's.
+        soft_targets: weight, 0 to 1, of the base's own distribution in a stream's target; the rest is the token of the
+            text.
+        anchors: share of an answer's tokens whose streams are trained, sampled anew in each step, above 0 and at most
+            1; the model processes the whole text in any case. Only in lossless mode without soft targets.
+        epochs: passes over the data; a positive max_steps overrides it.
+        max_tokens: examples are truncated to this length.
+        valid: held-out data in the same format; None: every n-th example of `data`.
+        held_out: number of held-out examples, which are not trained on.
+        log_every: steps between rows of metrics.
+        evaluate_every: steps between evaluations; each saves a checkpoint.
         init_adapter: continue from the weights of this adapter instead of new ones.
-        widen: with init_adapter, larger sizes (`model.config.WIDENS`); what the adapter has already stays as it is.
-        base_adapter: begin with the tuned base of this adapter (of base or shared mode), and new streams.
+        widen: with init_adapter, larger sizes (`model.config.WIDENS`); the existing weights are kept.
+        base_adapter: train new streams on the tuned base of this adapter (of base or shared mode).
         dtype: of the frozen base and the activations: "float32", "bfloat16", or "auto", the faster on this machine.
-            What is trained is float32 in any case.
-        task: whose prompts these are, one of `templates.TEMPLATES`; its chat template goes into the adapter file, for
-            the bundles made of it.
+            Trained weights are always float32.
+        task: prompt template, one of `templates.TEMPLATES`; its chat template is stored in the adapter file and used
+            by bundles exported with it.
     """
 
     model: Path

@@ -1,8 +1,8 @@
-"""A method around a delegate whose processor has narrower types: what stays outside of the delegate.
+"""The part of a method outside of its delegate, for a processor with narrower types.
 
-The delegate knows no int64 and no truth values, and has floats of one type. Ids, masks and the few numbers that a host
-reads are converted at the border. Caches and new rows are not: they have the delegate's type in the method's signature,
-so that an engine binds them once.
+The delegate has no int64, no bool and only one float type. Ids, masks and the few numbers that the host reads are
+converted before and after it. Caches and new rows are not: in the method's signature they have the delegate's type, so
+that an engine binds them once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn import functional as F
 from ..graphs import Method, Plain, Streams, Verify
 from .delegate import DelegateTarget
 
-_WANT_LOGITS = 4  # its place among a method's inputs
-_KEPT = 2  # among the outputs of a verify method
-_TOLD = 3  # the place of the next token among those of a pass of streams that is told it
+_WANT_LOGITS = 4  # its index among the inputs of a method
+_KEPT = 2  # its index among the outputs of a verify method
+_NEXT_TOKEN = 3  # its index among the inputs of a `streams` method that is conditioned on it
 _WIDE = {torch.int32: torch.int64, torch.float16: torch.float32}
 
 
 def narrowed(tensor: Tensor, floats: torch.dtype) -> Tensor:
-    """int64 as int32; truth values, as ones and zeros, and float32 as `floats`."""
+    """int64 to int32; bool (as ones and zeros) and float32 to `floats`."""
     kinds = {torch.int64: torch.int32, torch.bool: floats, torch.float32: floats}
     return tensor.to(kinds.get(tensor.dtype, tensor.dtype))
 
@@ -35,7 +35,7 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def taken(method: Method, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs that a method's graph uses, of its signature's: a delegate is given no others."""
+    """Those inputs of the signature that the method's graph uses; a delegate gets no others."""
     if not isinstance(method, Streams):
         inputs = (*inputs[:_WANT_LOGITS], *inputs[_WANT_LOGITS + 1 :])
     # A prefill chunk ends with the last layer's keys and values, before that layer's caches are read.
@@ -43,12 +43,12 @@ def taken(method: Method, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def keeps_all(method: Method) -> bool:
-    """Whether a method verifies without leaving out or moving a node. Then what is kept is known without the graph."""
+    """Whether a method verifies without pruning or moving a node, so that `kept` is known without the graph."""
     return isinstance(method, Verify) and method.survivors is None
 
 
 def results_of(method: Method) -> list[str]:
-    """Names of the outputs that a host reads, before new keys and values; streams give columns, not ids."""
+    """Names of the outputs that the host reads, which precede new keys and values; streams yield columns, not ids."""
     names = [] if isinstance(method, Streams) or method.head is None else ["logits", "best"]
     if isinstance(method, Verify):
         names.append("kept")
@@ -57,7 +57,7 @@ def results_of(method: Method) -> list[str]:
 
 
 class BorderTarget(DelegateTarget):
-    """A target whose delegate gives columns for the streams' ids."""
+    """A target whose delegate returns columns of the stream vocabulary instead of token ids."""
 
     def quantize(self) -> dict[str, Method] | None:
         methods = super().quantize()
@@ -68,7 +68,7 @@ class BorderTarget(DelegateTarget):
 
 
 class WithIds(nn.Module):
-    """A method whose streams give columns, with their ids instead: what PyTorch runs."""
+    """Converts the columns of a method's streams to token ids, for running it in PyTorch."""
 
     ids: Tensor  # int64 [S]
 
@@ -98,14 +98,14 @@ class Columns(nn.Module):
 
 
 class Lookups(nn.Module):
-    """What a method looks up in tables by token, which stays outside of a delegate that would copy the tables.
+    """Table look-ups by token, kept outside of the delegate, which would copy the tables.
 
-    ids [R] -> rows [R, n], those of all tables side by side.
+    ids [R] -> rows [R, n], the rows of all tables concatenated.
     """
 
     def __init__(self, method: Method) -> None:
         super().__init__()
-        self.place = _TOLD if isinstance(method, Streams) else 0
+        self.place = _NEXT_TOKEN if isinstance(method, Streams) else 0
         known = ((name, getattr(method, name, None)) for name in ("embedding", "candidates"))
         self.tables = nn.ModuleDict({name: table for name, table in known if table is not None})
 
@@ -114,13 +114,13 @@ class Lookups(nn.Module):
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
     def given(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """A method's inputs with rows in the place of ids."""
+        """A method's inputs, with rows instead of ids."""
         if not self.tables:
             return inputs
         return (*inputs[: self.place], self(inputs[self.place]), *inputs[self.place + 1 :])
 
     def taken_out(self, method: Method) -> Method:
-        """The method over such inputs, sharing everything else."""
+        """A shallow copy of the method that takes such inputs."""
         inner = copy.copy(method)
         inner._modules = dict(method._modules)
         for i, name in enumerate(self.tables):
@@ -129,7 +129,7 @@ class Lookups(nn.Module):
 
 
 class _Part(nn.Module):
-    """In the place of a table: its columns of rows that were looked up."""
+    """Replaces a table: selects its columns from the rows that were looked up."""
 
     def __init__(self, index: int, count: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _Part(nn.Module):
 
 
 class Narrow(nn.Module):
-    """A method on the processor's types, over what `taken` gives: the delegate. `count`: inputs of its signature."""
+    """The delegate: a method in the processor's types, on the inputs of `taken`. `count`: inputs of its signature."""
 
     def __init__(self, method: Method, count: int) -> None:
         super().__init__()
@@ -158,14 +158,14 @@ class Narrow(nn.Module):
 
 
 class Border(nn.Module):
-    """A method's signature around the delegate.
+    """Wraps the delegate in the method's signature.
 
     Args:
         inner: the delegate.
-        ids: int64 [S], of the columns that streams choose from.
-        floats: the type of the delegate's floats.
-        order: which of the outputs of `Narrow` each output of the delegate is; None: they are in order.
-        lookups: what is looked up before it.
+        ids: int64 [S], token ids of the columns that streams choose from.
+        floats: the delegate's float type.
+        order: for each output of the delegate, its index among the outputs of `Narrow`; None: the same order.
+        lookups: table look-ups before the delegate.
     """
 
     ids: Tensor  # int64 [S, 1]
@@ -199,7 +199,9 @@ class Border(nn.Module):
             found = dict(zip(self.order, outputs, strict=True))
             outputs = [found[place] for place in range(len(found))]
         if self.keeps_all:
-            outputs.insert(_KEPT, inputs[1] * 0 + self.rows)  # no constant: an engine binds what a method gives
+            outputs.insert(
+                _KEPT, inputs[1] * 0 + self.rows
+            )  # not a constant, so that an engine can bind it as an output
         for place in (*range(self.results), *((len(outputs) - 1,) if self.hidden else ())):
             outputs[place] = _widened(outputs[place])
         if self.columns is not None:

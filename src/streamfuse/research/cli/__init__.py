@@ -1,4 +1,4 @@
-"""`streamfuse research ...`: one small module per command, each with `register(research)`, as those of the product."""
+"""`streamfuse research ...`: one small module per command, each with `register(research)`, like the product's."""
 
 from __future__ import annotations
 

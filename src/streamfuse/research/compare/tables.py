@@ -1,7 +1,7 @@
-"""The figures of `streamfuse research compare` as rows of text, the same for Markdown and for the page.
+"""The results of `streamfuse research compare` as rows of text, for both Markdown and the HTML page.
 
 All functions here and in the other reports take the object that `streamfuse research compare --json` prints.
-Names that they do not know are passed over, and what is null or missing becomes a dash.
+Unknown keys are ignored, and null or missing values become a dash.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ COLUMNS = [
 
 
 def number(value: Any) -> float | None:
-    """A finite number as it is; None for everything else."""
+    """A finite number, as a float; None for everything else."""
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known else None
 
 
 def at(found: Any, *names: str) -> Any:
-    """What stands under these names, one inside the other; None where one of them is missing or null."""
+    """The value at this path of nested keys; None if one of them is missing or null."""
     for name in names:
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
 
 
 def items(found: Any, *names: str) -> dict[str, Any]:
-    """The entries of the object under these names that are not null; none where there is no object."""
+    """The non-null entries of the object at this path; empty if there is no object."""
     inside = at(found, *names)
     return {name: value for name, value in inside.items() if value is not None} if isinstance(inside, Mapping) else {}
 
 
 def data_sets(result: Result) -> list[str]:
-    """Names of the data sets, those that only a method names included."""
+    """Names of the data sets, including those that only a method has."""
     named = [data for method in items(result, "methods").values() for data in items(method, "results")]
     return list(dict.fromkeys([*items(result, "data"), *named]))
 
@@ -64,7 +64,7 @@ def devices(result: Result) -> list[str]:
 
 
 def interval(value: Any) -> tuple[float, float] | None:
-    """Low and high end; None where either is unknown."""
+    """Low and high end; None if either is unknown."""
     ends = [number(end) for end in value] if isinstance(value, (list, tuple)) else []
     if len(ends) != 2 or ends[0] is None or ends[1] is None:
         return None
@@ -78,13 +78,13 @@ def text_of(value: Any, form: str = ".2f") -> str:
 
 
 def megabytes(value: Any, form: str) -> str:
-    """Bytes as millions of them, or a dash."""
+    """Bytes as megabytes, or a dash."""
     found = number(value)
     return NOTHING if found is None else format(found / 1e6, form)
 
 
 def with_interval(value: Any, ends: Any, form: str) -> str:
-    """As in `1.43 (1.32 to 1.61)`; without an interval where that is unknown or of no length."""
+    """For example `1.43 (1.32 to 1.61)`; without the interval if it is unknown or empty."""
     known = interval(ends)
     text = text_of(value, form)
     return (
@@ -95,15 +95,15 @@ def with_interval(value: Any, ends: Any, form: str) -> str:
 
 
 def is_lossy(method: Result) -> bool:
-    """Whether a method says of itself that it changes the text's distribution."""
+    """Whether a method declares that it changes the distribution of the text."""
     return method.get("lossless") is False
 
 
 def loss(result: Result, name: str, data: str) -> str:
-    """What a method does to the text: nothing, or how much of plain's text and quality is left.
+    """Whether a method is lossless, and if not, how much of the text and quality of plain decoding remains.
 
-    Tokens are compared with plain decoding's where a method promises the same ones. Sampled texts of others differ from
-    it by chance alone, so neither equal tokens nor a share of them is reported.
+    If a method promises the tokens of plain decoding, they are compared. The sampled texts of other methods differ from
+    these by chance, so no share of equal tokens is reported for them.
     """
     method, found = at(result, "methods", name), at(result, "methods", name, "results", data)
     sampled = bool(number(at(result, "settings", "temperature")))
@@ -124,7 +124,7 @@ def loss(result: Result, name: str, data: str) -> str:
 
 
 def results_table(result: Result, data: str) -> Table:
-    """One row per method that answered this data set; columns as `COLUMNS`."""
+    """One row per method with answers to this data set; the columns are `COLUMNS`."""
     rows = []
     for name, method in items(result, "methods").items():
         found = items(method, "results", data)
@@ -158,9 +158,9 @@ def computed_table(result: Result, data: str) -> Table:
 
 
 def passes_table(result: Result) -> Table:
-    """One row per kind of pass: milliseconds here, and per device passes of its own plain decoding.
+    """One row per kind of pass: milliseconds on this machine, and per device multiples of its plain pass.
 
-    Costs of other devices may be in any unit, as computed ones are.
+    The costs of other devices may be in any unit, since they are computed.
     """
     costs = items(result, "costs")
     columns = ["pass"]
@@ -178,7 +178,7 @@ def passes_table(result: Result) -> Table:
 
 
 def decode_ms(passes: Any) -> float | None:
-    """What a plain pass of the target costs; `passes` are one device's costs by name."""
+    """The cost of a plain pass of the target; `passes` are the costs of one device by name."""
     return number(at(passes, "target: decode")) or number(at(passes, "decode"))
 
 
@@ -196,18 +196,18 @@ def _computed(method: Any, device: str, data: str) -> float | None:
 
 
 def visit_name(visit: Any) -> str:
-    """The data set that the prompts of a visit are from, and whether it is seen again."""
+    """The data set of a visit's prompts, marked if it is visited again."""
     return f"{at(visit, 'data')}{', again' if at(visit, 'again') else ''}"
 
 
 def visit_answers(visit: Any) -> list[tuple[float, float, float]]:
-    """Per answer: tokens, passes of the target while learning, and with the frozen drafter; only whole ones."""
+    """Per complete answer: tokens, target passes while learning, and target passes with the frozen drafter."""
     found = [[number(value) for value in one] for one in at(visit, "answers") or [] if isinstance(one, list)]
     return [(one[0], one[1], one[2]) for one in found if len(one) == 3 and None not in one]  # type: ignore[misc]
 
 
 def online_table(result: Result) -> Table:
-    """Per row that learns and visit: tokens per pass of its first and second half, and those of the frozen twin."""
+    """Per online method and visit: tokens per pass, of all answers and of the second half, learning and frozen."""
     columns = ["method", "prompts of", "answers", "learning", "frozen", "learning, second half", "frozen, second half"]
     rows = []
     for name, method in items(result, "methods").items():

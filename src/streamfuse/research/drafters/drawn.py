@@ -1,4 +1,4 @@
-"""Trees of tokens that a draft model draws at random, for acceptors that ask how they were drawn."""
+"""Trees of tokens sampled from a draft model, for acceptors that need to know how they were sampled."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .model import DraftModel
 
 
 class DrawnDrafter(ABC):
-    """Grows a tree layer by layer: each node gets draws from the draft model's distribution at that node.
+    """Grows a tree layer by layer: the children of a node are sampled from the draft model's distribution at that node.
 
-    How many draws a node has depends on its place and on the draws above it, never on those of its own layer. So the
-    draws of a node are independent (or without replacement) given the path to it, which is all that a lossless
-    acceptor needs.
+    The number of draws of a node depends on its position and on the draws above it, never on those of its own layer.
+    So, given the path to a node, its draws are independent (or without replacement), which is all that a lossless
+    acceptor requires.
     """
 
     def __init__(self, model: DraftModel, sampling: SamplingConfig, how: How, layers: Sequence[int]) -> None:
-        """`layers`: the most nodes of each depth, from 1 on. ValueError if the draft model cannot read that many."""
+        """`layers`: maximum nodes per depth, from 1 on. ValueError if the draft model's pass has too few rows."""
         widest = max(model.backend.spec.verify_widths)
-        read = 1 + sum(layers[:-1])  # the last layer is proposed and not read
+        read = 1 + sum(layers[:-1])  # the draft model does not run on the last layer
         if read > widest:
             raise ValueError(f"the draft model reads {widest} nodes per pass, but this tree has {read} inner nodes")
         self.model, self.sampling, self.how, self.depth = model, sampling, how, len(layers)
 
     @abstractmethod
     def draws(self, grower: Grower, row: int) -> int:
-        """How many tokens are drawn below `row`."""
+        """The number of tokens to sample as children of `row`."""
 
-    def reset(self) -> None:  # noqa: B027  # nothing is remembered between texts
+    def reset(self) -> None:  # noqa: B027  # there is no state to reset
         pass
 
-    def learn(self, output: PassOutput, index: int) -> None:  # noqa: B027  # nothing is read from the target's passes
+    def learn(self, output: PassOutput, index: int) -> None:  # noqa: B027  # does not use the target's passes
         pass
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
@@ -62,7 +62,7 @@ class DrawnDrafter(ABC):
 class DrawnTreeDrafter(DrawnDrafter):
     """Every node of depth d has `branching[d]` draws: SpecInfer's expansion configuration (2305.09781, section 3).
 
-    With draws without replacement, a tree of this shape for Sequoia's acceptance (2402.12374).
+    With draws without replacement it is a tree for Sequoia's acceptance (2402.12374).
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class DrawnTreeDrafter(DrawnDrafter):
 
 
 class SequencesDrafter(DrawnDrafter):
-    """`count` sequences of `length` tokens, drawn independently of one another: SpecTr (2310.15141, section 4).
+    """`count` independently sampled sequences of `length` tokens: SpecTr (2310.15141, section 4).
 
-    Sequences that begin alike share nodes, and a node has as many draws as there are sequences that reach it.
+    Sequences with a common prefix share its nodes, and a node has one draw per sequence that reaches it.
     """
 
     def __init__(self, model: DraftModel, sampling: SamplingConfig, count: int = 2, length: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""The n-gram table of a bundle as a drafter of its own."""
+"""The n-gram table of a bundle as a drafter by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamfuse.runtime.reference.tree import Tree
 
 
 class TableDrafter:
-    """Drafts what the model usually says after the last tokens, five at most (runtime/reference/ngram_table.py)."""
+    """Drafts the model's most frequent continuations of the last tokens (runtime/reference/ngram_table.py)."""
 
     def __init__(self, table: NgramTable) -> None:
         self.table = table
@@ -19,7 +19,7 @@ class TableDrafter:
         """Nothing is kept between texts."""
 
     def learn(self, output: PassOutput, index: int) -> None:
-        """The text says everything."""
+        """Nothing to learn: the drafts depend only on the text."""
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         return self.table.grow(tokens, width, depth)

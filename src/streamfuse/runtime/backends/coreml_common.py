@@ -1,8 +1,8 @@
-"""A backend over any engine that runs a function of a Core ML package: the emulator, or Core ML itself.
+"""A backend on any engine that runs the functions of a Core ML package: the emulator, or Core ML itself.
 
 Core ML cannot update a cache in place on the Neural Engine, so caches are inputs, new rows are outputs, and this class
-owns the memory between them (docs/contracts.md, sections 2 and 3). Names are those of the contract; `ancestors` and
-`cache_length` become one additive mask with finite entries, because the Neural Engine makes NaN of infinities.
+keeps the caches between passes (docs/contracts.md, sections 2 and 3). Names are those of that page; `ancestors` and
+`cache_length` become one additive mask with finite entries, because the Neural Engine turns infinities into NaN.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Array = npt.NDArray[Any]
 
 
 class Predict(Protocol):
-    """Runs one method: arrays by input name to arrays by output name. It may keep neither."""
+    """Runs one method: maps arrays by input name to arrays by output name. It must keep no reference to either."""
 
     def __call__(self, method: str, inputs: Mapping[str, _Array]) -> Mapping[str, _Array]: ...
 
@@ -43,17 +43,17 @@ class CacheLayout:
     """How a package lays out its caches and its mask.
 
     Plain: caches [C, Hkv, D], mask [R, C + R]. Channels first, for the Neural Engine: caches [1, Hkv * D, 1, C], mask
-    [1, C + R, 1, R]. New rows lie as the cache does, with R or K instead of C.
-    `dtype` is the package's own: float16 caches in a float32 package would round what is committed and not what is new.
+    [1, C + R, 1, R]. New rows have the layout of the cache, with R or K instead of C.
+    `dtype` is the package's: float16 caches in a float32 package would round committed rows but not new ones.
     """
 
     num_layers: int
-    num_msa_layers: int  # top layers, whose new rows come in the order of `kept`
+    num_msa_layers: int  # top layers, whose new rows are in the order of `kept`
     kv_heads: int
     head_dim: int
     channels_first: bool = False
     dtype: type[Any] = np.float16
-    next_token: bool = False  # whether `streams` takes it
+    next_token: bool = False  # whether `streams` has this input
 
     @property
     def row_axis(self) -> int:
@@ -65,9 +65,9 @@ class CacheLayout:
         return np.zeros((capacity, self.kv_heads, self.head_dim), self.dtype)
 
     def mask(self, visible: BoolArray, capacity: int, length: int) -> _Array:
-        """The additive mask of visible bool [R, R] over `length` cached rows: 0 where a row may look, else NO_ENTRY.
+        """The additive mask from `visible` bool [R, R] and `length` cached rows: 0 if a row may attend, else NO_ENTRY.
 
-        A padding row sees nothing; all its entries being equal, it averages, and nobody reads it.
+        All entries of a padding row are equal, so it averages over everything; its result is not read.
         """
         rows = len(visible)
         seen = np.zeros((rows, capacity + rows), np.bool_)
@@ -78,8 +78,7 @@ class CacheLayout:
 
 
 class CoreMLBackend(HostBackend):
-    """One sequence on a package's methods. `predict` belongs to the caller, who may replace it; the caches belong
-    here."""
+    """One sequence on a package's methods. It owns the caches; `predict` is the caller's, who may replace it."""
 
     def __init__(self, predict: Predict, spec: ModelSpec, layout: CacheLayout) -> None:
         super().__init__(spec)
@@ -88,7 +87,7 @@ class CoreMLBackend(HostBackend):
         names = [f"{kind}_{{}}_{layer}" for layer in range(layout.num_layers) for kind in ("key", "value")]
         self._caches = {name.replace("{}", "cache"): layout.empty(spec.capacity) for name in names}
         self._new_names = [f"new_{name.replace('_{}', '')}" for name in names]
-        self._hidden: _Array | None = None  # of the last run's survivors, where the schedule is deferred
+        self._hidden: _Array | None = None  # of the last run's survivors, if the schedule is deferred
         self._new: list[_Array] = []  # new keys and values of the last run, in the order of the caches
 
     def run(
@@ -99,7 +98,7 @@ class CoreMLBackend(HostBackend):
         ancestors: BoolArray,
         want_logits: bool = False,
     ) -> PassOutput:
-        """As the protocol says. A function always computes its logits; they are joined where they are asked for."""
+        """See `Backend.run`. A function always computes its logits; they are concatenated only if requested."""
         count = len(input_ids)
         rows = self._begin(method, count)
         ids, positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)

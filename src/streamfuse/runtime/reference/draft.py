@@ -1,6 +1,6 @@
-"""Draft: grow the best tree under the streams' distributions, sharpened by the parent term.
+"""Draft: grow the most probable tree under the streams' distributions, sharpened by the parent term.
 
-The arithmetic is that of docs/contracts.md, section 4. It decides what is tried, never what is said.
+docs/contracts.md, section 4, specifies the computation. It affects only drafts, never the output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NGRAMS = {"ngram_keys": "<i8", "ngram_starts": "<i4", "ngram_ids": "<i4", "ngra
 
 
 class Drafter(Protocol):
-    """Proposes a tree. It may use the tokens so far, what the last pass said, or both."""
+    """Proposes a tree, from the tokens so far, the results of the last pass, or both."""
 
     def reset(self) -> None:
         """A new generation begins: forget the last pass."""
@@ -42,14 +42,14 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftTables:
-    """The parent term: how likely candidate c is under parent u in stream j, beyond what the stream says of c alone."""
+    """The parent term: how much parent u changes the log-probability that stream j assigns to candidate c."""
 
     parent_left: npt.NDArray[np.float16]  # [V, r]
     parent_right: FloatArray  # [S, r]
     gate: FloatArray  # [G, r]
     slot_of: npt.NDArray[np.int32]  # [V]: row of a token in parent_right; -1 outside the stream vocabulary
-    calibration: tuple[float, ...] = ()  # [G] hits per predicted hit at each depth; empty where nobody measured
-    ngrams: NgramTable | None = None  # what follows the last tokens; None where nobody counted
+    calibration: tuple[float, ...] = ()  # [G] hits per predicted hit at each depth; empty if not measured
+    ngrams: NgramTable | None = None  # None if there is no n-gram table
 
     @classmethod
     def of(
@@ -61,7 +61,7 @@ class DraftTables:
         calibration: npt.ArrayLike | None = None,
         ngrams: NgramTable | None = None,
     ) -> DraftTables:
-        """From the arrays of draft.safetensors. ValueError, naming the array, where a shape or a value cannot be."""
+        """From the arrays of draft.safetensors. ValueError, naming the array, for an invalid shape or value."""
         shapes = f"parent_left {parent_left.shape}, parent_right {parent_right.shape}, gate {gate.shape}"
         if {parent_left.ndim, parent_right.ndim, gate.ndim} != {2} or stream_vocab.ndim != 1:
             raise ValueError(f"{shapes} and stream_vocab {stream_vocab.shape} have not 2, 2, 2 and 1 dimensions")
@@ -84,11 +84,11 @@ class DraftTables:
 
     @classmethod
     def load(cls, tensors: Mapping[str, npt.NDArray[Any]], where: object = "draft.safetensors") -> DraftTables:
-        """From the tensors of a bundle's draft.safetensors, `where` in messages; parent_left stays where it is.
+        """From the tensors of a bundle's draft.safetensors, named `where` in messages; parent_left is not copied.
 
         Raises:
-            ValueError: an array is missing, unknown, or not as docs/contracts.md, section 4, has it; names the file
-                and the array.
+            ValueError: an array is missing, unknown, or not as docs/contracts.md, section 4, specifies; the
+                message names the file and the array.
         """
         try:
             arrays: dict[str, Any] = dict(tensors)
@@ -100,7 +100,7 @@ class DraftTables:
             raise ValueError(f"cannot read the drafting data {where}: {error}") from error
 
     def check(self, num_streams: int, vocab_size: int) -> None:
-        """ValueError where these are not the tables of a model with so many streams and tokens."""
+        """ValueError if these tables are not for a model with this number of streams and tokens."""
         if self.rank and len(self.gate) != num_streams:
             raise ValueError(f"draft.safetensors is of {len(self.gate)} streams, the model has {num_streams}")
         if len(self.slot_of) != vocab_size:
@@ -119,7 +119,7 @@ class DraftTables:
 
 
 def _ratios(calibration: npt.ArrayLike | None, streams: int) -> tuple[float, ...]:
-    """Checked; empty for None."""
+    """The calibration, checked; empty for None."""
     if calibration is None:
         return ()
     found = np.asarray(calibration, np.float64)
@@ -129,7 +129,7 @@ def _ratios(calibration: npt.ArrayLike | None, streams: int) -> tuple[float, ...
 
 
 def _check_kinds(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """ValueError, naming the array, where one is missing, unknown or of another dtype."""
+    """ValueError, naming the array, if one is missing, unknown or of the wrong dtype."""
     dtypes = {**_NEEDED, **_MEASURED, **_NGRAMS}
     needed = [*_NEEDED, *(_NGRAMS if arrays.keys() & _NGRAMS.keys() else ())]
     if missing := [name for name in needed if name not in arrays]:
@@ -147,10 +147,10 @@ def grow(
     """The most probable ancestor-closed tree of at most `width` nodes, rows in best-first order.
 
     stream_ids int64 [G, k], stream_log_probs float32 [G, k]: those of the last accepted node. A node of depth d takes
-    its children from stream d + 1, so the tree is at most min(depth, G) deep. Rows are in order of log-probability, and
-    equal ones by depth, by the parent's row, by the candidate's rank; so a narrower tree is a prefix of a wider one.
-    A conditional probability never exceeds 1, hence the best nodes of all levels are closed under ancestors, and a
-    level needs no more than the best `width - 1` of its own: each level is one small matrix, parents by candidates.
+    its children from stream d + 1, so the tree is at most min(depth, G) deep. Rows are ordered by log-probability, ties
+    by depth, then by the parent's row, then by the candidate's rank, so a narrower tree is a prefix of a wider one.
+    A conditional probability never exceeds 1, so the best nodes of all levels are closed under ancestors, and each
+    level needs only its best `width - 1` nodes: one small matrix per level, parents by candidates.
     """
     budget, levels = width - 1, min(depth, len(stream_ids))
     if budget < 1 or levels < 1:
@@ -173,7 +173,7 @@ def grow(
 
 
 class _Conditional:
-    """Log-probability of each candidate of a stream under each given parent. Sums run in the order of their index."""
+    """Log-probability of each candidate of a stream given each parent. Sums are computed in index order."""
 
     def __init__(self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None) -> None:
         self.log_probs = log_probs.astype(np.float64)
@@ -198,7 +198,7 @@ class _Conditional:
 
 
 def _best(values: Float64Array, count: int, floor: float) -> IntArray:
-    """Indices of the `count` largest values above the floor, largest first, equal ones by index."""
+    """Indices of the `count` largest values above the floor, largest first, ties by index."""
     found = np.flatnonzero(values > floor)
     if len(found) > count:
         threshold = np.partition(values[found], len(found) - count)[len(found) - count]
@@ -207,14 +207,14 @@ def _best(values: Float64Array, count: int, floor: float) -> IntArray:
 
 
 def _floor(probs: list[Float64Array], budget: int) -> float:
-    """The worst path that still has a place among the drafted nodes found so far; a deeper node must beat it."""
+    """The lowest path probability among the best `budget` nodes so far; a deeper node must exceed it."""
     drafted = np.concatenate(probs[1:])
     return -np.inf if len(drafted) < budget else float(np.partition(drafted, len(drafted) - budget)[-budget])
 
 
 def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: int) -> Tree:
     order = np.argsort(-probs, kind="stable")[:width]
-    row_of = np.full(len(tokens) + 1, -1, np.int64)  # the last entry serves the root's parent, -1
+    row_of = np.full(len(tokens) + 1, -1, np.int64)  # the last entry is for the root's parent, -1
     row_of[order] = np.arange(len(order))
     kept_parents = row_of[parents[order]]
     depths = np.zeros(len(order), np.int64)
@@ -224,7 +224,7 @@ def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: i
 
 
 class StreamDrafter:
-    """Drafts from the streams of the last accepted node. Right after prefill it knows nothing: a tree of one node."""
+    """Drafts from the streams of the last accepted node. Right after prefill there are none: a tree of one node."""
 
     def __init__(self, tables: DraftTables | None = None) -> None:
         self.tables = tables
