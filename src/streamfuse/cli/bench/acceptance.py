@@ -136,8 +136,7 @@ def _run(
         raise typer.BadParameter(
             f"{bundle}: this bundle has no verify methods, so nothing is drafted; name one that has"
         )
-    if width is not None and width not in widths:
-        raise typer.BadParameter(f"--width must be one of {', '.join(map(str, widths))} for this bundle, not {width}")
+    options.checked(model.manifest, {"width": width})
     settings = replace(settings, width=width or widths[-1])
     with loaded(model, plan=False) as session, _progress(len(samples)) as advance:
         return measure_bundle(session, model.tokenizer, samples, settings, advance), settings
