@@ -1,8 +1,8 @@
-// Sample and match: the path of a drafted tree that the model itself takes.
+// Sample and match: finds the path of a drafted tree that the model itself takes.
 //
-// At each node the next token is chosen as plain decoding would choose it, from the model's own distribution and the
-// number that belongs to its position (docs/random.md). Where a child carries that token, the path goes on. So a draft
-// changes how many passes a text takes, and no token of it.
+// At each node the next token is sampled exactly as in plain decoding, from the model's own distribution and the random
+// number of its position (docs/random.md). If a child holds that token, the path continues there. So drafts change how
+// many passes a text takes, but never its tokens.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Path {
   std::vector<int64_t> tokens;     // chosen by the model
   std::vector<int32_t> rows;       // [tokens] of the tree: the row that each token follows, the root first
   std::vector<uint8_t> near_ties;  // [tokens] whether another engine's rounding might have chosen otherwise
-  int64_t survivor = 0;            // place of the last row among those that the pass kept
+  int64_t survivor = 0;            // index of the last row among those that the pass kept
 
   void reserve(size_t rows);
 };
@@ -28,9 +28,9 @@ class Acceptor {
  public:
   Acceptor(int64_t vocab_size, size_t history);
 
-  // Finds the path through the first `nodes` rows of the tree that a pass ran, after `text`. It ends where the text
-  // does: at a stop token, or after `room` tokens. A choice that fails behind others ends it too: they are delivered,
-  // and the next pass fails as plain decoding would. Throws Failure(SF_EXECUTION) if the first choice fails.
+  // Finds the path through the first `nodes` rows of the tree of a pass, after `text`. It also ends at a stop token and
+  // after `room` tokens. If a later choice fails, the path ends before it: the tokens so far are delivered, and the
+  // next pass fails as plain decoding would. Throws Failure(SF_EXECUTION) if the first choice fails.
   void accept(const Tree& tree, int64_t nodes, const sf_results& results, const Generation& generation,
               const std::vector<int64_t>& text, int64_t room, Statistics& statistics, Stopwatch& watch, Path& path);
 
@@ -40,7 +40,7 @@ class Acceptor {
 
   int64_t vocab_size_;
   Sampler sampler_;
-  std::vector<int64_t> history_;  // the text and the path, where sampling needs them
+  std::vector<int64_t> history_;  // the text and the path, if sampling needs them
 };
 
 }  // namespace streamfuse

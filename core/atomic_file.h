@@ -1,4 +1,4 @@
-// A file that replaces another in one step: after a crash or a power cut its path holds the old one or the new one.
+// Atomic replacement of a file: after a crash or a power cut its path has either the old or the new content.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace streamfuse {
 
-// Writes to `path` + ".tmp", which only the owner may read, and gives it its name in `commit`. The temporary name is
-// fixed, so that what a killed process left behind is written over and never piles up. Writers of one path take turns.
+// Writes to `path` + ".tmp", readable only by its owner, and renames it in `commit`. The temporary name is fixed, so
+// that files left by killed processes are overwritten and do not pile up. Writers of one path wait for each other.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -17,9 +17,9 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   bool ok() const { return error_ == 0; }
-  int error() const { return error_; }  // the first errno; nothing is done after it
+  int error() const { return error_; }  // the first errno; later calls do nothing
   void write(const void* data, size_t size);
-  // Flushes to the disk, takes the place of `path`, flushes the folder. False: `path` is as it was.
+  // Flushes to the disk, renames over `path`, flushes the folder. False: `path` is unchanged.
   bool commit();
 
  private:
@@ -28,7 +28,7 @@ class AtomicFile {
   void fail();
 
   std::string path_, temporary_;
-  std::vector<unsigned char> held_;  // small parts, until they are worth a call of the system
+  std::vector<unsigned char> held_;  // buffers small parts
   int descriptor_ = -1, error_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// How drafts of one source came true: accepted drafts per predicted acceptance, by depth.
+// Calibrates the probabilities of one source of drafts: accepted over predicted hits, by depth.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@ class Calibration {
   // `priors` [depths or fewer]: ratios measured when the bundle was made; 1 for the depths that are missing.
   Calibration(std::span<const double> priors, int64_t depths);
 
-  // What to multiply the probability of a path of this depth with.
+  // The factor for the probability of a path of this depth.
   double ratio(int64_t depth) const { return ratios_[std::min(static_cast<size_t>(depth), ratios_.size() - 1)]; }
   // The model chose these tokens after the root, whether the tree was verified or not.
   void learn(const Tree& tree, std::span<const int64_t> chosen);
-  // The text may have changed: what was seen before counts no more than the next few steps.
+  // The text may have changed: reduces the weight of earlier observations to that of a few steps.
   void forget();
 
  private:

@@ -1,4 +1,4 @@
-// What a pass costs on this device: measured once, kept in a file, followed while running.
+// The latency of passes on this device: measured once, cached in a file, updated while running.
 #pragma once
 
 #include <algorithm>
@@ -10,57 +10,57 @@
 
 namespace streamfuse {
 
-constexpr int64_t kDecode = -1, kStreams = -2;  // beside the places of the spec's verify methods
+constexpr int64_t kDecode = -1, kStreams = -2;  // in addition to the indices of the spec's verify methods
 
 class Costs {
  public:
   explicit Costs(const Spec& spec);
 
   bool known() const { return known_; }
-  bool frozen() const { return frozen_; }  // whether passes teach nothing
-  // Milliseconds of a pass of `method` with this many real rows; a static graph costs the same for all.
+  bool frozen() const { return frozen_; }  // passes do not update the costs
+  // Milliseconds of a pass of `method` with this many real rows; a static graph costs the same for any number.
   double of(int64_t method, int64_t nodes = 1) const;
   double per_node(int64_t method) const;  // what one more real row adds, at least 0
-  // Milliseconds with the fewest real rows that no narrower method takes, and with all of them: decode, the verify
-  // methods, streams where deferred.
+  // Milliseconds with the fewest real rows for which no narrower method suffices, and with all rows: decode, the verify
+  // methods, streams if deferred.
   // Throws Failure(SF_BAD_ARGUMENT) for a time that is not positive.
   void set(const double* first, const double* last, int64_t count, bool frozen);
   int64_t count() const { return static_cast<int64_t>(pairs_.size()); }
-  // A step of this method, drafting included, had this latency. A part of the error moves the speed of the device
-  // (heat, load, a longer cache), a part the method, and half of that the other methods of several rows. See
+  // Updates the costs from the latency of a step, including drafting. Part of the error goes to the speed of the device
+  // (heat, load, a longer cache), part to the method, and half of that to the other methods of several rows. See
   // docs/core.md.
   void observe(int64_t method, int64_t nodes, double ms);
-  // How far the cost of a method was moved, as a logarithm, by passes of other methods since it last ran itself.
+  // How far passes of other methods moved this method's cost since it last ran, as a logarithm.
   double inferred(int64_t method) const { return pairs_[place(method)].inferred; }
 
-  // Runs methods in rounds for some 250 ms; decode, streams and the widest method run at least twice. What is known
-  // already is kept if 50 ms of passes, or one of each of those three, agree with its ratios; then only the speed of
-  // the device is new. `run` does one pass of a method with so many rows and returns its milliseconds, or below 0 to
-  // end it: then nothing is known. A pass of streams follows one of decode. Returns whether the ratios are new.
+  // Runs methods in rounds for about 250 ms; decode, streams and the widest method run at least twice. Known costs are
+  // kept if 50 ms of passes, or one of each of those three, agree with their ratios; then only the speed of the device
+  // is updated. `run` does one pass of a method with this many rows and returns its milliseconds, or a negative number
+  // to cancel: then no costs are known. A pass of streams follows one of decode. Returns whether the ratios are new.
   using Run = std::function<double(int64_t method, int64_t nodes)>;
   bool measure(const Run& run);
-  // Milliseconds of each method with its fewest and with all rows, as `set` takes them; empty: nothing is known.
+  // Milliseconds of each method with its fewest and with all rows, as in `set`; empty if not known.
   std::vector<double> table() const;
   // Milliseconds of each method with all its rows, in the same order.
   std::vector<double> of_full_passes() const;
   void take(const std::vector<double>& table);
 
-  // A small text file that belongs to a bundle and a device; what is damaged, old or foreign is not taken.
+  // The cost file, a small text file per bundle and device; a damaged, old or foreign one is ignored.
   bool load(const std::string& path, const std::string& identity, const std::string& device);
   void store(const std::string& path, const std::string& identity, const std::string& device) const;
 
  private:
-  // A line through what a method costs with the fewest rows it is used for and with all. It is no line from one row on:
-  // the first few are hidden behind the reading of the weights.
+  // Latency is interpolated linearly between the fewest rows a method is used for and all of its rows, not from one row
+  // on: the first few rows cost nothing, because the pass is bound by reading the weights.
   struct Pair {
     double first, last;
     int64_t least, most;                               // rows
-    double measured_first = 0.0, measured_last = 0.0;  // before passes corrected it
+    double measured_first = 0.0, measured_last = 0.0;  // as measured, before corrections
     double inferred = 0.0;                             // see `inferred`
 
     double span() const { return static_cast<double>(std::max<int64_t>(1, most - least)); }
   };
-  // A method with so many rows, and the milliseconds of its passes.
+  // A method with a number of rows, and the milliseconds of its passes.
   struct Point {
     size_t place;
     int64_t rows;
@@ -77,7 +77,7 @@ class Costs {
 
   const Spec& spec_;
   std::vector<Pair> pairs_;  // decode, verify methods, streams
-  double speed_ = 1.0;       // what all are multiplied with by now
+  double speed_ = 1.0;       // current factor of all costs
   bool known_ = false, frozen_ = false;
 };
 

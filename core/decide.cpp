@@ -8,20 +8,20 @@
 namespace streamfuse {
 namespace {
 
-constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: at first, at most, per plain pass
-constexpr double kMostDebt = 0.3;                                     // plain passes below 0 that the budget remembers
-constexpr double kStale = 0.05;      // logarithm of how far the cost of a plain pass may be inferred
-constexpr double kLeastCost = 0.03;  // plain passes that verifying costs over a plain one, whatever was measured
-constexpr double kSure = 0.5;        // share of the expected hits that counts as budget
-constexpr double kPruner = 0.5;      // of what keeping a draft's best rows loses, the share that a pruner saves
+constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain passes: initial, maximum, per plain pass
+constexpr double kMostDebt = 0.3;                                     // plain passes that the budget may be below 0
+constexpr double kStale = 0.05;      // maximum inferred change of a plain pass's cost, as a logarithm
+constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plain passes
+constexpr double kSure = 0.5;        // share of the expected hits that counts towards the budget
+constexpr double kPruner = 0.5;      // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;       // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr int64_t kNewText =
     64;                          // until streams are tried in a new text, at most: shorter texts cannot pay for a trial
-constexpr int64_t kTextEnd = 8;  // tokens: the end of a text says nothing of its middle
-constexpr double kLearn = 0.07;  // how much one step teaches about what streams are worth: about the last ten count
-constexpr double kRecent = 0.98;    // likewise of the rate: the last fifty
-constexpr double kGoodRatio = 0.7;  // predictions of streams that come true where not they but their cost is at fault
+constexpr int64_t kTextEnd = 8;  // tokens: the end of a text is not representative
+constexpr double kLearn = 0.07;  // weight of one step in `worth`: about the last ten count
+constexpr double kRecent = 0.98;    // decay of the rate per step: about the last fifty count
+constexpr double kGoodRatio = 0.7;  // hits over predicted hits above which cost is to blame, not the drafts
 
 // Tokens per millisecond of the best known way of decoding.
 double rate(const PlanState& state, const Facts& facts) {
@@ -30,13 +30,13 @@ double rate(const PlanState& state, const Facts& facts) {
 
 double cheapest_ms(const Facts& facts) { return std::min(facts.streams_ms(), facts.carried_ms()); }
 
-// Whether a plain pass should be measured: its cost was inferred from other passes, by more than what drafting gains.
+// Whether to run a plain pass to measure it: its cost was inferred from other passes, by more than drafting gains.
 bool plain_is_stale(const PlanState& state, const Facts& facts) {
   const double inferred = std::abs(facts.costs.inferred(kDecode));
   return inferred > kStale && state.tokens / state.ms * facts.plain_ms() < std::exp(inferred);
 }
 
-// Whether streams for the next step are worth their milliseconds, given the gain of the free draft.
+// Whether streams for the next step are worth their cost in milliseconds, given the gain of the free draft.
 bool worth_it(const PlanState& state, const Facts& facts, double free_gain, double ms) {
   if (!facts.streams_usable) return false;
   return state.trials < kTrials || state.worth - free_gain > rate(state, facts) * ms;
@@ -46,18 +46,18 @@ bool affords(const PlanState& state, const Facts& facts, double ms) { return sta
 
 // Whether the budget pays for streams and for a verify pass that brings nothing.
 bool affords_streams(const PlanState& state, const Facts& facts, double ms) {
-  const int64_t narrowest = facts.spec.carrier() + 1;  // that takes a draft
+  const int64_t narrowest = facts.spec.carrier() + 1;  // method that takes a draft
   return affords(state, facts, ms + std::max(0.0, facts.costs.of(narrowest) - facts.plain_ms()));
 }
 
-// What streams must be worth to be bought: those of the next plain pass come half as often, so bought ones must gain
-// what both cost.
+// The cost that streams must be worth to be bought. Streams of `verify_1` are available at every other step without
+// buying, so bought ones must gain the difference (docs/runtime.md).
 double least_worth_ms(const Facts& facts) {
   const double bought = facts.streams_ms();
   return facts.spec.carrier() >= 0 ? std::max(bought, 2 * bought - facts.carried_ms()) : bought;
 }
 
-// Streams are left alone for a while: they did not pay, or the budget cannot pay for finding out.
+// Stops using streams for a while: they did not pay, or the budget cannot pay for a trial.
 void back_off(PlanState& state, const char* reason) {
   state.reason = reason;
   state.trials = kTrials;
@@ -66,7 +66,7 @@ void back_off(PlanState& state, const char* reason) {
   state.back_off = std::min(2 * state.back_off, kMostBackOff);
 }
 
-// What a step with streams gained. Streams that do not pay are left alone for a while.
+// Updates `worth` with the gain of a step with streams, and backs off if streams do not pay.
 void value_streams(PlanState& state, const Facts& facts, double gain, double streams_ratio) {
   ++state.trials;
   state.worth += std::max(kLearn, 1.0 / static_cast<double>(state.trials)) * (gain - state.worth);
@@ -90,7 +90,7 @@ double Facts::carried_ms() const {
 
 Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree, std::span<const double> hits) {
   const double now = rate(state, facts);
-  // With the fused schedule a verify pass leaves streams behind, which a plain one would have to be followed by buying.
+  // In the fused schedule a verify pass also yields streams, which would have to be bought after a plain pass.
   const double left = facts.spec.deferred                               ? 0.0
                       : worth_it(state, facts, 0.0, facts.streams_ms()) ? now * facts.streams_ms()
                                                                         : 0.0;
@@ -98,8 +98,8 @@ Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree,
   for (size_t m = 0; m < facts.spec.verify.size(); ++m) {
     const int64_t method = static_cast<int64_t>(m), keep = facts.spec.verify[m].keep;
     const double least = now * facts.costs.per_node(method);
-    // What this row may bring where the method keeps `keep` of its rows: one that is kept takes a likelier one's place.
-    // A pruner knows streams' nodes better than their order says; of free drafts it knows no more than that.
+    // The expected hits of this row if the method keeps `keep` of its rows: a later row survives only by replacing a
+    // more probable one. The pruner is trained on streams, so it improves on their order, but not on free drafts.
     const auto worth = [&](int64_t row) {
       const double likely = std::min(1.0, hits[static_cast<size_t>(row)]);
       const Tree::Node& node = tree[row];
@@ -135,7 +135,7 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
 }
 
 void begin_text(PlanState& state) {
-  // What the text before was like says little of this one, so streams are tried soon, if the budget can pay.
+  // The text before says little about this one, so streams are tried soon, if the budget can pay.
   state.back_off = std::min(state.back_off, kNewText);
   state.retry = std::min(state.retry, state.position + kNewText);
 }
@@ -149,7 +149,7 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   state.ms = kRecent * state.ms + cost;
   state.position += outcome.tokens;
   if (outcome.from_streams && outcome.room >= kTextEnd) {
-    // What a plain pass adds for the next step's streams is their cost, not this step's.
+    // The extra cost of `verify_1` belongs to the streams of the next step, not to this step.
     const bool carries = outcome.step.method >= 0 && outcome.step.method == facts.spec.carrier();
     const double extra = cost - (carries ? facts.carried_ms() : 0.0) - facts.plain_ms();
     value_streams(state, facts, brought - 1 - rate(state, facts) * extra, outcome.streams_ratio);
@@ -171,7 +171,7 @@ void record_streams(PlanState& state, const Facts& facts) {
 
 bool may_buy(const PlanState& state, const Facts& facts, int64_t room) {
   if (!facts.streams_usable || !facts.spec.deferred || facts.streams_ready || room < 2) return false;
-  if (facts.spec.carrier() >= 0 && state.trials < kTrials) return false;  // a plain pass carries the trial
+  if (facts.spec.carrier() >= 0 && state.trials < kTrials) return false;  // `verify_1` runs the trial
   return worth_it(state, facts, 0.0, least_worth_ms(facts)) && affords_streams(state, facts, facts.streams_ms());
 }
 

@@ -1,6 +1,6 @@
 // Drafts of the next tokens from every source of a bundle: streams, the n-gram table, and look-up in the text.
 //
-// A source that fails once is left alone for the rest of the session: a text never ends because of a draft.
+// A source that fails once is not used again in the session: a text never ends because of a draft.
 #pragma once
 
 #include <span>
@@ -13,31 +13,31 @@
 
 namespace streamfuse {
 
-// Streams of one node: [num_streams, top_k] token ids with their log-probabilities; null where it has none.
+// Streams of one node: [num_streams, top_k] token ids with their log-probabilities; null if it has none.
 struct Streams {
   const int64_t* ids = nullptr;
   const float* log_probs = nullptr;
 };
 
 struct Draft {
-  Tree tree, streams, table;  // all that was proposed, and each source's own; a root alone where it was not asked
+  Tree tree, streams, table;  // the merged tree, and those of each source; only a root if a source was not used
   bool from_streams = false, from_lookup = false;
 
   void reserve(size_t nodes);
-  void set_root(int64_t token);  // nothing is drafted
+  void set_root(int64_t token);  // an empty draft
 };
 
 class Drafter {
  public:
   explicit Drafter(const Model& model);
 
-  // A text begins with these tokens, of which the first `kept` are as they were. The streams at hand are of another.
+  // A text begins with these tokens; the first `kept` are the same as before. Drops the streams of the previous text.
   void begin(const std::vector<int64_t>& tokens, int64_t kept);
-  // The best tree of all sources after `tokens`, of paths of at most `depth` tokens.
+  // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
-  // At one width, from streams alone, or by look-up alone where the bundle has no streams. False: nothing was found.
+  // At a fixed width, from streams alone, or by look-up alone if the bundle has no streams. False: the draft is empty.
   bool draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out);
-  // How many accepted tokens each node of the draft's tree is expected to bring.
+  // The expected number of accepted tokens from each node of the draft's tree.
   void expect(const Draft& draft, std::vector<double>& hits) const;
   // The model chose these tokens after the draft's root.
   void learn(const Draft& draft, std::span<const int64_t> chosen);
@@ -49,7 +49,7 @@ class Drafter {
   void fail_streams(const std::string& why) { fail(streams_failed_, why); }
   bool streams_ready() const { return streams_ready_; }
   bool streams_failed() const { return streams_failed_; }
-  // Why the first source that failed did; NULL where none has. Statistics point to it.
+  // Why the first failing source failed; NULL if none has. Statistics point to this text.
   const char* damage() const { return damage_.empty() ? nullptr : damage_.c_str(); }
 
  private:

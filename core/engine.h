@@ -1,6 +1,6 @@
-// The caller's engine (sf_backend): every call is checked, and nothing is read outside what its results hold.
+// Calls the caller's engine (sf_backend) and checks its results, so that no array is read out of bounds.
 //
-// Throws Failure with the engine's own sentence.
+// Throws Failure with the engine's message.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace streamfuse {
 
-// A caller's functions, given back once by whoever holds them last.
+// A caller's table of functions; the last owner releases it, once.
 class Backend {
  public:
   explicit Backend(const sf_backend* given);  // of this version or another; null: no functions
@@ -36,32 +36,32 @@ class Engine {
  public:
   Engine(const Spec& spec, Backend backend);
 
-  // Tokens whose keys and values the cache holds.
+  // Number of tokens in the cache.
   int64_t cached() const { return cached_; }
 
-  // Reads and commits the next tokens of a prompt, at most `prefill_rows`.
+  // Processes and commits the next tokens of a prompt, at most `prefill_rows`.
   void prefill(std::span<const int64_t> tokens);
-  // Runs a method on the first `nodes` rows of a tree, whose root follows what is cached.
+  // Runs a method on the first `nodes` rows of a tree, whose root follows the cached tokens.
   const sf_results& run(int64_t method, const Tree& tree, int64_t nodes, bool want_logits);
-  // The same on a chain of `nodes` tokens 0, for measuring; nothing is committed.
+  // The same on a chain of `nodes` tokens 0, for timing; nothing is committed.
   void run_chain(int64_t method, int64_t nodes);
   // Streams of a survivor of the last run, which `token` follows; the tokens before it are committed.
   Streams streams(int64_t survivor, int64_t token);
-  // Streams of a survivor that came with the results of a run; null where it has none.
+  // Streams of a survivor from the results of a run; null if it has none.
   Streams streams_of(const sf_results& results, int64_t survivor) const;
-  // Rows of the last run enter the cache.
+  // Appends these rows of the last run to the cache.
   void commit(std::span<const int32_t> rows);
   void truncate(int64_t length);
   void idle();
 
   const char* name_of(int64_t method) const;
 
-  // Bytes of the first `tokens` cache rows; 0 where the engine cannot save them.
+  // Bytes of the first `tokens` cache rows; 0 if the engine cannot save them.
   uint64_t saved_bytes(int64_t tokens) const;
   using Write = std::function<void(const void* data, uint64_t bytes)>;
-  using Read = std::function<bool(void* data, uint64_t bytes)>;  // false: there are not as many
+  using Read = std::function<bool(void* data, uint64_t bytes)>;  // false: there are fewer
   void save(const Write& write) const;
-  // The cache is empty before; false: the file ended, and the cache is empty.
+  // The cache must be empty. False: the file ended early, and the cache is still empty.
   bool load(int64_t tokens, const Read& read);
 
  private:

@@ -1,4 +1,4 @@
-// What a caller asks of one text.
+// The options of one text.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct Generation {
   Sampling sampling;
   std::vector<int64_t> stop_ids;
   bool speculative = true;
-  int64_t width = 0;  // 0: decided pass by pass
+  int64_t width = 0;  // 0: chosen by the planner for each pass
 
   bool ends_text(int64_t token) const { return std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end(); }
 };

@@ -1,5 +1,5 @@
-// Drafting: the most probable tree under the streams of one node, sharpened by the parent term, and the same from the
-// n-gram table (docs/contracts.md). runtime/reference/draft.py and ngram_table.py are the same in numpy, to the bit.
+// Builds the most probable tree from the streams of one node, sharpened by the parent term, or from the n-gram table
+// (docs/contracts.md). runtime/reference/draft.py and ngram_table.py compute the same in numpy, bit for bit.
 #pragma once
 
 #include <span>
@@ -11,15 +11,15 @@
 namespace streamfuse {
 
 constexpr int64_t kTableDepth = 6;    // levels of a tree of the n-gram table
-constexpr int64_t kTableContext = 8;  // tokens of a context that are looked for
+constexpr int64_t kTableContext = 8;  // maximum tokens of a context
 
 class StreamGrower {
  public:
   explicit StreamGrower(const Model& model);
 
   // ids, log_probs: [num_streams, top_k] of the node that was accepted last. At most `width` nodes and min(depth,
-  // num_streams) levels below the root; rows in order of log-probability, equal ones by depth, by the parent's row, by
-  // the candidate's rank, so that a narrower tree is a prefix of a wider one. Throws Failure(SF_EXECUTION) for a token
+  // num_streams) levels below the root; rows are ordered by log-probability, ties by depth, parent's row and
+  // candidate's rank, so that a narrower tree is a prefix of a wider one. Throws Failure(SF_EXECUTION) for a token
   // outside the stream vocabulary.
   void grow(int64_t root, const int64_t* ids, const float* log_probs, int64_t width, int64_t depth, Tree& out);
 
@@ -44,7 +44,7 @@ class TableGrower {
   explicit TableGrower(const Model& model);
   bool exists() const { return model_.tables.contexts > 0; }
 
-  // After a text, whose last token is the root. At most `width` nodes and min(depth, kTableDepth) levels; equal paths
+  // After a text, whose last token is the root. At most `width` nodes and min(depth, kTableDepth) levels; ties
   // in the order in which they were found; paths below a probability of 0.02 are left out.
   void grow(std::span<const int64_t> text, int64_t width, int64_t depth, Tree& out);
 
@@ -54,13 +54,13 @@ class TableGrower {
   };
   void offer(const Tree& tree, int64_t parent, int64_t rank);
   Span entries(const Tree& tree, int64_t row) const;
-  // The place of a key in keys[first, end); `end` where it is not there.
+  // The index of a key in keys[first, end); `end` if it is not there.
   int64_t find(int64_t key, int64_t first, int64_t end) const;
 
   const Model& model_;
   std::span<const int64_t> text_;
   std::vector<Span> children_;
-  Candidates open_;  // every row stands in it with its best child that was not taken yet
+  Candidates open_;  // for each row, its best child that is not in the tree yet
 };
 
 }  // namespace streamfuse

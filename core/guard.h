@@ -1,4 +1,4 @@
-// The boundary of a C interface: whatever is thrown inside becomes a code, and one line of text on the handle.
+// The boundary of a C interface: turns exceptions into an error code and a one-line message on the handle.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace streamfuse {
 
-// How many bytes the well-formed UTF-8 character at the beginning of `text` has; 0 where there is none.
+// The length in bytes of the UTF-8 character at the beginning of `text`; 0 if it is malformed.
 inline size_t character_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   const uint8_t first = byte(0), second = byte(1);
@@ -23,13 +23,13 @@ inline size_t character_bytes(std::string_view text) {
                                                       : 0;
   for (size_t i = 1; i < size; ++i)
     if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
-  // Longer than needed, halves of surrogate pairs, and what lies above the last code point.
+  // Overlong encodings, surrogates, and values above the last code point.
   const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
                      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
   return wrong ? 0 : size;
 }
 
-// A message may quote a file; what is no character becomes '?', and line ends and other controls become spaces.
+// A message may quote a file: malformed UTF-8 becomes '?', and line ends and other control characters become spaces.
 inline std::string one_line(std::string_view text) {
   std::string line;
   while (!text.empty()) {
@@ -46,7 +46,7 @@ inline std::string one_line(std::string_view text) {
   return line;
 }
 
-// Sets an error's sentence; even that may find no memory.
+// Sets the error message; even that may run out of memory.
 inline void keep(std::string& place, const char* sentence) noexcept {
   try {
     place = one_line(sentence);
@@ -55,7 +55,7 @@ inline void keep(std::string& place, const char* sentence) noexcept {
   }
 }
 
-// Runs `body`, which gives a code, and turns whatever it throws into one, with the sentence in `error`.
+// Runs `body`, which returns a code, and turns exceptions into a code, with the message in `error`.
 template <typename Body>
 int guarded(std::string& error, Body body) noexcept {
   try {
@@ -75,7 +75,7 @@ int guarded(std::string& error, Body body) noexcept {
   }
 }
 
-// What a caller of another version knows of a structure: the first `size` bytes, the rest as the defaults say.
+// Copies a structure from a caller of any version: its first `size` bytes, and defaults for the rest.
 template <typename Struct>
 Struct known_part(const Struct* given, const Struct& defaults) {
   Struct result = defaults;

@@ -1,4 +1,4 @@
-// What passes cost on this device: known from another session or from a file, or measured now.
+// The latency of passes on this device: from another session, from a file, or measured now.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,12 @@
 namespace streamfuse {
 
 struct CostSource {
-  std::string file;    // kept between processes; empty: nowhere
-  std::string device;  // what the costs belong to
+  std::string file;    // caches costs between processes; empty: none
+  std::string device;  // the device that the costs were measured on
 };
 
-// Runs passes behind what is cached, and leaves the cache as it is; `stop` ends it after the pass that runs. Streams
-// that fail are the planner's to know. Returns the milliseconds that it took.
+// Runs passes after the cached tokens and does not change the cache; `stop` ends it after the current pass. Reports
+// failing streams to the planner. Returns its duration in milliseconds.
 double measure_costs(const Model& model, const CostSource& source, Engine& engine, Planner& planner, Costs& costs,
                      const Stopwatch& watch, const std::atomic<bool>& stop);
 

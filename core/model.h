@@ -1,4 +1,4 @@
-// The facts of a bundle and its drafting tables, checked: what sessions share and nothing changes.
+// The specification of a bundle and its drafting tables, checked; immutable and shared by sessions.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace streamfuse {
 
-constexpr size_t kMostIdentity = 4096;  // characters that tell a bundle from others
+constexpr size_t kMostIdentity = 4096;  // characters of a bundle's identity
 
 struct Method {
   std::string name;
@@ -26,16 +26,16 @@ struct Spec {
   std::vector<Method> verify;  // narrowest first
   std::vector<int64_t> stop_ids;
   std::string identity;
-  std::vector<int32_t> given_places;  // of `verify`, as the caller numbered them
+  std::vector<int32_t> given_places;  // for each of `verify`, its index in the caller's spec
 
   int64_t widest() const { return verify.empty() ? 1 : verify.back().rows; }
-  // Place of `verify_1` if it carries streams: a plain pass and the streams of the next step in one. -1: there is none.
+  // Index of `verify_1` if it has streams: a plain pass that also computes the streams of the next step. -1: none.
   int64_t carrier() const { return verify.size() > 1 && verify[0].rows == 1 && verify[0].carrying > 0 ? 0 : -1; }
 };
 
-// The parent term, the n-gram table, and what was measured when the bundle was made. Pointers go to the caller's
-// memory. Throws Failure(SF_BAD_TABLES) unless every shape, range and order is right: nothing is read outside
-// afterwards.
+// The parent term, the n-gram table, and the calibration that the exporter measured. Pointers refer to the caller's
+// memory. Throws Failure(SF_BAD_TABLES) unless every shape, range and order is valid, so that later reads stay in
+// bounds.
 class Tables {
  public:
   Tables(const Spec& spec, const sf_tensor* tensors, int32_t count);
@@ -47,7 +47,7 @@ class Tables {
   std::vector<int32_t> slot_of;            // [vocab_size]: row of parent_right; -1 outside the stream vocabulary
   std::vector<double> calibration;         // [num_streams] hits per predicted hit at each depth, or empty
 
-  int64_t contexts = 0;                       // of the n-gram table; 0: there is none
+  int64_t contexts = 0;                       // number of contexts in the n-gram table; 0: there is no table
   const int64_t* ngram_keys = nullptr;        // [contexts], ascending: docs/contracts.md
   const int32_t* ngram_starts = nullptr;      // [contexts + 1]
   const int32_t* ngram_ids = nullptr;         // most probable first
@@ -65,10 +65,10 @@ class Tables {
   int32_t count_;
 };
 
-// What passes cost by device, so that one session measures for all of a model; they may run in different threads.
+// Measured costs by device, so that one session measures for all sessions of a model. Thread-safe.
 class DeviceCosts {
  public:
-  // As Costs::table; empty: not known, or the device has no name.
+  // As Costs::table; empty if not known, or if the device has no name.
   std::vector<double> find(const std::string& device) const {
     const std::lock_guard lock(mutex_);
     const auto found = ms_.find(device);

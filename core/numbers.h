@@ -1,5 +1,5 @@
-// Arithmetic that every language repeats to the bit (docs/random.md): exponential, logarithm, random numbers, half
-// floats. Double precision, each operation rounded by itself (rounding.h).
+// Functions that are bit-identical in every language (docs/random.md): exponential, logarithm, random numbers, half
+// floats. In double precision, every operation rounded separately (rounding.h).
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 namespace streamfuse {
 
 // e^x within two units of the last place; 0 below -700. 2^k by adding to the exponent, and the Taylor series of
-// the remainder, at most ln(2) / 2. Without branches, so that a compiler makes vectors of it. x is at most 700.
+// the remainder, at most ln(2) / 2. Without branches, so that compilers vectorize it. x is at most 700.
 inline __attribute__((always_inline)) double exponential(double given) {
   constexpr double kShift = 0x1.8p52;  // its last bit is worth 1, so a sum with it is rounded to an integer
   const double x = given < -700.0 ? -700.0 : given;
@@ -73,7 +73,7 @@ inline double uniform(uint64_t seed, uint64_t position) {
   return (static_cast<double>(c[0] >> 5) * 67108864.0 + static_cast<double>(c[1] >> 6)) / 9007199254740992.0;
 }
 
-// A float16, given as its bits.
+// The value of a float16, from its bits.
 inline float from_half(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 31u, fraction = bits & 1023u;

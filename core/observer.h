@@ -1,4 +1,4 @@
-// Shows every pass to a test or a bench (streamfuse_low.h).
+// Reports every pass to a test or benchmark (streamfuse_low.h).
 #pragma once
 
 #include <vector>

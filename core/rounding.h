@@ -1,6 +1,6 @@
-// Every operation of core and kernels rounds by itself (docs/random.md, kernels/ops/lanes.h): a compiler that makes one
-// fused step of a * b + c changes results, and most do so where the processor can. So this header is the first one of
-// every source file, and no build can lose what a flag would say. Fused steps that are meant are written as such.
+// Every operation of core and kernels is rounded separately (docs/random.md, kernels/ops/lanes.h). A compiler that
+// contracts a * b + c to a fused multiply-add changes results, and most do if the processor has it. Every source file
+// includes this header first, so that no build depends on a flag. Intended fused operations are written explicitly.
 #pragma once
 
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
@@ -20,10 +20,10 @@
 
 namespace streamfuse {
 
-// Clang lets -ffp-contract=fast overrule what is said above, and no macro tells: a library asks once before it
+// In Clang -ffp-contract=fast overrides the pragma above, and no macro shows it: a library calls this once before it
 // computes.
 static inline bool fuses_products() {
-  const volatile float x = 1.0f + 0x1p-12f, minus_square = -(1.0f + 0x1p-11f);  // rounded; a fused step keeps 2^-24
+  const volatile float x = 1.0f + 0x1p-12f, minus_square = -(1.0f + 0x1p-11f);  // rounded; an FMA keeps 2^-24
   const float factor = x;
   return factor * factor + minus_square != 0.0f;
 }

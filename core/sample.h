@@ -1,5 +1,5 @@
 // From a row of logits to a token: greedy, or the inverse of the cumulative distribution at uniform(seed, position).
-// docs/random.md defines every bit; runtime/reference/sampling.py is the same in numpy.
+// docs/random.md specifies it bit for bit; runtime/reference/sampling.py is the same in numpy.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ class Sampler {
  public:
   explicit Sampler(int64_t vocab_size);
 
-  // The token at `position` from logits [vocab_size] and all tokens before it. Throws Failure(SF_EXECUTION) where the
-  // best logit is not a finite number.
+  // The token at `position` from logits [vocab_size] and all tokens before it. Throws Failure(SF_EXECUTION) if the
+  // best logit is not finite.
   int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position);
 
-  double distance = 0.0;  // of the last choice: how near it was to another token (greedy: in logits; else of the total)
-  bool near_tie = false;  // whether another engine's rounding might turn it
+  double distance = 0.0;  // of the last choice to another token (greedy: in logits; else as a share of the total)
+  bool near_tie = false;  // whether another engine's rounding might change the choice
 
  private:
   struct Token {

@@ -1,4 +1,4 @@
-// A session in a file: tokens, the cache in the engine's own form, a note of the caller, and whose they are.
+// Session files: tokens, the cache in the engine's own format, a note of the caller, and the bundle's identity.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace streamfuse {
 
-// Writes the file in one piece or not at all. The engine's cache holds the first tokens. Throws Failure(SF_BAD_FILE),
-// naming the file, and what the engine throws.
+// Writes the file atomically. The engine's cache contains the first tokens. Throws Failure(SF_BAD_FILE), naming the
+// file, and any failure of the engine.
 void save_session(const std::string& path, const Spec& spec, const std::vector<int64_t>& tokens, const Engine& engine,
                   const std::string& note);
 
-// Reads one: checks it against the bundle, the engine and damage, shows the note to `take`, whose refusal (a code) ends
-// it, calls `discard`, which must empty the cache, and fills the cache. Returns the tokens; nothing has changed if it
-// throws before `discard`.
+// Reads a file: checks it for damage and against bundle and engine, passes the note to `take`, which may refuse it with
+// an error code, calls `discard`, which must empty the cache, and fills the cache. Returns the tokens. If it throws
+// before `discard`, nothing has changed.
 std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, Engine& engine,
                                      const std::function<int(const std::string&)>& take,
                                      const std::function<void()>& discard);

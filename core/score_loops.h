@@ -1,5 +1,5 @@
-// The two loops over a whole row of scores that sampling needs, as this machine does them best (sample.cpp). Every
-// version gives the same bits: the operations are the same, only more of them run side by side.
+// The two loops of sampling over a whole row of scores, vectorized for this machine (sample.cpp). All versions are
+// bit-identical: they perform the same operations, only more of them in parallel.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ inline __attribute__((always_inline)) void weigh(const Number* scores, int64_t c
   }
 }
 
-// The largest score, and whether one is not a number.
+// The largest score, and whether one is NaN.
 struct Summit {
   double score;
   bool unordered;
@@ -35,7 +35,7 @@ struct Summit {
 
 template <class Number>
 inline __attribute__((always_inline)) Summit find_summit(const Number* scores, int64_t count) {
-  constexpr int64_t kWide = 64;  // side by side, as vectors
+  constexpr int64_t kWide = 64;  // elements in parallel
   Number most[kWide];
   int32_t odd[kWide] = {};
   std::fill(most, most + kWide, -std::numeric_limits<Number>::infinity());

@@ -59,7 +59,7 @@ void Session::check_start(const int64_t* ids, int64_t n, const Generation& gener
 void Session::start(const int64_t* ids, int64_t n, const Generation& generation) {
   const bool drafts = generation.speculative && !spec_.verify.empty();
   check_start(ids, n, generation, drafts);
-  stop_.store(false, std::memory_order_relaxed);  // one that comes while costs are measured counts already
+  stop_.store(false, std::memory_order_relaxed);  // a stop during the measurement counts
   finish(nullptr);
   const bool needs_costs = drafts && generation.width == 0;
   const double measure_ms = needs_costs ? learn_costs() : 0.0;
@@ -81,8 +81,8 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   room_ = -1;
 }
 
-// One prefill pass over the prompt's next tokens. All but the last, which is the first root, are read; the cache may
-// hold some of them already. False: none is left, or a stop came.
+// One prefill pass over the next tokens of the prompt, up to its last token, which is the first root. The cache may
+// already contain some of them. False: none is left, or the text was stopped.
 bool Session::prefill_pass() {
   const int64_t left = static_cast<int64_t>(tokens_.size()) - 1 - engine_.cached();
   if (left <= 0 || stopped()) return false;
@@ -92,7 +92,7 @@ bool Session::prefill_pass() {
   return true;
 }
 
-// Reads the prompt: at most one pass of it, or all that is left. False once it is read, or a stop came.
+// Processes the prompt: at most one pass, or all that is left. False once it is done, or the text was stopped.
 bool Session::prefill(bool one_pass) {
   watch_.start();
   bool more = prefill_pass();
@@ -149,7 +149,7 @@ void Session::pass() {
   block_.saw_stop = false;
 }
 
-// The next token of the block; false where nothing of it is left to deliver.
+// The next token of the block; false if all of it is delivered.
 bool Session::deliver(sf_token& out) {
   const Path& path = block_.path;
   const size_t at = static_cast<size_t>(block_.delivered);
@@ -170,7 +170,7 @@ bool Session::deliver(sf_token& out) {
   return true;
 }
 
-// The block is over: commit what was delivered, and learn from it.
+// Ends the block: commits what was delivered, and updates the planner.
 void Session::end_block() {
   block_.open = false;
   const Path& path = block_.path;
@@ -191,7 +191,7 @@ void Session::end_block() {
   learn();
 }
 
-// What the pass teaches the planner, and a pass of streams where it pays.
+// Updates the planner with the pass, and runs a pass of streams if it pays.
 void Session::learn() {
   const Path& path = block_.path;
   Streams streams;
@@ -251,11 +251,11 @@ void Session::prepare() {
   learn_costs();
 }
 
-// The milliseconds that it took.
+// Returns its duration in milliseconds.
 double Session::learn_costs() {
   if (costs_.known() || spec_.verify.empty()) return 0.0;
   finish(nullptr);
-  // Passes run behind what is cached, for example a restored session, if there is room for them.
+  // Passes run after the cached tokens, for example of a restored session, if there is room for them.
   if (engine_.cached() + spec_.widest() > spec_.capacity) engine_.truncate(0);
   return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, stop_);
 }

@@ -7,7 +7,7 @@ namespace streamfuse {
 
 class Stopwatch {
  public:
-  // `clock` gives seconds; null: the system's steady clock.
+  // `clock` returns seconds; null: the system's steady clock.
   Stopwatch(double (*clock)(void*), void* context) : clock_(clock != nullptr ? clock : system), context_(context) {}
 
   double now() const { return clock_(context_); }

@@ -1,5 +1,5 @@
-/* Low-level verbs of the core: for tests, benches and experiments, not for apps. They may change between versions.
- */
+/* Low-level functions of the core for tests, benchmarks and experiments, not for apps. They may change between
+ * versions. */
 #ifndef STREAMFUSE_LOW_H
 #define STREAMFUSE_LOW_H
 
@@ -18,26 +18,25 @@ typedef struct sf_tree {
   const uint8_t* sources;  /* [n], SF_STREAMS, SF_LOOKUP or SF_TABLE; SF_MODEL for the root */
 } sf_tree;
 
-/* All that one pass did. Pointers are valid during the call. */
+/* The results of one pass. Pointers are valid during the call. */
 typedef struct sf_pass {
   const char* method;
-  const char* reason; /* why a plain pass is plain; NULL where it is no fall-back */
+  const char* reason; /* why a plain pass is plain; NULL if it is not a fall-back */
   sf_tree tree;
   const sf_results* results;
   const int32_t* walk_rows;   /* [walk_n] the accepted path, the root first */
-  const int64_t* walk_tokens; /* [walk_n] what was chosen after each of them */
+  const int64_t* walk_tokens; /* [walk_n] the token chosen after each of them */
   int64_t walk_n;
-  int64_t delivered; /* tokens of the walk that were delivered */
+  int64_t delivered; /* tokens of the path that were delivered */
   int64_t cached;    /* cache rows afterwards */
 } sf_pass;
 
-/* Sees every pass after its commit; NULL ends it. */
+/* Calls the observer after each commit; NULL removes it. */
 SF_EXPORT void sf_sequence_observe(sf_sequence*, void (*observer)(void* context, const sf_pass* pass), void* context);
 
-/* Costs in milliseconds per method, decode first, then the spec's verify methods in their order, then streams where the
- * bundle is deferred: [count] with the fewest real rows that no narrower method takes, [count] with all. Frozen ones
- * are not corrected by what passes take.
- */
+/* Sets the costs in milliseconds per method: decode, the verify methods in the order of the spec, then streams if the
+ * bundle is deferred. [count] with the fewest real rows for which no narrower method suffices, [count] with all rows.
+ * Frozen costs are not corrected by measured passes. */
 SF_EXPORT int sf_sequence_set_costs(sf_sequence*, const double* first, const double* last, int32_t count,
                                     int32_t frozen);
 
@@ -51,8 +50,8 @@ SF_EXPORT int64_t sf_grow_streams(sf_core_model*, int64_t root, const int64_t* s
 SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
                                 int64_t* tokens, int64_t* parents, double* log_probs);
 
-/* The token that docs/random.md chooses from a row of logits; minus an error code where the best is not finite.
- * `distance`: how near the choice was to another token, as a share of the total. */
+/* The token that docs/random.md chooses from a row of logits; minus an error code if the best is not finite.
+ * `distance`: of the choice to another token, as a share of the total. */
 SF_EXPORT int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n,
                             int64_t position, const sf_options* options, double* distance);
 

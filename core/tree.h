@@ -15,7 +15,7 @@ struct Tree {
     int64_t token, parent, depth;
     double log_prob;  // of the path from the root, natural logarithm
     uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE; SF_MODEL for the root
-    bool exact;       // its probability was seen as it is, and needs no correction by depth
+    bool exact;       // its probability is a measured frequency, which needs no calibration
   };
   std::vector<Node> nodes;
 
@@ -26,13 +26,13 @@ struct Tree {
     nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact});
     return size() - 1;
   }
-  // Of the deepest of the first `rows` nodes.
+  // The depth of the deepest of the first `rows` nodes.
   int64_t depth(int64_t rows) const {
     int64_t deepest = 0;
     for (int64_t row = 0; row < rows; ++row) deepest = std::max(deepest, (*this)[row].depth);
     return deepest;
   }
-  // The row of the child of `row` that carries the token; 0 where nobody drafted it there.
+  // The row of the child of `row` with this token; 0 if there is none.
   int64_t child(int64_t row, int64_t token) const {
     for (int64_t other = row + 1; other < size(); ++other)
       if ((*this)[other].parent == row && (*this)[other].token == token) return other;
@@ -40,10 +40,10 @@ struct Tree {
   }
 };
 
-constexpr double kLeastPath = -3.912023005428146;  // ln(0.02): a path less likely is not worth a row anywhere
+constexpr double kLeastPath = -3.912023005428146;  // ln(0.02): less likely paths are never worth a row
 
-// Candidates of a tree that grows best first: the likeliest path comes out first, equal ones as they came in. Paths
-// below `kLeastPath` do not come in.
+// Candidates for a tree that grows best first, as a priority queue: the most probable path first, ties in order of
+// insertion. Paths below `kLeastPath` are not inserted.
 class Candidates {
  public:
   struct One {
@@ -65,13 +65,13 @@ class Candidates {
   int64_t order_ = 0;
 };
 
-// Two drafts of the same root as one. Works in memory of its own, so that nothing is allocated once it has grown.
+// Merges two drafts of the same root. Reuses its own buffers, so that it does not allocate after a warm-up.
 class TreeJoiner {
  public:
-  // The nodes of `other` join `tree`; one that stands in both takes the larger probability, which keeps parents before
-  // children. Then `order`.
+  // Adds the nodes of `other` to `tree`; a node in both gets the larger probability, which keeps parents before
+  // children. Then calls `order`.
   void join(const Tree& other, int64_t width, Tree& tree);
-  // The `width` best nodes, best first; equal ones as they were.
+  // Keeps the `width` best nodes, best first; ties keep their order.
   void order(int64_t width, Tree& tree);
 
  private:

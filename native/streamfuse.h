@@ -51,11 +51,11 @@ typedef struct sf_session sf_session;
 typedef struct sf_model_options {
   size_t size;
   int32_t threads;        /* of the native engine; 0: chosen for this machine */
-  int32_t skip_hashes;    /* 1: the bundle was checked when it was installed; its SHA-256 sums are not compared again */
+  int32_t skip_hashes;    /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
   int32_t own_engine;     /* 1: no graph is loaded, and each session brings an engine (sf_session_options.backend);
-                             2: likewise, but only where the native engine does not run such bundles */
-  const char* public_key; /* what `streamfuse bundle keygen` wrote, 64 hexadecimal digits: a bundle that this key did
-                             not sign is refused, and hashes are compared; NULL: nobody asks who wrote the bundle */
+                             2: the same, but only if the native engine cannot run the bundle */
+  const char* public_key; /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that it
+                             did not sign, and compare hashes; NULL: signatures are not checked */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
 } sf_model_options;
@@ -119,11 +119,11 @@ typedef struct sf_answer_options {
   size_t stops_bytes;
 } sf_answer_options;
 
-/* Starts an answer: to the user's next turn, or after a prompt. An answer that still runs is finished. A refused
+/* Starts an answer to the user's next turn, or the continuation of a prompt. Finishes a running answer first; a refused
  * request changes nothing else. options may be NULL. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 
-/* Likewise after token ids as they are, the whole context; a completion only. */
+/* Starts a completion from token ids, which are the whole context. */
 SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n, const sf_answer_options* options);
 
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
