@@ -9,7 +9,7 @@
 namespace streamfuse {
 namespace {
 
-// Place of a row among those that the pass kept; -1: it was pruned. A pass without drafts keeps its only row.
+// Index of a row among those that the pass kept; -1: it was pruned. A pass without drafts keeps its only row.
 int64_t place_of(const sf_results& results, int64_t row) {
   if (results.kept == nullptr) return row == 0 ? 0 : -1;
   const int64_t* end = results.kept + results.survivors;

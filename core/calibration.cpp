@@ -8,7 +8,7 @@ namespace streamfuse {
 namespace {
 
 constexpr double kForgetPerStep = 0.96;  // about the last 25 steps count
-constexpr double kPriorWeight = 3.0;     // predicted hits that the priors count for, and all after `forget`
+constexpr double kPriorWeight = 3.0;     // predicted hits that the priors weigh, and all observations after `forget`
 
 }  // namespace
 

@@ -20,12 +20,12 @@ namespace {
 constexpr int kRounds = 6, kChecks = 3;
 constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds
 constexpr double kLeastMs = 1e-6, kMostMs = 1e9;                // of a pass
-constexpr double kSame = 1.25;                                  // a ratio of costs that differs by less has not changed
-constexpr double kFollow = 0.05;  // how much of a difference one pass teaches about its method, and about the device
-constexpr double kClip = 1.5;     // a pass that took longer than this many times the expected was interrupted
-constexpr double kAlike = 0.5;    // what a pass teaches about other methods of several rows, over what about its own
-constexpr double kFollowInferred = 0.3;  // kFollow at most for a method whose cost was inferred from others
-constexpr double kReturn = 0.01;         // of the way back to the measured ratios, per plain pass
+constexpr double kSame = 1.25;                                  // ratios of costs within this factor count as unchanged
+constexpr double kFollow = 0.05;  // share of a difference by which one pass corrects its method, and the device
+constexpr double kClip = 1.5;     // a pass slower than expected by more than this factor was interrupted
+constexpr double kAlike = 0.5;    // correction of other methods of several rows, relative to the method's own
+constexpr double kFollowInferred = 0.3;  // maximum of kFollow for a method whose cost was inferred from others
+constexpr double kReturn = 0.01;         // share of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
 constexpr const char* kFormat = "streamfuse costs 2";
 
@@ -36,7 +36,7 @@ std::string without_breaks(std::string text) {
 
 double quickest(const std::vector<double>& ms) { return std::max(*std::min_element(ms.begin(), ms.end()), kLeastMs); }
 
-// The second best: other work on the device only ever adds time, and the best may be luck. The first pass warms up.
+// The second best: other load only adds time, and the best may be an outlier. The first pass is a warm-up.
 double typical(std::vector<double> ms) {
   if (ms.size() > 1) ms.erase(ms.begin());
   std::sort(ms.begin(), ms.end());
@@ -103,7 +103,7 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
   for (Pair& other : pairs_)
     if (&other != &pair) other.inferred += device;
   if (method != kDecode) {
-    // The end that is far from these rows learns half: what few rows cost and what all cost do not move together.
+    // The end far from these rows is corrected by half: the costs of few rows and of all rows change independently.
     const double row = std::clamp(static_cast<double>(nodes - pair.least) / pair.span(), 0.0, 1.0);  // on the line
     pair.first *= std::exp(own * (1.0 - 0.5 * row)), pair.last *= std::exp(own * (0.5 + 0.5 * row));
     const double alike = kAlike * own;
@@ -113,7 +113,7 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
     }
     return;
   }
-  // Plain passes are what others are counted in: what is theirs alone moves the device, and the others back.
+  // A plain pass is the unit of the ratios: its own error corrects the device, and the others return to their ratios.
   speed_ *= std::exp(own);
   for (size_t i = 1; i < pairs_.size(); ++i) {
     Pair& other = pairs_[i];
@@ -138,7 +138,7 @@ bool Costs::measure(const Run& run) {
   return false;
 }
 
-// What is most worth knowing comes first: decode, streams, which need decode's results, the widest method.
+// The most important methods come first: decode, streams (which need decode's results), the widest method.
 std::vector<Costs::Point> Costs::points() const {
   std::vector<Point> found = {{0, 1, true, {}}};
   if (spec_.deferred) found.push_back({pairs_.size() - 1, 1, true, {}});
@@ -151,9 +151,9 @@ std::vector<Costs::Point> Costs::points() const {
   return found;
 }
 
-// Rounds take turns, so that a change of speed meets all methods alike. What an interruption takes does not count in
-// the budget: a pass counts as the quickest of its kind, and no narrower one for more than the widest. False if `run`
-// was ended.
+// Methods alternate in rounds, so that a change of speed affects all alike. Interruptions do not count towards the
+// budget: a pass counts as the quickest of its kind, and a narrower one as no more than the widest. False if `run` was
+// cancelled.
 bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) const {
   for (int round = 0; round < rounds; ++round) {
     int64_t before = kStreams;  // the method that ran last
@@ -177,8 +177,8 @@ bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int n
   return true;
 }
 
-// By the methods that ran as often as decode. Costs that were measured while other work ran do not agree with those of
-// a device at rest.
+// Compares the methods that ran as often as decode. Costs measured under load do not agree with those of an idle
+// device.
 bool Costs::agrees(const std::vector<Point>& points) const {
   const std::vector<double>& decode = points.front().ms;
   return std::all_of(points.begin() + 1, points.end(), [&](const Point& point) {
@@ -190,14 +190,14 @@ bool Costs::agrees(const std::vector<Point>& points) const {
   });
 }
 
-// A method that there was no time for is taken to lie on the line from decode to the widest method; the first passes
-// of it correct that.
+// A method for which no time was left is interpolated between decode and the widest method; its first passes correct
+// that.
 void Costs::fit(const std::vector<Point>& points) {
   const auto widest = std::max_element(points.begin(), points.end(),
                                        [](const Point& one, const Point& other) { return one.rows < other.rows; });
   const double decode = typical(points.front().ms), span = std::max(1.0, static_cast<double>(widest->rows - 1));
   std::vector<bool> is_inferred(pairs_.size(), false);
-  for (Pair& pair : pairs_) pair.first = pair.last = kMostMs;  // those that the context is too short for
+  for (Pair& pair : pairs_) pair.first = pair.last = kMostMs;  // for methods that the context is too short for
   for (const Point& point : points) {
     Pair& pair = pairs_[point.place];
     const double on_line = decode + (typical(widest->ms) - decode) * static_cast<double>(point.rows - 1) / span;
@@ -252,7 +252,7 @@ bool Costs::load(const std::string& path, const std::string& identity, const std
   return true;
 }
 
-// A folder that cannot be written costs a measurement next time, nothing more.
+// If the folder cannot be written, the next process measures again.
 void Costs::store(const std::string& path, const std::string& identity, const std::string& device) const {
   std::ostringstream text;
   text.imbue(std::locale::classic());

@@ -59,7 +59,7 @@ bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, 
   return found;
 }
 
-// A root alone where there are no streams, or they fail.
+// Only a root if there are no streams, or if they fail.
 void Drafter::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
   out.set_root(root);
   if (!streams_ready_) return;
@@ -67,7 +67,7 @@ void Drafter::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out
   streams_ready_ = !streams_failed_;
 }
 
-// Runs one source of drafts. Where it fails, `tree` is the root alone.
+// Runs one source of drafts. If it fails, `tree` is only the root.
 template <typename Grow>
 void Drafter::attempt(bool& failed, Tree& tree, const Grow& grow) {
   if (failed) return;

@@ -41,7 +41,7 @@ void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs
   }
 }
 
-// After a pass over all weights nothing of the tables is in a cache: ask for all rows that may be needed at once,
+// After a pass over all weights the tables are in no processor cache: prefetch all rows that may be needed at once,
 // instead of waiting for one after the other.
 void StreamGrower::find_slots(const int64_t* ids, int64_t count) {
   const Tables& tables = model_.tables;
@@ -64,7 +64,7 @@ void StreamGrower::find_slots(const int64_t* ids, int64_t count) {
   }
 }
 
-// The children of a row that have a place among the best `room` candidates that are still open.
+// Adds the children of a row that are among the best `room` open candidates.
 void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t room) {
   const int64_t level = tree[row].depth, k = model_.spec.top_k;
   score(level, tree[row].token, log_probs + level * k);
@@ -137,8 +137,8 @@ void TableGrower::offer(const Tree& tree, int64_t parent, int64_t rank) {
   open_.add(tree[parent].log_prob + own, parent, rank);
 }
 
-// Of the longest context that is known: the tokens of the path up to `row`, and the text before the root. The contexts
-// of one last token lie together, that of the token alone first; longer than two are those that lengthen another one.
+// Uses the longest context in the table that matches the path up to `row` and the text before the root. Contexts with
+// the same last token are adjacent, that of the token alone first; those of three and more tokens extend another one.
 TableGrower::Span TableGrower::entries(const Tree& tree, int64_t row) const {
   const Tables& tables = model_.tables;
   const int64_t vocabulary = model_.spec.vocab_size, token = tree[row].token;

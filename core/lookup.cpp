@@ -10,10 +10,10 @@ namespace streamfuse {
 namespace {
 
 constexpr double kForget = 0.98;      // per draft of one kind: about the last fifty count
-constexpr double kPriorDrafts = 5.0;  // that the first guess counts for
+constexpr double kPriorDrafts = 5.0;  // weight of the initial values
 
-// The first guess: how often the token of each rank came true in 900 answers of SmolLM2-135M to prompts of many kinds.
-// Rank 0 by length of the match and kind, the others by kind alone.
+// Initial values: how often the token of each rank was right in 900 answers of SmolLM2-135M to prompts of many kinds.
+// Rank 0 by length of the match and kind, the others by kind only.
 constexpr double kFirst[LookUp::kLongest][4] = {
     {0.30, 0.13, 0.42, 0.66}, {0.57, 0.27, 0.72, 0.87}, {0.67, 0.27, 0.79, 0.90}, {0.73, 0.33, 0.84, 0.92},
     {0.76, 0.33, 0.86, 0.93}, {0.78, 0.38, 0.89, 0.95}, {0.81, 0.40, 0.92, 0.97}, {0.90, 0.43, 0.97, 0.99},
@@ -41,7 +41,7 @@ LookUp::LookUp(int64_t capacity, int64_t widest) {
   open_.reserve(most * kOffers);
 }
 
-// The slot of a token: 0 where it did not stand in the text yet.
+// The slot of a token; its value is 0 if the token has not occurred yet.
 int32_t& LookUp::latest(int64_t token, const std::vector<int64_t>& tokens) {
   const uint64_t hash = (static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u;
   for (size_t at = static_cast<size_t>(hash >> 32);; ++at) {
@@ -62,7 +62,7 @@ void LookUp::follow(const std::vector<int64_t>& tokens, int64_t kept) {
   }
 }
 
-// Where the path to this row stood in the text, by the longest match, and what followed it there.
+// Finds the longest match of the path to this row in the text, and what followed it there.
 LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
   std::array<int64_t, kLongest> path;  // the last token first
   size_t known = 0, size = tokens.size();
@@ -72,7 +72,7 @@ LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
   Match found;
   int64_t places = 0, agree = 0;
   size_t end = static_cast<size_t>(latest(path[0], tokens));  // of a run of tokens that ends with this one
-  if (end == size) end = static_cast<size_t>(before_[end - 1]);  // nothing followed there yet
+  if (end == size) end = static_cast<size_t>(before_[end - 1]);  // nothing follows it yet
   for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = static_cast<size_t>(before_[end - 1])) {
     size_t same = 1;
     while (same < std::min(known, end) && tokens[end - 1 - same] == path[same]) ++same;

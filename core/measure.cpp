@@ -10,7 +10,7 @@
 namespace streamfuse {
 namespace {
 
-// Milliseconds of one pass. One of streams follows a pass of decode.
+// Milliseconds of one pass. A pass of streams follows a pass of decode.
 double timed_pass(int64_t method, int64_t nodes, Engine& engine, Planner& planner, const Stopwatch& watch) {
   if (method != kStreams) {
     const double started = watch.now();

@@ -40,7 +40,7 @@ void need_finite(const sf_tensor& tensor) {
   if (!fine) bad_tables(std::string(tensor.name) + " holds what is not a finite number");
 }
 
-// Of each column, the largest magnitude: half floats without their sign are ordered as their bits are.
+// The largest magnitude of each column: without the sign, half floats are ordered like their bits.
 std::vector<uint16_t> largest(const sf_tensor& halves) {
   std::vector<uint16_t> bits(static_cast<size_t>(halves.shape[1]), 0);
   const auto* value = static_cast<const uint16_t*>(halves.data);
@@ -49,7 +49,7 @@ std::vector<uint16_t> largest(const sf_tensor& halves) {
   return bits;
 }
 
-// What the parent term may add to a log-probability. Trained tables reach 200; drafts fail from 700 on (grow.cpp).
+// Maximum of the parent term in a log-probability. Trained tables reach 200; drafts fail from 700 on (grow.cpp).
 void need_small_terms(const sf_tensor& left, const sf_tensor& right, const sf_tensor& gates) {
   const std::vector<uint16_t> lefts = largest(left), rights = largest(right);
   const auto* gate = static_cast<const float*>(gates.data);
@@ -139,7 +139,7 @@ Tables::Tables(const Spec& spec, const sf_tensor* tensors, int32_t count) : tens
   }
   read_parent_term(spec);
   if (any_of({"ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"})) read_ngrams(spec);
-  tensors_ = nullptr;  // the list is the caller's
+  tensors_ = nullptr;  // the list belongs to the caller
 }
 
 const sf_tensor* Tables::find(const char* name) const {

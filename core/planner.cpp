@@ -7,7 +7,7 @@
 namespace streamfuse {
 
 Planner::Planner(const Model& model, Costs& costs) : spec_(model.spec), costs_(costs), drafter_(model) {
-  const size_t most = 2 * static_cast<size_t>(spec_.widest());  // nodes of two drafts before they are cut
+  const size_t most = 2 * static_cast<size_t>(spec_.widest());  // nodes of two merged drafts before they are cut
   draft_.reserve(most);
   ahead_.reserve(most);
   hits_.reserve(most);
@@ -30,7 +30,7 @@ Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t wid
   else if (room > 1)
     drafter_.draft(tokens, room - 1, draft_);
   drafted_ahead_ = false;
-  if (room < 2) {  // the last token's successor is of no use
+  if (room < 2) {  // a draft after the last token is useless
     draft_.set_root(tokens.back());
     return {};
   }

@@ -17,7 +17,7 @@ namespace streamfuse {
 namespace {
 
 constexpr double kNearLogit = 1e-3, kNearProbability = 1e-5;
-constexpr size_t kFirstSorted = 64;  // tokens sorted first for top-p; four times as many whenever they do not reach it
+constexpr size_t kFirstSorted = 64;  // tokens sorted first for top-p; four times as many if they do not reach it
 
 using Lanes = std::array<double, kLanes>;
 
@@ -37,7 +37,7 @@ double total_of(const double* lanes, int64_t count) {
 
 Sampler::Sampler(int64_t vocab_size) : vocab_size_(vocab_size) {}
 
-// Best first, equal ones by the smaller id.
+// Best first, ties by the smaller id.
 bool Sampler::before(const Token& a, const Token& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
 
 int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history,
@@ -106,7 +106,7 @@ int64_t Sampler::draw(const Sampling& sampling, const Number* scores, double num
     if (sampling.top_p < 1.0) {
       loops<Number>().weigh(scores, vocab_size_, top, sampling.temperature, lanes.data());
       total = total_of(lanes.data(), vocab_size_);
-      // Those below, all together, weigh half of what top-p leaves out, so they are hardly ever needed.
+      // All tokens below it together have at most half the weight that top-p drops, so they are hardly ever needed.
       least = 0.5 * (1 - sampling.top_p) * total / static_cast<double>(vocab_size_);
     }
     keep_from(sampling, scores, top, top + sampling.temperature * (std::log(least) - 1e-6));
@@ -118,7 +118,7 @@ int64_t Sampler::draw(const Sampling& sampling, const Number* scores, double num
       for (size_t m = 0; m < kept_.size(); ++m) lanes[m % kLanes] += kept_[m].weight;
       total = total_of(lanes.data(), static_cast<int64_t>(kept_.size()));
     }
-    if (!narrow_to(sampling.top_p * total) && !few) {  // rounding: the light ones are needed after all
+    if (!narrow_to(sampling.top_p * total) && !few) {  // because of rounding the light ones are needed after all
       keep_from(sampling, scores, top, -std::numeric_limits<double>::infinity());
       for (Token& token : kept_) token.weight = exponential(token.score);
       narrow_to(sampling.top_p * total);
@@ -142,8 +142,8 @@ void Sampler::keep_from(const Sampling& sampling, const Number* scores, double t
   }
 }
 
-// Top-p: the shortest best-first prefix that weighs at least `goal`, in the order of ids. False, and all kept, where
-// all weigh less.
+// Top-p: keeps the shortest best-first prefix with a weight of at least `goal`, in order of ids. False, and keeps all,
+// if the weight of all is smaller.
 bool Sampler::narrow_to(double goal) {
   const auto by_id = [](const Token& a, const Token& b) { return a.id < b.id; };
   double sum = 0.0;
@@ -166,7 +166,7 @@ bool Sampler::narrow_to(double goal) {
   return false;
 }
 
-// Which of `count` weights, laid out lane after lane, the number in [0, 1) falls on.
+// The index of the weight that the number in [0, 1) selects, among `count` weights laid out lane after lane.
 template <class WeightAt>
 int64_t Sampler::fall(const double* lanes, int64_t count, double number, WeightAt weight_at) {
   const int64_t used = std::min(kLanes, count);

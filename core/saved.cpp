@@ -21,9 +21,9 @@ struct Header {
   uint64_t version, capacity, identity_bytes, token_count, cached, cache_bytes, note_bytes;
 };
 constexpr char kMagic[8] = {'s', 'f', 's', 'e', 's', 's', 'n', '\n'};
-constexpr uint64_t kVersion = 2, kPartBytes = uint64_t{1} << 18;  // kPartBytes: of the cache, while it is checked
+constexpr uint64_t kVersion = 2, kPartBytes = uint64_t{1} << 18;  // kPartBytes: read at once while the cache is checked
 
-// FNV-1a over the words of each part, the last bytes of a part one by one; finds damage, not malice.
+// FNV-1a over the words of each part, the last bytes of a part one by one; detects damage, not tampering.
 class Checksum {
  public:
   void add(const void* data, size_t size) {
@@ -78,24 +78,24 @@ const char* why(int error) {
 
 [[noreturn]] void bad(const std::string& path, const std::string& why) { throw Failure(SF_BAD_FILE, path + " " + why); }
 
-// Opens a saved session, and checks it against the bundle and against damage before anything is used.
+// Opens a saved session and checks it, for damage and against the bundle, before anything is used.
 class SavedFile {
  public:
   SavedFile(const std::string& path, const Spec& spec);
 
   std::vector<int64_t> tokens;
-  int64_t cached = 0;        // tokens that the cache holds
-  uint64_t cache_bytes = 0;  // 0 where the engine could not save them
+  int64_t cached = 0;        // tokens in the cache
+  uint64_t cache_bytes = 0;  // 0 if the engine could not save them
   std::string note;
 
-  bool get(void* data, uint64_t bytes);  // the next bytes of the cache; false: there are not as many
+  bool get(void* data, uint64_t bytes);  // the next bytes of the cache; false: there are fewer
 
  private:
   struct Closer {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::unique_ptr<std::FILE, Closer> file_;
-  uint64_t left_ = 0;  // bytes of the cache
+  uint64_t left_ = 0;  // remaining bytes of the cache
 };
 
 SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fopen(path.c_str(), "rb")) {
@@ -121,7 +121,7 @@ SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fop
   if (identity != spec.identity || header.capacity != static_cast<uint64_t>(spec.capacity))
     bad(path, "was saved with another bundle");
   if (header.token_count > header.capacity || header.cached > header.token_count) bad(path, "is damaged");
-  // The file's own size bounds what is allocated.
+  // The size of the file bounds all allocations.
   const long here = std::ftell(file_.get());
   if (here < 0 || std::fseek(file_.get(), 0, SEEK_END) != 0) bad(path, "cannot be read");
   const uint64_t size = static_cast<uint64_t>(std::ftell(file_.get()));

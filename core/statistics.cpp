@@ -22,7 +22,7 @@ void add_to_first(std::vector<int64_t>& counts, int64_t depth) {
 
 double ratio(double part, double whole) { return whole != 0.0 ? part / whole : 0.0; }
 
-// Writes JSON, members separated by ", "; numbers do not follow the locale, and what is no number is null.
+// Writes JSON, members separated by ", "; numbers do not depend on the locale, and a non-finite number is null.
 class Writer {
  public:
   Writer() {
@@ -69,7 +69,7 @@ void shares(Writer& out, const char* name, const std::vector<int64_t>& parts, co
 
 }  // namespace
 
-// Keeps the memory of lists: a text begins without allocating.
+// Keeps the capacity of lists, so that a new text does not allocate.
 void Statistics::clear() {
   Statistics fresh;
   fresh.model_load_ms = model_load_ms;

@@ -19,12 +19,12 @@ using streamfuse::guarded;
 using streamfuse::known_part;
 
 struct sf_core_model {
-  std::shared_ptr<const streamfuse::Model> model;  // null where opening failed
+  std::shared_ptr<const streamfuse::Model> model;  // null if opening failed
   std::string error;
 };
 
 struct sf_sequence {
-  std::unique_ptr<streamfuse::Session> session;  // null where making it failed
+  std::unique_ptr<streamfuse::Session> session;  // null if creating it failed
   std::string error, statistics;
 };
 

@@ -25,7 +25,7 @@ Candidates::One Candidates::take() {
 }
 
 void TreeJoiner::join(const Tree& other, int64_t width, Tree& tree) {
-  place_.assign(1, 0);  // of the other tree's rows
+  place_.assign(1, 0);  // for each row of the other tree, its row here
   for (int64_t row = 1; row < other.size(); ++row) {
     const Tree::Node& node = other[row];
     const int64_t parent = place_[static_cast<size_t>(node.parent)];
