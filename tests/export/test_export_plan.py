@@ -356,7 +356,7 @@ def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Chec
     [
         (
             ["--quantize", "4bit"],
-            "--quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not 4bit",
+            "--quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, 16a8w, 16a4w, not 4bit",
         ),
         (
             ["--backend", "mps"],

@@ -610,7 +610,7 @@ def test_an_export_is_a_call_with_the_options_of_a_plan(tmp_path: Path, monkeypa
         (
             {"quantize": "8da3w"},
             ValueError,
-            "quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, not",
+            "quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, 16a8w, 16a4w, not",
         ),
         ({"top_k": 65}, ValueError, "top_k must be from 1 to 64, not 65"),
         ({"target": "onnx", "backend": "kernels"}, ValueError, "backend must be onnxruntime with target onnx"),

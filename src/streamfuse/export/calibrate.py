@@ -8,10 +8,11 @@ differ, so the plan gives these counts little weight and follows what it sees.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -20,6 +21,14 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import TextError, Tokenizer
+
+from . import facts
+from .schemes import PlanError
+
+if TYPE_CHECKING:
+    from streamfuse.model.streams import StreamFused
+
+    from .plan import ExportPlan
 
 _QUESTIONS = (
     "Why is the sky blue?",
@@ -30,6 +39,7 @@ _QUESTIONS = (
     "A train leaves at 9:40 and takes 95 minutes. When does it arrive?",
 )
 _NEW_TOKENS = 48
+_ANSWERED = 16  # after each text that shows ranges
 _MOST_RATIO = 10.0  # what draft.safetensors may hold
 _PRIOR_WEIGHT = 3.0  # predicted hits at a ratio of 1 that every depth begins with: a few prompts prove little
 
@@ -50,6 +60,49 @@ def questions(text: Tokenizer) -> list[list[int]]:
         return [text.encode_chat([{"role": "user", "content": question}]) for question in _QUESTIONS]
     except TextError:
         return [text.encode(question) for question in _QUESTIONS]
+
+
+def prompts_of(plan: ExportPlan, model: StreamFused) -> list[list[int]]:
+    """What a bundle is asked: held-out prompts of its adapter or, where there are none, the questions."""
+    return held_out_prompts(facts.adapter_facts(plan), model.base.config.vocab_size) or questions(
+        _tokenizer(plan, model)
+    )
+
+
+def texts_of(plan: ExportPlan, model: StreamFused) -> list[list[int]]:
+    """What shows the ranges of activations: pieces of the plan's text, else the prompts.
+
+    Raises:
+        PlanError: the text cannot be read, or has no tokens.
+    """
+    if plan.calibration_text is None:
+        return prompts_of(plan, model)
+    try:
+        tokens = _tokenizer(plan, model).encode(plan.calibration_text.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PlanError(f"--calibration-text {plan.calibration_text} cannot be read as UTF-8 ({error})") from None
+    if not tokens:
+        raise PlanError(f"--calibration-text {plan.calibration_text} is empty")
+    size = max(plan.max_context_len - _ANSWERED, 1)
+    return [tokens[i : i + size] for i in range(0, len(tokens), size)]
+
+
+def _tokenizer(plan: ExportPlan, model: StreamFused) -> Tokenizer:
+    of_model = facts.model_facts(plan, model)
+    marks = of_model["bos_token_id"], of_model["eos_token_ids"]
+    return Tokenizer(plan.model / "tokenizer.json", of_model["chat_template"], *marks)
+
+
+def answer_all(backend: Backend, tables: Mapping[str, npt.NDArray[Any]], texts: Sequence[Sequence[int]]) -> None:
+    """Continue the texts greedily, for whoever watches what the passes compute; closes `backend`."""
+    spec = backend.spec
+    new = min(_ANSWERED, spec.capacity // 2)
+    widths = spec.verify_widths
+    with Session(backend, tables) as session:
+        for text, width in zip(texts, itertools.cycle(widths or (None,)), strict=False):
+            session.reset()
+            config = GenerationConfig(new, ignore_eos=True, speculative=width is not None, width=width)
+            session.generate(text[: spec.capacity - new], config).finish()
 
 
 class Hits:

@@ -26,11 +26,19 @@ class Quantize(str, Enum):
     INT8 = "8da8w"
     INT4_WEIGHTS = "int4"  # with activations in the plan's dtype
     INT8_WEIGHTS = "int8"
+    A16W8 = "16a8w"  # with activations in 16-bit integers, calibrated
+    A16W4 = "16a4w"
 
     @property
     def bits(self) -> int:
         """Of the layers' weights; 0: floats."""
-        return {"none": 0, "q4_1": 4, "8da4w": 4, "int4": 4, "q8_0": 8, "8da8w": 8, "int8": 8}[self.value]
+        four, eight = ("q4_1", "8da4w", "int4", "16a4w"), ("q8_0", "8da8w", "int8", "16a8w")
+        return {"none": 0, **dict.fromkeys(four, 4), **dict.fromkeys(eight, 8)}[self.value]
+
+    @property
+    def integer_activations(self) -> bool:
+        """Whether activations are integers whose ranges are calibrated."""
+        return self in (Quantize.A16W8, Quantize.A16W4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ BACKENDS: dict[str, dict[str, Choices]] = {
         "xnnpack": Choices((Quantize.INT4, Quantize.NONE), ("float32",)),
         "coreml": _DELEGATE,
         "vulkan": _DELEGATE,
-        "qnn": Choices((Quantize.NONE, Quantize.INT8_WEIGHTS), ("float16",)),
+        "qnn": Choices((Quantize.NONE, Quantize.INT8_WEIGHTS, Quantize.A16W8, Quantize.A16W4), ("float16",)),
         "openvino": Choices(_INTEGERS, ("float32",)),
     },
     "coreml": {"mlprogram": Choices(_INTEGERS, ("float16", "float32"))},

@@ -117,10 +117,11 @@ def to_q8_0(weight: Tensor) -> Integers:
     return Integers(q, d, exact=exact)
 
 
-def symmetric_int8(weight: Tensor, group_size: int) -> Integers:
-    """weight [N, K]: q int8, d float32 [N, K / group_size]; a group's largest magnitude is at 127."""
+def symmetric_int8(weight: Tensor, group_size: int, bits: int = 8) -> Integers:
+    """weight [N, K]: q int8, of which `bits` are used, d float32 [N, K / group_size]; the largest magnitude of a group
+    is at 127, or at 7 of 4 bits."""
     groups = groups_of(weight, group_size)
-    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / ((1 << (bits - 1)) - 1)
     return Integers((groups / scale).round().flatten(1).to(torch.int8), scale.squeeze(-1))
 
 

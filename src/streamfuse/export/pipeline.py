@@ -24,10 +24,9 @@ from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
-from streamfuse.runtime.text import Tokenizer
 
 from . import facts, selftest
-from .calibrate import calibrate, held_out_prompts, questions
+from .calibrate import calibrate, prompts_of
 from .choices import check_choice
 from .draft import draft_arrays, write_tensors
 from .graphs import Method, Weights, build_methods
@@ -230,11 +229,7 @@ def _calibrate(
     plan: ExportPlan, model: StreamFused, target: Target, draft: Path, tables: dict[str, npt.NDArray[Any]]
 ) -> list[float]:
     """Adds `calibration` to draft.safetensors, by a few answers of the bundle itself."""
-    of_model = facts.model_facts(plan, model)
-    marks = of_model["bos_token_id"], of_model["eos_token_ids"]
-    text = Tokenizer(draft.parent / "tokenizer.json", of_model["chat_template"], *marks)
-    prompts = held_out_prompts(facts.adapter_facts(plan), model.base.config.vocab_size) or questions(text)
-    ratios = calibrate(target.open(), tables, prompts)
+    ratios = calibrate(target.open(), tables, prompts_of(plan, model))
     if ratios:
         write_tensors(draft, {**tables, "calibration": np.array(ratios, np.float32)})
     return ratios

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -136,6 +136,8 @@ class ExportPlan:
             or off; qnn alone. auto: on.
         device: that OpenVINO compiles for: cpu, gpu or npu, which the exporting machine must have; openvino alone.
             auto: cpu.
+        calibration_text: a UTF-8 file whose text shows the ranges of activations in integers; 16a8w and 16a4w. None: a
+            few questions, or the adapter's held-out prompts.
         minimum_deployment_target: oldest system that must run it, likewise. auto: iOS18.
         provider: of ONNX Runtime, for which the graphs are written; onnx. auto: cpu.
         merge_adapter: whether what tunes the base is added to its weights: on, off (low-rank products beside them), or
@@ -173,6 +175,7 @@ class ExportPlan:
     soc: str = AUTO
     weight_sharing: str = AUTO
     device: str = AUTO
+    calibration_text: Path | None = None
     minimum_deployment_target: str = AUTO
     provider: str = AUTO
     merge_adapter: str = AUTO
@@ -232,6 +235,13 @@ class ExportPlan:
                 f"extra_methods ({', '.join(self.extra_methods)}) go with --backend kernels, not with --backend "
                 f"{self.backend}"
             )
+        if self.calibration_text is not None and not self.quantize.integer_activations:
+            raise PlanError(
+                f"--calibration-text goes with --quantize 16a8w or 16a4w, not with {self.quantize.value}, which has no "
+                "activations to calibrate"
+            )
+        if self.calibration_text is not None and not self.calibration_text.is_file():
+            raise PlanError(f"--calibration-text {self.calibration_text}: no such file")
         if self.adapter is None:
             self._refuse_stream_options()
 
@@ -346,10 +356,17 @@ class ExportPlan:
                 self._check_qnn(part)
 
     def _check_qnn(self, part: Part) -> None:
-        """The delegate's products take int8 by channel beside activations in float16."""
-        scheme, allowed = self.part_scheme(part), "float" if part == "embedding" else "float or int8:channel"
-        if scheme.bits < 16 and (part == "embedding" or scheme.bits == 4 or scheme.group_size is not None):
-            raise PlanError(f"--scheme {part} must be {allowed} with --backend qnn, not {scheme.name}")
+        """The delegate's products take int8 by channel beside float16, and int4 too beside 16-bit integers."""
+        scheme, bits = self.part_scheme(part), (4, 8) if self.quantize.integer_activations else (8,)
+        if scheme.bits >= 16 or (
+            part != "embedding" and scheme.bits in bits and scheme.group_size is None and scheme.symmetric
+        ):
+            return
+        allowed = ["float"] + ([] if part == "embedding" else [f"int{n}:channel:symmetric" for n in reversed(bits)])
+        raise PlanError(
+            f"--scheme {part} must be {' or '.join(allowed)} with --backend qnn --quantize {self.quantize.value}, "
+            f"not {scheme.name}"
+        )
 
     def _check_vulkan(self, part: Part) -> None:
         """The delegate's products take int4 in groups and int8 by channel."""
@@ -436,7 +453,8 @@ class ExportPlan:
             return parse_scheme(part, self.schemes[part], self.group_size, self.dtype)
         looked_up = self.backend == "qnn" and part == "embedding"  # the processor has products of integers alone
         bits = DTYPE_BITS[self.dtype] if looked_up else self.quantize.bits or DTYPE_BITS[self.dtype]
-        return default_scheme(part, bits, self.group_size, self.target != "executorch")
+        scheme = default_scheme(part, bits, self.group_size, self.target != "executorch")
+        return replace(scheme, group_size=None, symmetric=True) if self.quantize.integer_activations else scheme
 
 
 def options_of(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -449,9 +467,11 @@ def options_of(said: Mapping[str, Any]) -> dict[str, Any]:
     for name in said:
         if name not in known:
             raise TypeError(f"export has no option {name}; its options are {', '.join(known)}")
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    found: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
     if isinstance(found.get("allow_parity_below"), str):
         found["allow_parity_below"] = (found["allow_parity_below"],)
+    if isinstance(said.get("calibration_text"), str):
+        found["calibration_text"] = Path(said["calibration_text"])
     enums: tuple[tuple[str, type[Enum]], ...] = (("quantize", Quantize), ("schedule", Schedule))
     for name, kind in enums:
         if isinstance(found.get(name), str):

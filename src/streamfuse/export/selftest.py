@@ -58,6 +58,7 @@ FLOORS = {
     for floor in (
         Floor("float32", 80.0, 1.0),
         Floor("float16", 35.0, 0.95),
+        Floor("16a8w", 30.0, 0.95),
         Floor("int8", 18.0, 0.9),
         Floor("int4", 5.0, 0.5),
         Floor("8da4w", 15.0, 0.85),

@@ -153,8 +153,9 @@ def export(
     quantize: Annotated[
         str,
         typer.Option(
-            **complete.among("q4_1", "q8_0", "8da4w", "int4", "int8", "none"),
-            help="kernels: the GGUF's grids q4_1 or q8_0; xnnpack: 8da4w or none; elsewhere int4, int8 or none.",
+            **complete.among("q4_1", "q8_0", "8da4w", "int4", "int8", "16a8w", "16a4w", "none"),
+            help="kernels: the GGUF's grids q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or none; "
+            "elsewhere int4, int8 or none.",
             show_default="q4_1; 8da4w for xnnpack; int4 for coreml and onnx; none for delegates of phones",
             rich_help_panel=_WEIGHTS,
         ),
@@ -166,6 +167,14 @@ def export(
             help="Another scheme for embedding, attention, mlp, head or streams; may be given again. kernels: q4_1 or "
             "q8_0. coreml, onnx: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
             show_default="from --quantize",
+            rich_help_panel=_WEIGHTS,
+        ),
+    ] = None,
+    calibration_text: Annotated[
+        Path | None,
+        typer.Option(
+            help="UTF-8 text that shows the ranges of activations, with 16a8w and 16a4w.",
+            show_default="the adapter's held-out prompts, or a few questions",
             rich_help_panel=_WEIGHTS,
         ),
     ] = None,
@@ -358,6 +367,7 @@ def export(
             quantize=_choice("--quantize", quantize, {kind.value: kind for kind in Quantize}),
             schemes=dict(_scheme(item) for item in scheme or []),
             group_size=group_size,
+            calibration_text=calibration_text,
             dtype=dtype,
             layout=layout,
             compute_units=compute_units,

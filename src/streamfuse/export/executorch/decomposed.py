@@ -15,23 +15,24 @@ ops = torch.ops.quantized_decomposed
 
 
 class Int8Linear(nn.Module):
-    """int8 weights, one scale per output; activations stay floats: x [R, K] -> [R, N]."""
+    """int8 weights (or fewer bits in int8), one scale per output; activations stay floats: x [R, K] -> [R, N]."""
 
     weight: Tensor  # int8 [N, K]
     scales: Tensor  # [N]
     zeros: Tensor  # int64 [N]
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, bits: int = 8) -> None:
         super().__init__()
-        found = symmetric_int8(linear.weight, linear.in_features)
+        self.most = (1 << (bits - 1)) - 1
+        found = symmetric_int8(linear.weight, linear.in_features, bits)
         self.register_buffer("weight", found.q)
         self.register_buffer("scales", found.d[:, 0].clone())
         self.register_buffer("zeros", torch.zeros(linear.out_features, dtype=torch.int64))
         self.register_buffer("bias", linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -self.most, self.most, torch.int8)
         return F.linear(self.activations(x), weight, self.bias)
 
     def activations(self, x: Tensor) -> Tensor:

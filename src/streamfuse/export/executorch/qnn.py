@@ -3,7 +3,8 @@
 ExecuTorch's QNN delegate takes a method as a whole, and its multi-method compilation joins the graphs to one context in
 which equal weights lie once. The processor computes in float16 and knows no int64: caches and new rows are float16 in
 the graph's signature, so that an engine binds them once and no pass converts them; ids, masks and the few numbers of a
-result are converted outside of the delegate.
+result are converted outside of the delegate. Products may be of 16-bit integers (`qnn_integers`), whose ranges are seen
+while the model answers questions in PyTorch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import copy
 import operator
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,63 +24,24 @@ from executorch.backends.qualcomm.utils import utils as qnn
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import PartitionResult
-from torch import Tensor, nn
+from torch import nn
 from torch.export import ExportedProgram
-from torch.nn import functional as F
 
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
-from ..pruning import HalfSurvivors, SigmoidEdges, SoftmaxEdges, Survivors
-from ..schemes import PartScheme
+from ..calibrate import answer_all, texts_of
+from ..draft import draft_arrays
+from ..graphs import Method
 from ..selftest import FLOORS
 from ..target import TargetFacts
-from . import stock
-from .border import Border, BorderTarget, Columns, Narrow, narrowed, taken
-from .decomposed import Int8Linear, ops
-from .delegate import Form
+from .border import Border, BorderTarget, Narrow, narrowed, taken
 from .lower import edge_program, to_program
 from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
+from .qnn_form import FLOATS, Int8, QnnForm
+from .qnn_integers import IntegerForm, Integers
 from .qnn_sdk import load_compiler, quiet
 from .target import GRAPH_FILE
-
-FLOATS = torch.float16
-
-
-class Norm(stock.Norm):
-    """The delegate's own operator."""
-
-    def rows(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[1],), self.weight, self.epsilon)
-
-
-class Int8(Int8Linear):
-    """int8 weights with one scale per output, which stays float32 where the rest of a module becomes float16."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = ops.dequantize_per_channel(
-            self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8, out_dtype=x.dtype
-        )
-        return F.linear(x, weight, self.bias)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Int8:
-        self.bias = None if self.bias is None else fn(self.bias)
-        return self
-
-
-class QnnForm(Form):
-    NORM, ROW_DTYPE = Norm, FLOATS
-
-    def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
-        return Int8(linear)
-
-    def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
-        return Columns(top_k)
-
-    def survivors(
-        self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
-    ) -> Survivors:
-        return HalfSurvivors(edges, rows, keep, ordered, threshold)
 
 
 def in_order_of_work(program: ExportedProgram) -> list[int]:
@@ -110,9 +71,29 @@ class QnnTarget(BorderTarget):
 
     def prepare(self) -> None:
         load_compiler()
-        self.floor, self.form = FLOORS["float16"], QnnForm(self.plan)
+        integers = self.plan.quantize.integer_activations
+        self.floor = FLOORS["16a8w" if integers else "float16"]
+        self.form = IntegerForm(self.plan) if integers else QnnForm(self.plan)
+        self.float_products: list[str] = []
         self.proof = self.folder / GRAPH_FILE
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def quantize(self) -> dict[str, Method] | None:
+        methods = super().quantize()
+        if methods is not None and self.plan.quantize.integer_activations:
+            self._settle(methods)
+        return methods
+
+    def _settle(self, methods: dict[str, Method]) -> None:
+        """Give the products their ranges, of what they see while the methods run."""
+        answer_all(self.run_by(methods), draft_arrays(self.model), texts_of(self.plan, self.model))
+        for name, module in self.weights.named_modules():
+            if isinstance(module, Integers):
+                if not module.seen:
+                    raise LoweringError(f"calibration runs no row through {name}; give a longer --calibration-text")
+                module.settle()
+                if module.floats:
+                    self.float_products.append(name)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside, all of them graphs of one context."""
@@ -132,7 +113,9 @@ class QnnTarget(BorderTarget):
         found = super().facts()
         if self.scratch is not None:
             self.scratch.cleanup()
-        compiled_for = {"soc": self.plan.soc, "weight_sharing": self.plan.weight_sharing}
+        compiled_for: dict[str, Any] = {"soc": self.plan.soc, "weight_sharing": self.plan.weight_sharing}
+        if self.plan.quantize.integer_activations:
+            compiled_for["float_products"] = self.float_products
         return replace(found, report={**found.report, **compiled_for})
 
     def _narrow(self) -> dict[str, nn.Module]:

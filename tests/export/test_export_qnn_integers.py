@@ -1,0 +1,120 @@
+"""16-bit activations for Qualcomm's processor: a tiny model through the compiler, the simulator and our engine."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import export_samples
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import streamfuse
+from streamfuse.bundle import open_bundle
+from streamfuse.export.pipeline import Report, export_plan
+from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("onnxruntime_qnn") is None,
+        reason="onnxruntime-qnn is not installed: pip install 'streamfuse[qnn]' (x86-64 Linux, Python 3.11 or newer)",
+    ),
+]
+
+
+def exported(folder: Path, quantize: Quantize, **changes: Any) -> Report:
+    torch.manual_seed(0)
+    folder.mkdir(exist_ok=True)
+    checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
+    settings: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": "off", **changes}
+    return export_plan(export_samples.plan_for(checkpoint, folder / "bundle", **settings))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """Passes of 1, 4, 8 and 16 rows, a pass that prunes among them, calibrated on a text of the caller's."""
+    root = tmp_path_factory.mktemp("qnn")
+    text = root / "text.txt"
+    text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
+    return root / "bundle", exported(root, Quantize.A16W8, calibration_text=text)
+
+
+def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Path, Report]) -> None:
+    folder, report = bundle
+    assert report.target["float_products"] == []
+    for figures in report.parity["lowering"].values():
+        assert figures["snr_db"] > 45
+        assert figures.get("kept_agreement", 1.0) == 1.0
+    manifest = open_bundle(folder).manifest
+    assert manifest.cache.dtype == "float16"
+    assert {row.floor for row in manifest.parity.values()} == {"16a8w"}
+
+
+@pytest.mark.parametrize("width", [4, 12])
+def test_drafting_and_pruning_in_integers_changes_no_token(bundle: tuple[Path, Report], width: int) -> None:
+    options = {"max_new_tokens": 24, "raw": True, "ignore_eos": True, "temperature": 0.0}
+    with streamfuse.load(bundle[0], cost_cache=False) as model:
+        plain = model.generate("the keeper climbed", speculative=False, **options)
+        drafted = model.generate("the keeper climbed", width=width, **options)
+    assert drafted.tokens == plain.tokens
+    assert drafted.statistics.accepted_by_source["streams"] > 0
+
+
+def test_the_first_row_of_a_verify_pass_has_the_bits_of_decode(bundle: tuple[Path, Report]) -> None:
+    """Products have the same ranges in all methods. A later row reads its parents as new rows, not from the cache."""
+    opened = open_bundle(bundle[0])
+    backend = ExecuTorchBackend(opened.graph, opened.spec())
+    tokens = np.array(export_samples.TEXT[6:10])
+    found = []
+    for method, count in (("decode", 1), ("verify_4", 1), ("verify_4", 4), ("verify_12", 4)):
+        export_samples.prefill(backend, export_samples.TEXT[:6])
+        causal = np.tril(np.ones((count, count), np.bool_))
+        out = backend.run(method, tokens[:count], 6 + np.arange(count), causal, want_logits=True)
+        found.append(np.array(out.logits[out.kept.tolist().index(0)]))
+    backend.close()
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_weights_of_four_bits_run_too(tmp_path: Path) -> None:
+    report = exported(tmp_path, Quantize.A16W4, widths=(4,), default_width=4, prune_keep=4, schedule=Schedule.DEFERRED)
+    parts = open_bundle(tmp_path / "bundle").manifest.quantization
+    assert [part.bits for part in (parts.attention, parts.mlp, parts.head)] == [4, 4, 8]
+    assert report.below_floor == []
+
+
+def test_a_product_keeps_its_rows_in_floats_where_one_number_is_thousands_of_times_the_others() -> None:
+    from streamfuse.export.executorch.qnn_integers import Integers
+
+    linear = nn.Linear(64, 32, bias=False).requires_grad_(False)
+    rows, outlier = torch.randn(100, 64), torch.zeros(100, 64)
+    outlier[0, 3] = 5000.0
+    usual, massive = Integers(linear, 4), Integers(linear, 4)
+    for module, x in ((usual, rows), (massive, rows + outlier)):
+        module(x)
+        module.settle()
+    assert (usual.floats, massive.floats) == (False, True)
+    assert torch.equal(massive(rows), torch.nn.functional.linear(rows, massive.dequantized(torch.float32)))
+    assert 0 < (usual(rows) - massive(rows)).abs().max() < 1e-3
+
+
+def test_a_calibration_text_is_for_activations_in_integers_and_must_be_there(tmp_path: Path) -> None:
+    checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
+    text = tmp_path / "text.txt"
+    plan = {"backend": "qnn", "calibration_text": text}
+    with pytest.raises(PlanError, match=r"calibration_text goes with .*16a8w or 16a4w"):
+        export_samples.plan_for(checkpoint, tmp_path / "bundle", **plan)
+    with pytest.raises(PlanError, match=r"calibration_text .*text.txt: no such file"):
+        export_samples.plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize.A16W8, **plan)
+
+
+@pytest.mark.parametrize("scheme", ["embedding=int8", "mlp=int8:32", "mlp=int4:32"])
+def test_weights_that_the_processor_does_not_multiply_are_refused_by_name(tmp_path: Path, scheme: str) -> None:
+    checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
+    part, _, name = scheme.partition("=")
+    with pytest.raises(PlanError, match=f"schemes? {part} must be float"):
+        export_samples.plan_for(
+            checkpoint, tmp_path / "bundle", backend="qnn", quantize=Quantize.A16W8, schemes={part: name}
+        )
