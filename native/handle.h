@@ -1,4 +1,4 @@
-// Handles of the C interfaces below, which free themselves, and their failures as exceptions.
+// RAII wrappers for the handles of the C interfaces below, with failures as exceptions.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct Freed {
 template <typename T, auto Free>
 using Handle = std::unique_ptr<T, Freed<Free>>;
 
-// The place of a handle for a function that makes it; it is owned also where that function fails.
+// The output argument of a function that creates a handle; the handle is owned even if that function fails.
 template <typename T, auto Free>
 class Made {
  public:

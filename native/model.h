@@ -1,4 +1,4 @@
-// An open bundle: its files and texts, the engine's program, and the core's facts and tables.
+// An open bundle: its files and text, the engine's program, and the core's specification and tables.
 #pragma once
 
 #include <string>
@@ -24,9 +24,9 @@ class Model {
 
   // A sequence's engine, with an empty cache.
   sf_backend make_engine() const;
-  // What a pass costs on the native engine, or on one of the caller's own, depends on.
+  // What the latency of passes depends on, for the native engine or one of the caller's own.
   std::string device(const char* own_engine) const;
-  // Where those costs are kept; empty: nowhere.
+  // The file that caches measured latencies; empty: none.
   std::string cost_file(const std::string& device) const;
 
  private:

@@ -1,4 +1,4 @@
-// A chat or a completion: a sequence of tokens, the text around it, and the turns of the conversation.
+// A chat or a completion: a sequence of tokens, its text, and the turns of the conversation.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace streamfuse::native {
 
-// The caller's engine, which is released here unless a sequence has taken it.
+// The caller's engine; released here unless a sequence has taken ownership.
 class OwnEngine {
  public:
   explicit OwnEngine(const sf_backend* given);  // null: there is none
@@ -34,8 +34,8 @@ class Session {
   void prepare();
   void start(const char* text, size_t bytes, const sf_answer_options& options);
   void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options);
-  bool read(int64_t* read, int64_t* total);  // false where nothing is left to read
-  bool next(sf_piece& out);                  // false where the answer has ended
+  bool read(int64_t* read, int64_t* total);  // false: nothing is left to process
+  bool next(sf_piece& out);                  // false: the answer has ended
   void finish();
   void stop() { sf_sequence_stop(sequence_.get()); }
   const char* statistics() { return sf_sequence_statistics(sequence_.get()); }
@@ -54,13 +54,13 @@ class Session {
 
   std::shared_ptr<const Model> model_;
   bool chat_;
-  std::string first_;  // the turns that reset goes back to, JSON
+  std::string first_;  // the turns that reset restores, JSON
   Handle<sf_text, sf_free_text> text_;
   Handle<sf_sequence, sf_sequence_free> sequence_;
 
-  bool running_ = false;  // an answer is being written
+  bool running_ = false;  // an answer is being generated
   bool delivered_ = false;
-  std::string held_, shown_;  // text that may have become a stop string: not shown yet; the last piece
+  std::string held_, shown_;  // text held back as a possible stop string; the last piece
 };
 
 }  // namespace streamfuse::native
