@@ -145,7 +145,9 @@ impl Conversation {
             Some(Message {
                 role: text(value, "role")?,
                 content: text(value, "content")?,
-                others: others.map(|(name, value)| Some((name.clone(), value.text()?.to_owned()))).collect::<Option<_>>()?,
+                others: others
+                    .map(|(name, value)| Some((name.clone(), value.text()?.to_owned())))
+                    .collect::<Option<_>>()?,
             })
         };
         let id = |value: &Json| u32::try_from(value.whole()?).ok().filter(|&id| writer.has(id));

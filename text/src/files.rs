@@ -60,7 +60,8 @@ impl Folder {
 
     pub fn read_signature(&self) -> Result<Vec<u8>> {
         let path = self.file(signature::NAME);
-        let bytes = self.find_unlisted(&path, "missing; the bundle is not signed (`streamfuse bundle sign` signs one)")?;
+        let bytes =
+            self.find_unlisted(&path, "missing; the bundle is not signed (`streamfuse bundle sign` signs one)")?;
         if bytes != signature::BYTES {
             let expected = signature::BYTES;
             return Err(bad_file(format!(

@@ -130,9 +130,7 @@ pub unsafe extern "C" fn sf_bundle_check_manifest(
     room: usize,
 ) -> c_int {
     let mut error = CString::default();
-    let code = guarded(&mut error, || {
-        Manifest::parse(unsafe { utf8(manifest, bytes) }?).map(|_| OK).map_err(bad_file)
-    });
+    let code = guarded(&mut error, || Manifest::parse(unsafe { utf8(manifest, bytes) }?).map(|_| OK).map_err(bad_file));
     if !sentence.is_null() && room > 0 {
         let shown = error.as_bytes();
         let shown = &shown[..shown.len().min(room - 1)];
