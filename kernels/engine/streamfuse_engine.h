@@ -60,8 +60,8 @@ SF_EXPORT int sf_engine_run(sf_engine*, const char* method, int n, const int64_t
                             const int64_t* position_ids, const uint8_t* ancestors, int want_logits);
 
 /* Deferred schedule: computes the streams of one survivor of the last pass, by its index among the survivors, after all
- * rows on its path were committed. next_token is the token that the model chose after it, for programs whose streams are
- * conditioned on it. The stream_ids and stream_log_probs replace those of the pass. */
+ * rows on its path were committed. next_token is the token that the model chose after it, for programs whose streams
+ * are conditioned on it. The stream_ids and stream_log_probs replace those of the pass. */
 SF_EXPORT int sf_engine_streams(sf_engine*, int index, int64_t next_token);
 
 /* The results of the last run. The arrays of one method have the same addresses in every run, until
@@ -84,8 +84,9 @@ SF_EXPORT int sf_engine_profile(sf_engine*, int on);
 SF_EXPORT int sf_engine_profile_data(sf_engine*, const void** data, size_t* size);
 
 /* The backends of a .pte that this library supports on this machine, by their names in the manifest: {name: null if it
- * is available, otherwise the reason why not}. Backends that are neither linked nor loaded by the engine are not listed.
- * Loads the vendors' libraries to find out. The text is valid as long as the process; null if memory is exhausted. */
+ * is available, otherwise the reason why not}. Backends that are neither linked nor loaded by the engine are not
+ * listed. Loads the vendors' libraries to find out. The text is valid as long as the process; null if memory is
+ * exhausted. */
 SF_EXPORT const char* sf_engine_backends(void);
 
 /* Milliseconds that this thread has waited inside passes for other threads of the pool since its last call. */
