@@ -107,8 +107,8 @@ def _check_shapes(config: ModelConfig, found: dict[str, tuple[int, ...]], folder
         found = {**found, **{name: found[there[0]] for name in (_EMBEDDING, _HEAD) if there and name not in found}}
         if not there:
             del wanted[_HEAD]  # say that the embedding is missing, once
-    if (said := misfit(wanted, found)) is not None:
-        raise CheckpointError(f"{folder}: tensors do not fit config.json ({said})")
+    if (problem := misfit(wanted, found)) is not None:
+        raise CheckpointError(f"{folder}: tensors do not fit config.json ({problem})")
 
 
 def own_template(folder: Path) -> str | None:

@@ -148,10 +148,10 @@ class ModelConfig:
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
-        """Read a checkpoint folder's `config.json`, and its special tokens as the files beside it have them.
+        """Read a checkpoint folder's `config.json`, and its special tokens from the files next to it.
 
-        What ends an answer is said by `generation_config.json`, else by config.json. The words of the tokenizer's
-        settings for `bos_token` and `eos_token` go first: they are what a chat template writes.
+        The tokens that end an answer are those of `generation_config.json`, else of config.json. `bos_token` and
+        `eos_token` of the tokenizer's settings take precedence, because chat templates write them.
         """
         path = folder / "config.json"
         if not path.is_file():
@@ -203,9 +203,9 @@ def _sliding(config: dict[str, Any], architecture: str) -> str | None:
     return None if whole or config.get("sliding_window", 4096) is None else "use_sliding_window"
 
 
-def token_word(said: Any) -> str | None:
+def token_word(entry: Any) -> str | None:
     """A special token as tokenizer_config.json spells it: text, or an object with `content`. None for anything else."""
-    word = said.get("content") if isinstance(said, dict) else said
+    word = entry.get("content") if isinstance(entry, dict) else entry
     return word if isinstance(word, str) else None
 
 
@@ -224,7 +224,7 @@ def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
     decoder = config.get("added_tokens_decoder")
     known: dict[str | None, int | None] = {None: None}
     if isinstance(decoder, dict):
-        known |= {token_word(said): int(number) for number, said in decoder.items() if number.isdecimal()}
+        known |= {token_word(entry): int(number) for number, entry in decoder.items() if number.isdecimal()}
     if not known.keys() >= set(words.values()):
         known |= _tokens(folder / "tokenizer.json", set(words.values()))
     ids = {name: known[word] for name, word in words.items() if word in known}

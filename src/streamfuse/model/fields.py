@@ -1,4 +1,4 @@
-"""Fields of a configuration file, and what is said where one of them cannot be used."""
+"""Fields of a configuration file, with error messages for those that cannot be used."""
 
 from __future__ import annotations
 

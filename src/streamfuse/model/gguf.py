@@ -176,7 +176,7 @@ def _complete_biases(tensors: dict[str, FloatArray], config: dict[str, Any]) -> 
 
 def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: Path) -> dict[str, Any] | None:
     """The RoPE scaling that gives these factors [head_dim / 2] on top of what the metadata say."""
-    said: dict[str, Any] | None = config["rope_scaling"]
+    declared: dict[str, Any] | None = config["rope_scaling"]
     theta, longest = config["rope_theta"], config["max_position_embeddings"]
     half = config["head_dim"] // 2
     inverse = theta ** (-np.arange(half, dtype=np.float64) / half)
@@ -184,9 +184,9 @@ def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: 
         llama3 = {"rope_type": "llama3", "factor": decimal(factors.max()), **_LLAMA_3}
         before, *wanted = (
             scaled_frequencies(inverse, theta, rope_of({"rope_scaling": scaling}, longest, str(path))[1])
-            for scaling in (said, said, llama3)
+            for scaling in (declared, declared, llama3)
         )
-        for scaling, after in zip((said, llama3), wanted, strict=True):
+        for scaling, after in zip((declared, llama3), wanted, strict=True):
             expected = before / after
             if np.allclose(factors, expected, rtol=1e-4, atol=0):
                 return scaling

@@ -125,16 +125,16 @@ def sampling_of(fields: Metadata) -> dict[str, Any]:
     has llama.cpp's default."""
     usual = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.0}
     names = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
-    said = {key: fields.get(f"general.sampling.{key}") for key in usual}
-    if all(value is None for value in said.values()):
+    given = {key: fields.get(f"general.sampling.{key}") for key in usual}
+    if all(value is None for value in given.values()):
         return {}
-    found = {key: usual[key] if value is None else value for key, value in said.items()}
+    found = {key: usual[key] if value is None else value for key, value in given.items()}
     sampling = {names.get(key, key): decimal(value) for key, value in found.items()}
     return {"do_sample": sampling["temperature"] > 0, **sampling, "top_k": max(0, int(found["top_k"]))}
 
 
 def decimal(value: float) -> float:
-    """float32 in the file; the shortest decimal that gives it back is what the original config said."""
+    """The value of the original config: the shortest decimal that rounds to the float32 in the file."""
     return float(f"{value:.6g}")
 
 

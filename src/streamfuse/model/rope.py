@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _THETA = 10000.0
 _KINDS = ("default", "linear", "llama3", "yarn")
-_BETA_FAST, _BETA_SLOW = 32.0, 1.0  # of YaRN, where nothing is said
+_BETA_FAST, _BETA_SLOW = 32.0, 1.0  # defaults of YaRN
 
 
 def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -> tuple[float, dict[str, Any] | None]:
@@ -85,10 +85,10 @@ def _check_theta(config: dict[str, Any], rope: dict[str, Any], name: str, source
 
 def _yarn(numbers: Fields, original: int, longest: int) -> dict[str, Any]:
     truncate = numbers.values.get("truncate", True)
-    said = {name: value for name, value in numbers.values.items() if value}  # 0 and null say nothing
-    numbers = Fields(said, numbers.source)
+    given = {name: value for name, value in numbers.values.items() if value}  # 0 and null mean the default
+    numbers = Fields(given, numbers.source)
     factor = numbers.number("factor", longest / original)
-    if said.keys() >= {"mscale", "mscale_all_dim"}:
+    if given.keys() >= {"mscale", "mscale_all_dim"}:
         usual = _mscale(factor, numbers.number("mscale")) / _mscale(factor, numbers.number("mscale_all_dim"))
     else:
         usual = _mscale(factor, 1.0)

@@ -81,14 +81,16 @@ def check_types(tensors: Mapping[str, TensorFacts]) -> None:
 def misfit(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> str | None:
     """Why tensors of these shapes are not those of a model, in a few words; None where they are."""
     missing, unknown = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    said = [f"{what} {_listed(names)}" for what, names in (("missing:", missing), ("unexpected:", unknown)) if names]
-    if not said:
+    problems = [
+        f"{what} {_listed(names)}" for what, names in (("missing:", missing), ("unexpected:", unknown)) if names
+    ]
+    if not problems:
         wrong = [name for name in wanted if tuple(found[name]) != tuple(wanted[name])]
-        said = [f"{name} is {list(found[name])}, not {list(wanted[name])}" for name in wrong[:1]]
-    if not said:
+        problems = [f"{name} is {list(found[name])}, not {list(wanted[name])}" for name in wrong[:1]]
+    if not problems:
         return None
     quantized = any(name.rpartition(".")[2] in _QUANTIZED for name in unknown)
-    return "; ".join(said) + (f"; the weights are quantized: {TAKE_UNQUANTIZED}" if quantized else "")
+    return "; ".join(problems) + (f"; the weights are quantized: {TAKE_UNQUANTIZED}" if quantized else "")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -44,11 +44,11 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
             shutil.copyfile(model / name, folder / name)
     source = read_object(model / "source.json")
     source["model"] = f"{source.get('model', model.name)}, first {layers} layers"
-    for name, said in (
+    for name, content in (
         ("config", {**read_object(model / "config.json"), "num_hidden_layers": layers}),
         ("source", source),
     ):
-        (folder / f"{name}.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _layer(name: str) -> int:

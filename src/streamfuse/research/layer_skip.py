@@ -211,6 +211,6 @@ def read_texts(path: Path, limit: int) -> list[Text]:
 
 def write(choice: Choice, facts: dict[str, Any], path: Path) -> None:
     """`choice` and what it was found with as JSON, in one step."""
-    said = asdict(choice)
-    said |= {name: round(said[name], 4) for name in ("agreement", "cost", "speedup")}
-    write_text(path, json.dumps({**said, **facts}, indent=2) + "\n")
+    record = asdict(choice)
+    record |= {name: round(record[name], 4) for name in ("agreement", "cost", "speedup")}
+    write_text(path, json.dumps({**record, **facts}, indent=2) + "\n")

@@ -24,7 +24,7 @@ NEXT_TOKEN = "next_token"  # its input where streams are told the token after th
 
 
 class BackendError(ValueError):
-    """A request that the engine cannot serve, said in one sentence."""
+    """A request that the engine cannot serve; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

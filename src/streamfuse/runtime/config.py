@@ -31,7 +31,7 @@ class OptionError(ValueError):
 
 
 class PromptError(ValueError):
-    """A prompt that this bundle cannot take, said in one sentence."""
+    """A prompt that this bundle cannot take; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,18 +30,18 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
         emulator = CoreMLEmulator(path)
     except EmulatorError as error:
         raise BackendError(str(error)) from error
-    said = emulator.user_metadata
+    metadata = emulator.user_metadata
     try:
         layout = CacheLayout(
-            num_layers=int(said["streamfuse.num_layers"]),
-            num_msa_layers=int(said["streamfuse.num_msa_layers"]),
-            kv_heads=int(said["streamfuse.num_kv_heads"]),
-            head_dim=int(said["streamfuse.head_dim"]),
-            channels_first=said["streamfuse.layout"] == "ane",
-            dtype=np.float16 if said["streamfuse.dtype"] == "float16" else np.float32,
-            next_token=said.get("streamfuse.next_token") == "true",  # older packages do not say
+            num_layers=int(metadata["streamfuse.num_layers"]),
+            num_msa_layers=int(metadata["streamfuse.num_msa_layers"]),
+            kv_heads=int(metadata["streamfuse.num_kv_heads"]),
+            head_dim=int(metadata["streamfuse.head_dim"]),
+            channels_first=metadata["streamfuse.layout"] == "ane",
+            dtype=np.float16 if metadata["streamfuse.dtype"] == "float16" else np.float32,
+            next_token=metadata.get("streamfuse.next_token") == "true",  # missing in older packages
         )
-        units = compute_units or said["streamfuse.compute_units"]
+        units = compute_units or metadata["streamfuse.compute_units"]
     except KeyError as error:
         raise BackendError(f"{path} is not a package of streamfuse: it does not say {error}") from error
     predict = _core_ml(path, units) if sys.platform == "darwin" else _emulated(emulator)
