@@ -46,7 +46,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 def test_every_page_of_docs_is_in_its_index() -> None:
-    listed = set(re.findall(r"\]\(([a-z]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
+    listed = set(re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
