@@ -107,7 +107,9 @@ def test_a_killed_pull_leaves_no_half_model(kills: int, gguf_file: Path, tmp_pat
 @KILLS
 def test_a_killed_distillation_loses_no_answer_and_writes_none_twice(kills: int, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    killed = Kills(tmp_path, kills, 2, "distill", samples / "prompts.jsonl", out, "--model", samples / "base", *DISTILL)
+    killed = Kills(
+        tmp_path, kills, 2, "data", "distill", samples / "prompts.jsonl", out, "--model", samples / "base", *DISTILL
+    )
     whole: list[str] = []
     for ended in killed:
         if ended and not whole:

@@ -151,7 +151,7 @@ def test_a_full_cache_refuses_another_row() -> None:
 
 
 def test_the_runtime_imports_neither_torch_nor_pydantic() -> None:
-    modules = ["backend", "backends.callbacks", "config", "core", "session", "tensors", "text", "reference.loop"]
+    modules = ["backend", "backends.callbacks", "config", "core", "session", "tables", "text", "reference.loop"]
     code = f"import {', '.join('streamfuse.runtime.' + name for name in modules)}, sys; "
     code += "sys.exit(', '.join({'torch', 'pydantic', 'executorch'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
