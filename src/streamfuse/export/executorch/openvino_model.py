@@ -26,7 +26,7 @@ def release() -> str:
 
 
 def check_device(device: str) -> None:
-    """PlanError where OpenVINO is another release, or finds no such device here to compile for."""
+    """PlanError if another release of OpenVINO is installed, or it finds no such device on this machine."""
     if not release().startswith(f"{RELEASE}."):
         raise PlanError(
             f"--backend openvino knows the compiled models of OpenVINO {RELEASE}, and {release()} is installed: "
@@ -35,8 +35,8 @@ def check_device(device: str) -> None:
     found = ov.Core().available_devices
     if device not in {name.partition(".")[0] for name in found}:
         raise PlanError(
-            f"--device {device.lower()} is not here: OpenVINO compiles for what it finds where one exports, and has "
-            f"{', '.join(name.lower() for name in found) or 'nothing'} here"
+            f"--device {device.lower()} was not found: OpenVINO compiles on the exporting machine, which has "
+            f"{', '.join(name.lower() for name in found) or 'no device of OpenVINO'}"
         )
 
 
