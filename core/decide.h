@@ -2,19 +2,19 @@
 //
 // A step is a pass of the model: plain (`decode`), or the verification of a drafted tree. Drafts are free (look-up,
 // n-gram table) or come from streams. Streams cost a pass of their own (deferred schedule), or a verify pass instead of
-// a plain one (fused schedule; `verify_1` in both). The unit is the token: a millisecond is worth `rate` tokens, as
-// many as the best known way of decoding produces in it.
-//   1. Cut a tree at the row that would earn less than it costs. Verify it if its expected tokens exceed
-//      rate * (its cost - cost of a plain pass). The expected tokens are the sum of its path probabilities, corrected
-//      per depth by the observed hit rate.
+// a plain one (fused schedule; `verify_1` in both). Gains and costs are in tokens: a millisecond costs `rate` tokens,
+// the number that the fastest known way of decoding produces in it.
+//   1. Cut the tree at the first row whose expected tokens are worth less than its cost. Verify the tree if its
+//      expected tokens exceed rate * (its cost - cost of a plain pass). The expected tokens are the sum of the path
+//      probabilities, corrected per depth by the observed hit rate.
 //   2. Buy streams if worth - gain of the free draft > rate * cost; worth is the average gain of a step with streams.
 //      With `verify_1`, a plain pass computes streams if worth > rate * its extra cost, and other streams are bought
 //      only if that gains more than waiting for the next plain pass.
 //   3. If streams do not pay, back off: buy none for a while, twice as long each time, then try a few steps again.
 //   4. The budget plus half of a draft's expected tokens must pay for its pass. Gains fill the budget, and so does each
-//      plain pass by a little. So it bounds the cost of wrong predictions.
-// A decision changes speed and nothing else. docs/runtime.md explains the rules; tools/plan_simulation.py shows their
-// effect on simulated devices and texts.
+//      plain pass by a little. The budget bounds the cost of wrong predictions.
+// Decisions change speed only, never the output. docs/runtime.md explains the rules; tools/plan_simulation.py shows
+// their effect on simulated devices and texts.
 #pragma once
 
 #include <cstdint>
@@ -27,18 +27,18 @@ namespace streamfuse {
 
 inline constexpr char kVerifyingCosts[] = "verifying costs more here than drafts bring";
 inline constexpr char kRejected[] = "too few drafts were accepted";
-inline constexpr char kNothingToDraft[] = "nothing to draft from in the text";  // of a bundle without streams
+inline constexpr char kNothingToDraft[] = "nothing to draft from in the text";  // for a bundle without streams
 
 // State that is kept from pass to pass.
 struct PlanState {
   double budget;                         // cost that drafting may still lose, in plain passes
-  double tokens = 0.0, ms = 0.0;         // of recent steps, decaying sums
+  double tokens = 0.0, ms = 0.0;         // decaying sums over recent steps
   double worth = 0.0;                    // average gain of a step with streams over a plain pass, in tokens
   int64_t trials = 0;                    // steps with streams since the last trial began
   int64_t position = 0;                  // tokens chosen so far
   int64_t retry = 0;                     // position at which the next trial of streams begins
   int64_t back_off;                      // tokens to wait if that trial fails too
-  const char* reason = kVerifyingCosts;  // why plain passes are plain, unless a step has a reason of its own
+  const char* reason = kVerifyingCosts;  // why passes are plain, unless the step has its own reason
 
   PlanState();
 };
@@ -51,16 +51,16 @@ struct Facts {
   bool streams_ready;   // the streams of the last accepted node are computed
 
   double plain_ms() const { return costs.of(kDecode); }
-  // Milliseconds that streams for the next step add: in a pass of their own, or as part of a verify pass.
+  // Milliseconds that computing streams for the next step adds, in a pass of their own or as part of a verify pass.
   double streams_ms() const;
-  // Milliseconds that they add to a plain pass (`verify_1`); `streams_ms` if there is no such method.
+  // Milliseconds that streams add to a plain pass (`verify_1`); `streams_ms` if the bundle has no `verify_1`.
   double carried_ms() const;
 };
 
 struct Step {
   int64_t method = kDecode;
   int64_t nodes = 1;
-  const char* reason = nullptr;  // why a plain pass is plain; NULL if it is not a fall-back
+  const char* reason = nullptr;  // why this pass is plain; null if it is not a fallback
 };
 
 // The method and number of rows with the highest expected gain; `decode` if there is no gain.
@@ -78,18 +78,18 @@ Step decide(const PlanState&, const Facts&, const Tree& tree, std::span<const do
 struct Outcome {
   Step step;
   int64_t tokens;        // accepted tokens, including the bonus token
-  bool from_streams;     // its draft had nodes from streams
-  double streams_ratio;  // their hits over their predicted hits
-  int64_t room;          // tokens that may still follow
+  bool from_streams;     // whether its draft had nodes from streams
+  double streams_ratio;  // observed hits of streams / predicted hits
+  int64_t room;          // tokens left to generate
 };
 
 void begin_text(PlanState&);
-// Returns true if a new trial of streams begins, so that earlier observations of them should count less.
+// Returns true if a new trial of streams begins; earlier observations of streams should then count less.
 bool record(PlanState&, const Facts&, const Outcome&);
 void record_streams(PlanState&, const Facts&);
 
-// Whether streams would be bought for the next step if the free draft gained nothing. If so, draft it and ask
-// `buys_over` with its gain, which takes time to compute.
+// Whether streams would be bought for the next step if the free draft gained nothing. A cheap check: only if it is
+// true, draft the next step and call `buys_over` with the gain of that draft.
 bool may_buy(const PlanState&, const Facts&, int64_t room);
 bool buys_over(const PlanState&, const Facts&, double free_gain);
 

@@ -7,7 +7,7 @@
 namespace streamfuse {
 
 Planner::Planner(const Model& model, Costs& costs) : spec_(model.spec), costs_(costs), drafter_(model) {
-  const size_t most = 2 * static_cast<size_t>(spec_.widest());  // nodes of two merged drafts before they are cut
+  const size_t most = 2 * static_cast<size_t>(spec_.widest());  // nodes of two merged drafts, before the cut
   draft_.reserve(most);
   ahead_.reserve(most);
   hits_.reserve(most);
@@ -30,7 +30,7 @@ Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t wid
   else if (room > 1)
     drafter_.draft(tokens, room - 1, draft_);
   drafted_ahead_ = false;
-  if (room < 2) {  // a draft after the last token is useless
+  if (room < 2) {  // no room for a drafted token
     draft_.set_root(tokens.back());
     return {};
   }
@@ -49,11 +49,11 @@ Step Planner::next_at_width(const std::vector<int64_t>& tokens, int64_t room, in
   return {method, draft_.tree.size(), nullptr};
 }
 
-bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime took,
+bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time,
                     const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   drafter_.take(streams);
   if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && !drafter_.streams_failed();
-  costs_.observe(step.method, step.nodes, took.draft + took.pass);
+  costs_.observe(step.method, step.nodes, time.draft + time.pass);
   drafter_.learn(draft_, chosen);
   const Outcome outcome = {step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(),
                            room};
