@@ -311,8 +311,8 @@ def test_reset_forgets_and_a_full_context_is_survived(bundle: Path, backends: li
     lines = ["x" * 100, "hi", "/reset", "/nonsense", "yo"]
     code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "2", stdin="\n".join(lines))
     assert code == 0
-    assert "/reset begins anew" in stderr
-    assert "forgotten" in stderr
+    assert "/reset starts over" in stderr
+    assert "cleared" in stderr
     text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
     assert text.startswith("<|im_start|>user\nyo")
 

@@ -1,4 +1,4 @@
-"""`streamfuse chat`: a conversation in the terminal. The cache keeps all turns; only new words are read."""
+"""`streamfuse chat`: a conversation in the terminal. The cache keeps all turns, so only new tokens are prefilled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.text import TextError
 
-_HELP = "/reset forgets the conversation, /stats shows the last answer's statistics, /exit (or Ctrl-D) leaves."
+_HELP = "/reset clears the conversation, /stats shows statistics of the last answer, /exit (or Ctrl-D) quits."
 
 
 def register(app: typer.Typer) -> None:
@@ -41,15 +41,15 @@ def chat(
     show_drafts: options.ShowDrafts = False,
     public_key: options.PublicKey = None,
 ) -> None:
-    """Talk with the model; Ctrl-C ends an answer, not the program.
+    """Chat with the model. Ctrl-C stops the answer, not the program.
 
     [bold]In the chat[/bold]
 
-    /reset  forget the conversation
+    /reset  clear the conversation
 
     /stats  statistics of the last answer
 
-    /exit   leave (or Ctrl-D)
+    /exit   quit (or Ctrl-D)
 
     [bold]Examples[/bold]
 
@@ -78,26 +78,26 @@ def chat(
 
 
 class _Terminal:
-    """Reads lines, obeys commands, streams answers."""
+    """Reads lines, runs commands, streams answers."""
 
     def __init__(self, conversation: Chat, show_drafts: bool) -> None:
         self._conversation, self._show_drafts = conversation, show_drafts
         self._last: Statistics | None = None
 
     def talk(self) -> None:
-        """Until /exit or the end of the input."""
+        """Runs until /exit or the end of input."""
         while True:
             try:
                 line = read_line().strip()
             except EOFError:
                 print()
                 return
-            except UnicodeError:  # of the terminal
+            except UnicodeError:  # from the terminal
                 say("That line is not UTF-8 text, so it was not read.", "yellow")
                 continue
             except KeyboardInterrupt:
                 print()
-                say("/exit or Ctrl-D leaves.")
+                say("/exit or Ctrl-D quits.")
                 continue
             if line == "/exit":
                 return
@@ -109,7 +109,7 @@ class _Terminal:
     def _obey(self, command: str) -> None:
         if command == "/reset":
             self._conversation.reset()
-            say("The conversation is forgotten.")
+            say("Conversation cleared.")
         elif command == "/stats":
             out.print(tables.statistics(self._last) if self._last else "No answer yet.")
         else:
@@ -121,8 +121,8 @@ class _Terminal:
         except TextError as error:
             say(f"{error}.", "yellow")
             return
-        except PromptError as error:  # the conversation outgrew the context
-            say(f"{error}. /reset begins anew.", "yellow")
+        except PromptError as error:  # the conversation no longer fits the context
+            say(f"{error}. /reset starts over.", "yellow")
             return
         with stop_on_interrupt(generation.stop) as interrupted:
             drafts.write(generation, self._show_drafts)
@@ -130,17 +130,17 @@ class _Terminal:
         if interrupted:
             say("(stopped)")
         elif self._last.finish_reason == "context":
-            say("The context is full. /reset begins anew.", "yellow")
+            say("The context is full. /reset starts over.", "yellow")
         tell_limit(self._last)
 
 
 def read_line() -> str:
-    """A line, in a terminal with editing and history where this Python has readline."""
+    """Read a line; in a terminal with editing and history if this Python has readline."""
     if not sys.stdin.isatty():
         data = read_input(line=True)
         if not data:
             raise EOFError
         return data.decode("utf-8")
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (importing it is what switches it on)
+        import readline  # noqa: F401  (the import enables it)
     return input("> ")

@@ -1,4 +1,4 @@
-"""`streamfuse export`: a checkpoint and an adapter become a bundle."""
+"""`streamfuse export`: turns a checkpoint and an adapter into a bundle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamfuse.export.plan import ExportPlan
     from streamfuse.export.preview import Preview
 
-_FORMAT, _WEIGHTS, _SIZES = "What runs it", "How weights are stored", "Sizes of the graphs"
+_FORMAT, _WEIGHTS, _SIZES = "Backend and format", "Weights", "Graph sizes"
 _SPECULATION, _RUN = "Speculation", "This export"
 _NOT_IN_FILES = ("config", "help", "json_")
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Put the file's values in the place of the flags' defaults, so that flags win."""
+    """Make the file's values the defaults of the flags; flags override them."""
     if path is not None:
         need("export")
         from streamfuse.export.plan import PlanError
@@ -46,21 +46,21 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def export(
-    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder of the bundle.")],
+    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write the bundle to.")],
     model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE|none",
             autocompletion=complete.export_adapters,
-            help="A shipped adapter or a file of `streamfuse train`; none: no streams, drafts are look-ups in text.",
+            help="Shipped adapter, or a file from `streamfuse train`; none: no streams, draft by look-up only.",
             show_default=f"{DEFAULT} where it fits the model, else none",
         ),
     ] = "auto",
     config: Annotated[
         Path | None,
         typer.Option(
-            callback=_read_config, is_eager=True, help="YAML file with these flags as keys; flags given here win."
+            callback=_read_config, is_eager=True, help="YAML file with these flags as keys; flags override it."
         ),
     ] = None,
     target: Annotated[
@@ -73,8 +73,8 @@ def export(
         str,
         typer.Option(
             **complete.among("kernels", "xnnpack", "coreml", "vulkan", "qnn", "openvino"),
-            help="What runs the graphs inside ExecuTorch; kernels are streamfuse's own operators. vulkan runs only "
-            "where the Android library was built with it.",
+            help="ExecuTorch backend of the graphs; kernels: streamfuse's own operators. vulkan runs only in an "
+            "Android library built with it.",
             show_default="kernels",
             rich_help_panel=_FORMAT,
         ),
@@ -83,7 +83,7 @@ def export(
         str,
         typer.Option(
             **complete.among("float16", "float32"),
-            help="Type of the arithmetic and of what is not quantized; kernels and xnnpack: float32 only.",
+            help="Type of activations and unquantized weights; kernels and xnnpack: float32 only.",
             show_default="float16 for coreml, vulkan and qnn, else float32",
             rich_help_panel=_FORMAT,
         ),
@@ -92,7 +92,7 @@ def export(
         str,
         typer.Option(
             **complete.among("plain", "ane"),
-            help="ane: channels first with 1x1 convolutions, the form that suits the Neural Engine; coreml.",
+            help="Tensor layout; ane: channels first with 1x1 convolutions, for the Neural Engine; coreml.",
             rich_help_panel=_FORMAT,
         ),
     ] = "plain",
@@ -100,7 +100,7 @@ def export(
         str,
         typer.Option(
             **complete.among("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only"),
-            help="What Core ML may use; with --target coreml or --backend coreml.",
+            help="Compute units that Core ML may use; with --target coreml or --backend coreml.",
             show_default="cpu_and_ne",
             rich_help_panel=_FORMAT,
         ),
@@ -109,7 +109,7 @@ def export(
         str,
         typer.Option(
             **complete.among("iOS18", "iOS26", "macOS15", "macOS26"),
-            help="Oldest system for Core ML; with --target coreml or --backend coreml.",
+            help="Oldest system that the Core ML model supports; with --target coreml or --backend coreml.",
             show_default="iOS18",
             rich_help_panel=_FORMAT,
         ),
@@ -118,7 +118,7 @@ def export(
         str,
         typer.Option(
             **complete.among("SM8550", "SM8650", "SM8750", "SM8850"),
-            help="Snapdragon that the graphs are compiled for: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5; qnn.",
+            help="Snapdragon to compile for: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5; qnn.",
             show_default="SM8650",
             rich_help_panel=_FORMAT,
         ),
@@ -127,7 +127,7 @@ def export(
         str,
         typer.Option(
             **complete.among("on", "off"),
-            help="Whether all methods share one copy of the weights; off: the desktop's simulator runs the file; qnn.",
+            help="Share one copy of the weights between methods; off: needed by the desktop simulator; qnn.",
             show_default="on",
             rich_help_panel=_FORMAT,
         ),
@@ -136,7 +136,7 @@ def export(
         str,
         typer.Option(
             **complete.among("cpu", "gpu", "npu"),
-            help="Device that OpenVINO compiles the graphs for, one of this machine's; openvino.",
+            help="Device to compile for; this machine must have it; openvino.",
             show_default="cpu",
             rich_help_panel=_FORMAT,
         ),
@@ -145,7 +145,7 @@ def export(
         str,
         typer.Option(
             **complete.among("cpu", "webgpu", "qnn", "coreml", "directml"),
-            help="Execution provider of ONNX Runtime that is to run the graphs; onnx.",
+            help="ONNX Runtime execution provider; onnx.",
             show_default="cpu",
             rich_help_panel=_FORMAT,
         ),
@@ -164,7 +164,7 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="PART=SCHEME",
-            help="Another scheme for embedding, attention, mlp, head or streams; may be given again. kernels: q4_1 or "
+            help="Override the scheme of embedding, attention, mlp, head or streams; repeatable. kernels: q4_1 or "
             "q8_0. coreml, onnx: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
             show_default="from --quantize",
             rich_help_panel=_WEIGHTS,
@@ -173,7 +173,7 @@ def export(
     calibration_text: Annotated[
         Path | None,
         typer.Option(
-            help="UTF-8 text that shows the ranges of activations, with 16a8w and 16a4w.",
+            help="UTF-8 text to calibrate activation ranges on, with 16a8w and 16a4w.",
             show_default="the adapter's held-out prompts, or a few questions",
             rich_help_panel=_WEIGHTS,
         ),
@@ -185,19 +185,17 @@ def export(
         str,
         typer.Option(
             **complete.among("auto", "on", "off"),
-            help="Merge the adapter's tuning of the base into its weights; auto: off with weights of four bits, unless "
-            "the streams have adapters of their own.",
+            help="Merge the adapter's tuning of the base model into its weights; auto: off for 4-bit weights, unless "
+            "the streams have their own adapters.",
             rich_help_panel=_WEIGHTS,
         ),
     ] = "auto",
-    max_context_len: Annotated[
-        int, typer.Option(help="Capacity of the caches in tokens.", rich_help_panel=_SIZES)
-    ] = 1024,
+    max_context_len: Annotated[int, typer.Option(help="KV cache capacity in tokens.", rich_help_panel=_SIZES)] = 1024,
     prefill_len: Annotated[int, typer.Option(help="Prompt tokens per prefill pass.", rich_help_panel=_SIZES)] = 64,
     widths: Annotated[
         str | None,
         typer.Option(
-            help="Nodes of the verify methods, ascending; 1: a plain pass that carries its streams.",
+            help="Tree nodes of each verify method, ascending; 1: a plain pass that also computes streams.",
             show_default="4,8,16, and 1 with the kernels",
             rich_help_panel=_SIZES,
         ),
@@ -205,7 +203,7 @@ def export(
     default_width: Annotated[
         int | None,
         typer.Option(
-            help="Width of the verify method to use by default.",
+            help="Verify width used by default.",
             show_default="the widest of at most 8, else the narrowest",
             rich_help_panel=_SIZES,
         ),
@@ -221,13 +219,13 @@ def export(
     ] = None,
     top_k: Annotated[
         int,
-        typer.Option(help="Candidates per stream and node that the graph returns.", rich_help_panel=_SPECULATION),
+        typer.Option(help="Candidates that the graph returns per stream and node.", rich_help_panel=_SPECULATION),
     ] = 32,
     schedule: Annotated[
         str,
         typer.Option(
             **complete.among("fused", "deferred", "both"),
-            help="Streams in the verifying pass, in a second one after it, or both.",
+            help="Compute streams in the verify pass (fused), in a pass after it (deferred), or export both.",
             rich_help_panel=_SPECULATION,
         ),
     ] = "deferred",
@@ -235,7 +233,7 @@ def export(
         str,
         typer.Option(
             metavar="N|WIDTH:N,...",
-            help="Nodes that survive the pruner where more are verified.",
+            help="Nodes that the pruner keeps in wider verify passes.",
             rich_help_panel=_SPECULATION,
         ),
     ] = "8",
@@ -251,7 +249,7 @@ def export(
         str,
         typer.Option(
             metavar="N|WIDTH:N,...|all",
-            help="Survivors that carry streams, the likeliest last ones; with --schedule fused or both.",
+            help="Kept nodes that compute streams, those likeliest to be accepted last; with --schedule fused or both.",
             show_default="4",
             rich_help_panel=_SPECULATION,
         ),
@@ -260,7 +258,7 @@ def export(
         float,
         typer.Option(
             metavar="MB",
-            help="Maximum size of the n-gram table in MB; keeps the contexts of highest gain. 0 leaves it out.",
+            help="Maximum size of the n-gram table; contexts of highest gain are kept. 0: no table.",
             rich_help_panel=_SPECULATION,
         ),
     ] = 8.0,
@@ -268,8 +266,8 @@ def export(
         str,
         typer.Option(
             **complete.among("model", "greedy"),
-            help="The bundle's sampling defaults: those of the model's generation_config.json, greedy if it has "
-            "none; or greedy. Flags of `streamfuse run` override them.",
+            help="Sampling defaults of the bundle; model: from generation_config.json, or greedy if it has none. Flags "
+            "of `streamfuse run` override them.",
             rich_help_panel=_RUN,
         ),
     ] = "model",
@@ -277,8 +275,8 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="FLOOR",
-            help="Export although figures miss this parity floor (float32, float16, int8, int4, 8da4w, kernels); the "
-            "manifest keeps them and `inspect` shows them. May be given again.",
+            help="Export even if results are below this parity floor (float32, float16, int8, int4, 8da4w, kernels); "
+            "the manifest records them and `inspect` shows them. Repeatable.",
             show_default="none",
             rich_help_panel=_RUN,
         ),
@@ -287,34 +285,34 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Sign the bundle with this private key, NAME.key of `streamfuse bundle keygen`.",
+            help="Sign the bundle with this private key (NAME.key from `streamfuse bundle keygen`).",
             show_default="none",
             rich_help_panel=_RUN,
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the bundle that is there.", rich_help_panel=_RUN)
+        bool, typer.Option("--overwrite", help="Replace an existing bundle.", rich_help_panel=_RUN)
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Check the plan, print it with the sizes, memory and time to expect, write nothing.",
+            help="Check and print the plan with expected sizes, memory and time; write nothing.",
             rich_help_panel=_RUN,
         ),
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_RUN)
+        bool, typer.Option("--offline", help="Use local files only; download nothing.", rich_help_panel=_RUN)
     ] = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="Print the report or plan as JSON, nothing else.", rich_help_panel=_RUN)
+        bool, typer.Option("--json", help="Print only the report or plan, as JSON.", rich_help_panel=_RUN)
     ] = False,
 ) -> None:
-    """Lower a stream-fused model to static graphs, prove them against PyTorch, and write a bundle.
+    """Lower a model with streams to static graphs, compare them with PyTorch, and write a bundle.
 
-    The folder gets the graphs (prefill, decode and one verify method per width, sharing their weights), tokenizer.json,
-    draft.safetensors, selftest.npz, export_report.json and manifest.json. Nothing is written where a graph misses its
-    parity floor, unless --allow-parity-below names it.
+    The bundle contains the graphs (prefill, decode and one verify method per width, with shared weights),
+    tokenizer.json, draft.safetensors, selftest.npz, export_report.json and manifest.json. If a graph is below its
+    parity floor, nothing is written unless --allow-parity-below names that floor.
 
     [bold]Examples[/bold]
 
@@ -338,7 +336,7 @@ def export(
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
     from streamfuse.export.choices import AUTO, BACKENDS, NO_VULKAN, Quantize
 
-    # Read when PyTorch is loaded. Its threads would spin for one that another program keeps from running.
+    # Read when PyTorch is loaded. Otherwise its threads spin while they wait for one that is not scheduled.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from streamfuse.export.adapter import choose_adapter, is_named, load_plan
     from streamfuse.export.plan import ALL, PlanError, Schedule
@@ -435,7 +433,7 @@ def _scheme(item: str) -> tuple[str, str]:
 
 
 def _per_width(flag: str, value: str) -> int | dict[int, int]:
-    """One number, or `8:4,16:8`: numbers by width."""
+    """One number, or one per width, such as `8:4,16:8`."""
     try:
         if ":" not in value:
             return int(value)

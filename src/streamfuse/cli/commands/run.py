@@ -1,4 +1,4 @@
-"""`streamfuse run`: one prompt, one answer; with `--compare` the same prompt plainly and speculatively."""
+"""`streamfuse run`: answers one prompt; `--compare` runs it with plain and with speculative decoding."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     bundle: options.BundleFolder,
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="What to say to the model; `-` reads it from standard input.")
-    ],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],
     max_new_tokens: options.MaxNewTokens = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
@@ -33,9 +31,7 @@ def run(
     seed: options.Seed = 0,
     stop: options.Stop = None,
     system: options.System = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Complete the prompt as it is, without the chat template.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without the chat template.")] = False,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = options.AUTO,
     no_cost_cache: options.NoCostCache = False,
@@ -43,16 +39,16 @@ def run(
     provider: options.Provider = None,
     public_key: options.PublicKey = None,
     compare_: Annotated[
-        bool, typer.Option("--compare", help="Run plainly and speculatively; compare texts and speed.")
+        bool, typer.Option("--compare", help="Run plain and speculative decoding; compare texts and speed.")
     ] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median counts.")] = 3,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median is shown.")] = 3,
+    json_: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", "--verbose", help="Statistics and plan after the answer, on standard error.")
+        bool, typer.Option("--stats", "--verbose", help="Print statistics and plan to standard error after the answer.")
     ] = False,
     show_drafts: options.ShowDrafts = False,
 ) -> None:
-    """Answer one prompt; the text is streamed to standard output.
+    """Answer one prompt and stream the text to standard output.
 
     [bold]Examples[/bold]
 
@@ -112,7 +108,7 @@ def run(
 
 
 def _provider(backend: object) -> dict[str, Any]:
-    """What ONNX Runtime's provider was and ran, for JSON; nothing of another engine."""
+    """ONNX Runtime's provider and what it ran, for JSON; empty for other engines."""
     facts = getattr(backend, "description", {})
     return {name: facts[name] for name in ("provider", "nodes", "nodes_on_cpu", "operators_on_cpu") if name in facts}
 
