@@ -78,24 +78,26 @@ void Session::start(const char* text, size_t bytes, const sf_answer_options& opt
   int64_t n = 0;
   text_needs(chat_ ? sf_text_ask(text_.get(), text, bytes, &ids, &n)
                    : sf_text_encode(text_.get(), text, bytes, 1, &ids, &n));
-  begin(ids, n, options);
+  begin(ids, n, options, [&] { return sf_text_begin(text_.get(), options.stops, options.stops_bytes); });
 }
 
 void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options) {
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
-  begin(ids, n, options);
+  begin(ids, n, options,
+        [&] { return sf_text_begin_after(text_.get(), options.stops, options.stops_bytes, ids, n); });
 }
 
 // The ids may be the text's until its next call, so the sequence comes first.
-void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options) {
+template <typename BeginText>
+void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, BeginText begin_text) {
   held_.clear();
   try {
     sf_options sampling{};
     sampling.size = sizeof sampling;
     check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
     need(sf_sequence_start(sequence_.get(), ids, n, options.sampling != nullptr ? options.sampling : &sampling));
-    text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes));
+    text_needs(begin_text());
   } catch (...) {
     sf_sequence_finish(sequence_.get(), nullptr);
     sf_text_take_back(text_.get());

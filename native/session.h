@@ -48,7 +48,8 @@ class Session {
  private:
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
-  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options);
+  template <typename BeginText>
+  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, BeginText begin_text);
   void give(const sf_token& token, sf_piece& out);
   void abandon() noexcept;
 

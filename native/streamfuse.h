@@ -123,7 +123,7 @@ typedef struct sf_answer_options {
  * request changes nothing else. options may be NULL. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 
-/* Starts a completion from token ids, which are the whole context. */
+/* Starts a completion from token ids, which are the whole context; the text continues theirs. */
 SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n, const sf_answer_options* options);
 
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
