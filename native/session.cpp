@@ -186,6 +186,7 @@ void Session::reset() {
   finish();
   need(sf_sequence_reset(sequence_.get()));
   text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
+  held_.clear();
 }
 
 void Session::save(const char* path) {
@@ -208,6 +209,7 @@ void Session::restore(const char* path) {
   };
   const int code = sf_sequence_restore(sequence_.get(), path, chat_ ? +take : nullptr, &turns);
   check(code, turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
+  held_.clear();
 }
 
 }  // namespace streamfuse::native

@@ -143,6 +143,18 @@ def test_a_stop_string_ends_the_answer_and_what_may_become_one_is_the_last_piece
     assert chat.messages[-1]["content"] == whole
 
 
+def test_text_that_was_held_back_goes_with_its_answer(chat: AppSession, tmp_path: Path) -> None:
+    file = tmp_path / "chat.session"
+    whole = chat.ask(QUESTIONS[0], **SHORT)
+    chat.save(file)
+    for drop in (chat.reset, partial(chat.restore, file)):
+        chat.reset()
+        chat.start(QUESTIONS[0], stops=[whole + "?!"], **SHORT)
+        assert chat.next() is not None
+        drop()
+        assert chat.next() is None
+
+
 def test_what_was_delivered_before_a_stop_counts(chat: AppSession) -> None:
     whole = chat.ask(QUESTIONS[0], **SHORT)
     for end in (chat.stop, chat.finish):
