@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from streamfuse import __version__
 from streamfuse.cli.shared.errors import OneLineErrors
+from streamfuse.cli.shared.groups import register_all
 
 COMMANDS = (
     "commands.pull", "commands.run", "commands.chat", "commands.export", "commands.bundle", "commands.data",
@@ -61,10 +61,9 @@ def _root(
         print(context.get_help())
 
 
-for _name in COMMANDS:
-    import_module(f"{__name__}.{_name}").register(app)
+register_all(app, __name__, COMMANDS)
 if find_spec("streamfuse.research") is not None:  # by name: nothing of the product imports it or needs it
-    import_module("streamfuse.research.cli").register(app)
+    register_all(app, "streamfuse.research", ["cli"])
 
 
 def main() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import typer
+
+from streamfuse.cli.shared.groups import register_group
 
 COMMANDS = ("ablations", "acceptance", "latency", "parity", "quantization", "scale", "tasks")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Benchmark a bundle: acceptance, speed, quality of the text.", no_args_is_help=True)
-    for name in COMMANDS:
-        import_module(f"{__package__}.{name}").register(group)
-    app.add_typer(group, name="bench")
+    about = "Benchmark a bundle: acceptance, speed, quality of the text."
+    register_group(app, "bench", about, __name__, COMMANDS)

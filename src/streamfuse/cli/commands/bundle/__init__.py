@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import typer
+
+from streamfuse.cli.shared.groups import register_group
 
 COMMANDS = ("inspect", "sign", "keygen")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Check, show and sign exported bundles.", no_args_is_help=True)
-    for name in COMMANDS:
-        import_module(f"{__package__}.{name}").register(group)
-    app.add_typer(group, name="bundle")
+    about = "Check, show and sign exported bundles."
+    register_group(app, "bundle", about, __name__, COMMANDS)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import typer
+
+from streamfuse.cli.shared.groups import register_group
 
 COMMANDS = ("fetch", "synthesize", "distill")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Get text for training and benchmarks: public data sets, or prompts and answers by the model itself.",
-        no_args_is_help=True,
-    )
-    for name in COMMANDS:
-        import_module(f"{__package__}.{name}").register(group)
-    app.add_typer(group, name="data")
+    about = "Get text for training and benchmarks: public data sets, or prompts and answers by the model itself."
+    register_group(app, "data", about, __name__, COMMANDS)

@@ -1,0 +1,21 @@
+"""Commands by name: each is a module with `register(app)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+import typer
+
+
+def register_all(app: typer.Typer, package: str, commands: Iterable[str]) -> None:
+    """Add the commands to `app`, in this order. Each is a module of `package`, maybe in a folder ("commands.run")."""
+    for command in commands:
+        import_module(f"{package}.{command}").register(app)
+
+
+def register_group(app: typer.Typer, name: str, about: str, package: str, commands: Iterable[str]) -> None:
+    """Add the group `name` to `app`, with the commands of `package`; `about` is its help."""
+    group = typer.Typer(help=about, no_args_is_help=True)
+    register_all(group, package, commands)
+    app.add_typer(group, name=name)
