@@ -512,6 +512,17 @@ def test_a_session_is_saved_under_a_name_that_is_no_utf_8(tmp_path: Path) -> Non
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_name_with_a_zero_byte_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with Session(SavingBackend(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(5)).finish()
+        for use in (session.save, session.restore):
+            with pytest.raises(ValueError, match="embedded null byte"):
+                use(f"{tmp_path / 'chat'}\0.saved")
+    with pytest.raises(ValueError, match="embedded null byte"):
+        Session(SavingBackend(spec()), cost_file=f"{tmp_path / 'costs'}\0.json")
+    assert not list(tmp_path.iterdir())
+
+
 def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import bundle_library
 from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
-from streamfuse.native.library import file_name, load_executorch
+from streamfuse.native.library import file_name, load_executorch, load_typed
 from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
 
 __all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
@@ -100,11 +100,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
     load_executorch(LIBRARY)
-    loaded = ctypes.CDLL(str(LIBRARY))
-    for name, (result, arguments) in {**bundle_library.SIGNATURES, **SIGNATURES}.items():
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, arguments
-    return loaded
+    return load_typed(LIBRARY, {**bundle_library.SIGNATURES, **SIGNATURES})
 
 
 class Piece(NamedTuple):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from streamfuse.native.library import find_text
+from streamfuse.native.library import find_text, load_typed
 from streamfuse.runtime import text_library
 from streamfuse.runtime.core import Options, Spec, Tensor
 from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, BROKEN, END, OK
@@ -48,11 +48,7 @@ class LibraryFailure(Exception):
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(LIBRARY))
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, arguments
-    return loaded
+    return load_typed(LIBRARY, SIGNATURES)
 
 
 class LibraryBundle:

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamfuse.native.library import path_argument
 from streamfuse.runtime.text import Tokenizer
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BundleHandle, path_argument, text_library
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BundleHandle, text_library
 
 from .errors import BundleError, KeyProblem
 from .manifest import MANIFEST_NAME, PREFILL, STREAMS, Manifest

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -148,21 +149,43 @@ def _is_loaded(library: Path) -> bool:
     return True
 
 
+def load_typed(path: Path, signatures: Mapping[str, tuple[Any, list[Any]]]) -> ctypes.CDLL:
+    """A library whose functions have the types of `signatures`: by name, the result's and the arguments'.
+
+    Raises:
+        LibraryError: it cannot be loaded.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise _unloadable(path, error) from error
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL:
     """The engine with the signatures of kernels/engine/streamfuse_engine.h."""
     path = find_library()
     try:
         load_executorch(path)
-        library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryError(
-            f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.native.build"
-        ) from error
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+        raise _unloadable(path, error) from error
+    return load_typed(path, SIGNATURES)
+
+
+def _unloadable(path: Path, error: OSError) -> LibraryError:
+    return LibraryError(f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.native.build")
+
+
+def path_argument(path: str | os.PathLike[str]) -> bytes:
+    """A path as an argument. ValueError where it holds a zero byte, as Python's own functions say."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise ValueError("embedded null byte")
+    return data
 
 
 def list_backends() -> dict[str, str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from functools import lru_cache
@@ -13,18 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.native.library import find_core
+from streamfuse.native.library import LibraryError, find_core, load_typed, path_argument
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, PromptError, token_ids_of
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
-from streamfuse.runtime.text_library import Tensor
+from streamfuse.runtime.tables import DTYPES
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK, Tensor
 
 Clock = Callable[[], float]  # monotonic seconds
 
 SOURCES = ("model", "streams", "lookup", "table")  # who drafted a token; the model itself where nobody did
-_OK, _BAD_ARGUMENT, _BAD_TABLES, _BAD_FILE, _END = 0, 1, 9, 10, 100
-_DTYPES = {np.dtype(np.float16): 1, np.dtype(np.float32): 2, np.dtype(np.int32): 3, np.dtype(np.int64): 4}
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}  # sf_tensor's
 
 
 class CoreError(BackendError):
@@ -177,17 +176,17 @@ class CoreModel:
         self._arrays = {name: np.asarray(array, order="C") for name, array in (tensors or {}).items()}
         tables = (Tensor * len(self._arrays))()
         for table, (name, array) in zip(tables, self._arrays.items(), strict=True):
-            table.name, table.dtype, table.rank = name.encode(), _DTYPES.get(array.dtype, 0), array.ndim
+            table.name, table.dtype, table.rank = name.encode(), _NUMBERS.get(array.dtype, 0), array.ndim
             table.shape[:] = [*array.shape[:2], 1, 1][:2]
             table.data = array.ctypes.data
         pointer = c_void_p()
         code = self.library.sf_core_model_open(byref(given), tables, len(self._arrays), byref(pointer))
         self.handle = Handle(pointer, self.library.sf_core_model_close, "model", CoreError)
-        if code != _OK:
+        if code != OK:
             with self.handle:
                 sentence = self.library.sf_core_model_error(pointer).decode(errors="replace")
             self.close()
-            raise (TablesError if code == _BAD_TABLES else CoreError)(sentence)
+            raise (TablesError if code == BAD_TABLES else CoreError)(sentence)
 
     def close(self) -> None:
         """Sessions that were made from it go on."""
@@ -225,7 +224,7 @@ class CoreSession:
         self.methods = list(model.spec.widths)
         options = _SessionOptions(device=device.encode(), model_load_ms=model_load_ms)
         if cost_file is not None:
-            options.cost_file = os.fsencode(cost_file)
+            options.cost_file = path_argument(cost_file)
         if clock is not None:
             self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         self._table = table_of(engine)
@@ -239,7 +238,7 @@ class CoreSession:
             needed[0](own)
 
         self.handle = Handle(pointer, free, "session", CoreError, one_thread=True)
-        if code != _OK:
+        if code != OK:
             sentence = self._sentence()
             self.close()
             raise CoreError(sentence)
@@ -262,16 +261,16 @@ class CoreSession:
         )  # fmt: skip
         with self.handle:
             code = self._call(
-                self.library.sf_sequence_start, ids.ctypes.data, len(ids), byref(options), allowed=_BAD_ARGUMENT
+                self.library.sf_sequence_start, ids.ctypes.data, len(ids), byref(options), allowed=BAD_ARGUMENT
             )
-            if code == _BAD_ARGUMENT:
+            if code == BAD_ARGUMENT:
                 sentence = self._sentence()
                 raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
 
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
         with self.handle:
-            if self._call(self.library.sf_sequence_next, self._token_address, allowed=_END) == _END:
+            if self._call(self.library.sf_sequence_next, self._token_address, allowed=END) == END:
                 return None
             return Token(self._token.id, SOURCES[self._token.source])
 
@@ -289,7 +288,7 @@ class CoreSession:
 
     def save(self, path: str, note: bytes = b"") -> None:
         """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
-        self._call(self.library.sf_sequence_save, os.fsencode(path), note, len(note))
+        self._call(self.library.sf_sequence_save, path_argument(path), note, len(note))
 
     def restore(self, path: str, take: Callable[[bytes], object] | None = None) -> bytes:
         """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed.
@@ -303,10 +302,10 @@ class CoreSession:
                     take(notes[0])
             except BaseException as error:
                 self.failure.append(error)
-                return _BAD_FILE
-            return _OK
+                return BAD_FILE
+            return OK
 
-        self._call(self.library.sf_sequence_restore, os.fsencode(path), TAKE(given), None)
+        self._call(self.library.sf_sequence_restore, path_argument(path), TAKE(given), None)
         return notes[0]
 
     @property
@@ -358,7 +357,7 @@ class CoreSession:
         with self.handle as handle:
             return str(self.library.sf_sequence_error(handle).decode(errors="replace"))
 
-    def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = _OK) -> int:
+    def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = OK) -> int:
         """Its code, SF_OK or `allowed`. CoreError with the core's sentence for any other."""
         with self.handle as handle:
             code = function(handle, *arguments)
@@ -366,7 +365,7 @@ class CoreSession:
                 error = self.failure[0]
                 self.failure.clear()
                 raise error
-            if code not in (_OK, allowed):
+            if code not in (OK, allowed):
                 raise CoreError(self._sentence())
         return code
 
@@ -407,10 +406,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
 def load_core() -> ctypes.CDLL:
     """The core's library with the types of its two headers. CoreError where it is not built."""
     try:
-        library = ctypes.CDLL(str(find_core()))
-    except OSError as error:
+        return load_typed(find_core(), SIGNATURES)
+    except LibraryError as error:
         raise CoreError(str(error)) from error
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library

@@ -216,7 +216,8 @@ class Session:
         self.core.stop()
 
     def save(self, path: str | os.PathLike[str], note: bytes = b"") -> None:
-        """Tokens, cache and a note to a file, in one piece or not at all. What runs is ended. CoreError names it."""
+        """Tokens, cache and a note to a file, in one piece or not at all. What runs is ended. CoreError names it.
+        ValueError for a path with a zero byte, here as in `restore`."""
         self._close_generation()
         self.core.save(os.fspath(path), note)
 

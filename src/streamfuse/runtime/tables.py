@@ -13,7 +13,7 @@ from streamfuse.runtime.text_library import BundleHandle
 
 AnyArray = npt.NDArray[Any]
 
-_DTYPES: dict[int, np.dtype[Any]] = {  # by sf_tensor's number
+DTYPES: dict[int, np.dtype[Any]] = {  # by sf_tensor's number
     number: np.dtype(name) for number, name in enumerate(("<f2", "<f4", "<i4", "<i8"), 1)
 }
 
@@ -29,7 +29,7 @@ def tables_of(bundle: BundleHandle) -> dict[str, AnyArray]:
         name = tensor.name.decode()
         if tensor.rank > len(tensor.shape):
             raise ValueError(f"tensor {name!r:.80} has {tensor.rank} dimensions, not one or two")
-        dtype, shape = _DTYPES[tensor.dtype], tuple(tensor.shape[: tensor.rank])
+        dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape[: tensor.rank])
         buffer = (c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(tensor.data)
         buffer.bundle = bundle  # which owns the memory
         array = np.frombuffer(buffer, dtype).reshape(shape)

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamfuse.native.library import path_argument
 from streamfuse.runtime.text_library import (
     END,
     BundleHandle,
     TextError,
     TextHandle,
     ids_argument,
-    path_argument,
     text_library,
 )
 

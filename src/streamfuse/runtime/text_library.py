@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from streamfuse.native.library import LibraryError, find_text
+from streamfuse.native.library import find_text, load_typed
 
-OK, BAD_ARGUMENT, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 8, 9, 10, 100
+OK, BAD_ARGUMENT, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 6, 8, 9, 10, 100  # core/streamfuse_core.h
 
 _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
@@ -59,25 +59,8 @@ class Tensor(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def text_library() -> ctypes.CDLL:
-    path = find_text()
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise LibraryError(
-            f"{path} cannot be loaded ({error}); rebuild it with: python -m streamfuse.native.build"
-        ) from error
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-def path_argument(path: str | os.PathLike[str]) -> bytes:
-    """A path as an argument. ValueError where it holds a zero byte, as Python's own functions say."""
-    data = os.fsencode(path)
-    if b"\0" in data:
-        raise ValueError("embedded null byte")
-    return data
+    """The library with the types of its header. LibraryError where it is not built."""
+    return load_typed(find_text(), SIGNATURES)
 
 
 def manifest_problem(text: str) -> str | None:

@@ -26,8 +26,7 @@ from streamfuse.runtime.core import (
     EngineTable,
     copied,
 )
-
-_OK, _EXECUTION = 0, 6
+from streamfuse.runtime.text_library import EXECUTION, OK
 
 
 @dataclass
@@ -84,8 +83,8 @@ class _Callbacks:
                 )
                 if ends_text or not isinstance(error, Exception):
                     failure.append(error)
-                return _EXECUTION
-            return _OK
+                return EXECUTION
+            return OK
 
         return call
 
@@ -126,7 +125,7 @@ class _Callbacks:
 
     def _save(self, length: int, put: Callable[..., int], to: int) -> None:
         def write(data: bytes) -> None:
-            if put(to, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)) != _OK:
+            if put(to, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)) != OK:
                 raise OSError("the saved cache cannot be written")
 
         self._engine.save_cache(length, write)  # type: ignore[attr-defined]  # likewise
@@ -134,7 +133,7 @@ class _Callbacks:
     def _load(self, length: int, get: Callable[..., int], source: int) -> None:
         def read(count: int) -> bytes:
             data = ctypes.create_string_buffer(count)
-            if get(source, data, count) != _OK:
+            if get(source, data, count) != OK:
                 raise OSError(f"the saved cache has not {count} bytes more, or cannot be read")
             return data.raw
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.native.library import LibraryError, load_library
+from streamfuse.native.library import LibraryError, load_library, path_argument
 from streamfuse.runtime.backend import (
     DECODE,
     PREFILL,
@@ -75,7 +74,7 @@ class ExecuTorchProgram:
         self.library = _library()
         pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
         pointer, text = ctypes.c_void_p(), ctypes.c_char_p()
-        code = self.library.sf_program_open(os.fsencode(pte), num_threads or 0, ctypes.byref(pointer))
+        code = self.library.sf_program_open(path_argument(pte), num_threads or 0, ctypes.byref(pointer))
         self._handle = Handle(pointer, self.library.sf_program_close, "program", BackendError)
         with self._handle:
             self._check(code)
