@@ -20,6 +20,7 @@ sys.path.insert(0, str(HERE / "src"))  # a build backend runs without the projec
 from streamfuse.native import build as native  # noqa: E402  these need the standard library only
 from streamfuse.native import cargo  # noqa: E402
 from streamfuse.native import library as engine  # noqa: E402
+from streamfuse.native.command import BuildError  # noqa: E402
 
 
 class BuildEngine(Command):
@@ -55,7 +56,7 @@ class BuildEngine(Command):
             text = {"STREAMFUSE_BUNDLE_LIBRARY": str(cargo.cargo_build(cargo.default_target_dir()))}
             libraries = ["streamfuse_engine", "streamfuse_core", "streamfuse_text"]
             native.build(build_dir, executorch=executorch, targets=libraries, options=text)
-        except native.BuildError as error:
+        except BuildError as error:
             sys.exit(f"error: the native libraries are not built: {error}")
         target = Path(self.build_lib).resolve() / "streamfuse" / "native" / "lib"
         install = [native.cmake_program(), "--install", str(build_dir), "--prefix", str(target), "--strip"]

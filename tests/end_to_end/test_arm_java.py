@@ -17,7 +17,8 @@ import peer
 import pytest
 
 from streamfuse.native.arm.mobile import build_mobile_arm, java_command, missing_for_java, rust_library
-from streamfuse.native.build import BuildError, default_build_dir
+from streamfuse.native.build import default_build_dir
+from streamfuse.native.command import BuildError
 
 if missing_for_java():
     pytest.skip(f"not installed: {', '.join(missing_for_java())}", allow_module_level=True)

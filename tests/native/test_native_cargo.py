@@ -5,13 +5,16 @@ Run: python -m pytest tests/native/test_native_cargo.py
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from streamfuse.native import cargo
-from streamfuse.native.build import BuildError
+from streamfuse.native.command import BuildError
 
 
 def program(folder: Path, version: str) -> Path:
@@ -57,6 +60,16 @@ def test_without_a_new_cargo_the_sentence_says_what_to_install(
     assert cargo.find_cargo() is None
     with pytest.raises(BuildError, match=r"cargo 1\.88 or newer, and there is none: https://rustup\.rs"):
         cargo.cargo_build(tmp_path / "target")
+
+
+@pytest.mark.parametrize("module", ["build", "mobile"])
+def test_a_build_that_fails_says_one_sentence(module: str, tmp_path: Path) -> None:
+    cargo_that_fails = program(tmp_path / "bin", "1.99.0")
+    cargo_that_fails.write_text(f"{cargo_that_fails.read_text()}[ $1 = --version ]\n")
+    command = [sys.executable, "-m", f"streamfuse.native.{module}"]
+    environment = os.environ | {"PATH": str(cargo_that_fails.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: cargo build failed\n")
 
 
 def test_the_oldest_rust_is_that_of_the_crate() -> None:

@@ -8,7 +8,6 @@ ziglang`. The executorch wheel of macOS (20 MB) is downloaded once.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import os
@@ -16,7 +15,8 @@ import struct
 import sys
 from pathlib import Path
 
-from streamfuse.native.build import SOURCE, BuildError, build, default_build_dir, fetch_executorch
+from streamfuse.native.build import SOURCE, build, default_build_dir, fetch_executorch
+from streamfuse.native.command import BuildError, build_parser, run_build
 
 WHEEL_PLATFORM = "macosx_14_0_arm64"
 ENGINE = "libstreamfuse_engine.dylib"
@@ -55,16 +55,8 @@ def build_apple(build_dir: Path | None = None, *, jobs: int | None = None) -> li
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.apple", description=__doc__.splitlines()[0])
-    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/apple beside the sources")
-    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
-    options = parser.parse_args()
-    try:
-        print(f"built {', '.join(map(str, build_apple(options.build_dir, jobs=options.jobs)))}")
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    parser = build_parser("apple", __doc__, "apple")
+    return run_build(parser, lambda given: ", ".join(map(str, build_apple(given.build_dir, jobs=given.jobs))))
 
 
 if __name__ == "__main__":

@@ -23,14 +23,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from streamfuse.native.command import BuildError, build_parser, run_build
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / "kernels"  # a wheel has none
 CMAKE_CONFIG = Path("share", "cmake", "executorch-config.cmake")
 MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
-
-
-class BuildError(RuntimeError):
-    """The native library cannot be built; the message is one sentence for the user."""
 
 
 def default_build_dir() -> Path:
@@ -145,21 +143,15 @@ def build(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.build", description=__doc__.splitlines()[0])
-    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/native beside the sources")
-    parser.add_argument("--sanitize", default="", help="sanitizers, for example address,undefined or thread")
-    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
-    options = parser.parse_args()
     from streamfuse.native.cargo import cargo_build, default_target_dir
 
-    try:
-        text = cargo_build(default_target_dir(), jobs=options.jobs)
-        facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(text)}
-        print(f"built {build(options.build_dir, sanitize=options.sanitize, options=facts, jobs=options.jobs)}")
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    def make(options: argparse.Namespace) -> Path:
+        facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(cargo_build(default_target_dir(), jobs=options.jobs))}
+        return build(options.build_dir, sanitize=options.sanitize, options=facts, jobs=options.jobs)
+
+    parser = build_parser("build", __doc__, "native")
+    parser.add_argument("--sanitize", default="", help="sanitizers, for example address,undefined or thread")
+    return run_build(parser, make)
 
 
 if __name__ == "__main__":

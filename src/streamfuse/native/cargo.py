@@ -15,7 +15,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from streamfuse.native.build import REPOSITORY, BuildError, default_build_dir
+from streamfuse.native.build import REPOSITORY, default_build_dir
+from streamfuse.native.command import BuildError
 
 CRATE = REPOSITORY / "text"
 RUST = REPOSITORY / "build" / "rust"  # where .ci/rust puts one
@@ -40,6 +41,18 @@ def find_cargo() -> tuple[Path, dict[str, str]] | None:
     return None
 
 
+def need_cargo() -> tuple[Path, dict[str, str]]:
+    """find_cargo's; with this environment added, `rustc` and `rustup` are those that it works with.
+
+    Raises:
+        BuildError: none is new enough.
+    """
+    found = find_cargo()
+    if found is None:
+        raise BuildError(f"text/ is built with cargo 1.88 or newer, and there is none: {INSTALL}")
+    return found
+
+
 def cargo_build(
     target_dir: Path,
     rust_target: str | None = None,
@@ -54,10 +67,7 @@ def cargo_build(
     `profile` is one of text/Cargo.toml: `release` is what ships; `quick`, for work on the crate, optimizes
     nothing. `environment` is added to this process's own.
     """
-    found = find_cargo()
-    if found is None:
-        raise BuildError(f"text/ is built with cargo 1.88 or newer, and there is none: {INSTALL}")
-    cargo, own = found
+    cargo, own = need_cargo()
     command = [str(cargo), "build", "--locked", "--lib", "--manifest-path", str(CRATE / "Cargo.toml")]
     command += ["--profile", profile, "--target-dir", str(target_dir)]
     command += ["--target", rust_target] if rust_target else []

@@ -7,14 +7,14 @@ Core, engine and text/ are compiled in build/native and build/mobile/cargo once,
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from streamfuse.native.build import BuildError, build, default_build_dir
+from streamfuse.native.build import build, default_build_dir
 from streamfuse.native.cargo import cargo_build, default_target_dir
+from streamfuse.native.command import build_parser, run_build
 from streamfuse.native.library import file_name
 
 
@@ -31,17 +31,9 @@ def build_mobile(out: Path | None = None, *, profile: str = "release", jobs: int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.mobile", description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=None, help="default: build/mobile beside the sources")
+    parser = build_parser("mobile", __doc__, "mobile", "--out")
     parser.add_argument("--profile", default="release", help="of text/Cargo.toml; quick: no optimization")
-    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
-    options = parser.parse_args()
-    try:
-        print(f"built {build_mobile(options.out, profile=options.profile, jobs=options.jobs)}")
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_build(parser, lambda given: build_mobile(given.out, profile=given.profile, jobs=given.jobs))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ Needs Debian's g++-aarch64-linux-gnu, and qemu-user-static to run the programs. 
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from streamfuse.native.build import SOURCE, BuildError, build, default_build_dir, fetch_executorch
+from streamfuse.native.build import SOURCE, build, default_build_dir, fetch_executorch
+from streamfuse.native.command import BuildError, build_parser, run_build
 
 TOOLS = SOURCE / "arm"
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
@@ -64,16 +64,8 @@ def run_command(program: Path, *arguments: object) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.arm.build", description=__doc__.splitlines()[0])
-    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/arm beside the sources")
-    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
-    options = parser.parse_args()
-    try:
-        print(f"built {build_arm(options.build_dir, jobs=options.jobs)}")
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    parser = build_parser("arm.build", __doc__, "arm")
+    return run_build(parser, lambda given: build_arm(given.build_dir, jobs=given.jobs))
 
 
 if __name__ == "__main__":

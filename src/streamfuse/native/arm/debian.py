@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from streamfuse.native.build import BuildError
+from streamfuse.native.command import BuildError
 
 
 def unpack(packages: Sequence[str], folder: Path) -> Path:

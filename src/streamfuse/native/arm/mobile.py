@@ -9,7 +9,7 @@ Debian's, its package is unpacked), and a JDK for the header jni.h.
 
 from __future__ import annotations
 
-import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +18,9 @@ from pathlib import Path
 
 from streamfuse.native.arm.build import TOOLS, build_arm, missing_tools
 from streamfuse.native.arm.debian import unpack
-from streamfuse.native.build import REPOSITORY, BuildError, cmake_program, default_build_dir
-from streamfuse.native.cargo import cargo_build
+from streamfuse.native.build import REPOSITORY, cmake_program, default_build_dir
+from streamfuse.native.cargo import cargo_build, find_cargo, need_cargo
+from streamfuse.native.command import BuildError, build_parser, run_build
 
 RUST_TARGET = "aarch64-unknown-linux-gnu"
 JNI_SOURCE = REPOSITORY / "android_demo" / "streamfuse" / "src" / "main" / "cpp"
@@ -29,18 +30,19 @@ JAVA = Path("usr", "lib", "jvm", "java-17-openjdk-arm64", "bin", "java")
 
 def missing_for_java() -> list[str]:
     """The programs for all of this that are not installed."""
-    return [*missing_tools(), *(tool for tool in ("cargo", "javac", "mvn", "apt-get") if shutil.which(tool) is None)]
+    missing = [tool for tool in ("javac", "mvn", "apt-get") if shutil.which(tool) is None]
+    return [*missing_tools(), *(["cargo"] if find_cargo() is None else []), *missing]
 
 
 def rust_library(build_dir: Path) -> Mapping[str, str]:
     """Environment in which cargo finds Rust's standard library for ARM, which is downloaded where it is not there."""
-    said = subprocess.run(
-        ["rustc", "--print", "target-libdir", "--target", RUST_TARGET], capture_output=True, text=True, check=True
-    )
+    environment = os.environ | need_cargo()[1]
+    command = ["rustc", "--print", "target-libdir", "--target", RUST_TARGET]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     if any(Path(said.stdout.strip()).glob("libstd-*")):
         return {}
-    if shutil.which("rustup"):
-        if subprocess.run(["rustup", "target", "add", RUST_TARGET]).returncode != 0:
+    if shutil.which("rustup", path=environment["PATH"]):
+        if subprocess.run(["rustup", "target", "add", RUST_TARGET], env=environment).returncode != 0:
             raise BuildError(f"Rust's library for ARM cannot be downloaded: rustup target add {RUST_TARGET}")
         return {}
     root = unpack(["libstd-rust-web-dev"], build_dir / "rust")  # of cargo-web, Debian's newer Rust
@@ -92,16 +94,8 @@ def java_command(build_dir: Path, *arguments: object) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m streamfuse.native.arm.mobile", description=__doc__.splitlines()[0])
-    parser.add_argument("--build-dir", type=Path, default=None, help="default: build/arm beside the sources")
-    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
-    options = parser.parse_args()
-    try:
-        print(f"built {build_mobile_arm(options.build_dir, jobs=options.jobs)}")
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    parser = build_parser("arm.mobile", __doc__, "arm")
+    return run_build(parser, lambda given: build_mobile_arm(given.build_dir, jobs=given.jobs))
 
 
 if __name__ == "__main__":
