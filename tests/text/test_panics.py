@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from streamfuse.native.cargo import need_cargo
 
 MODULE = Path(__file__).parents[2] / "text" / "src" / "panics.rs"
 HOST = """
@@ -43,11 +45,10 @@ fn main() {
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    if shutil.which("rustc") is None:
-        pytest.skip("rustc is not installed (https://rustup.rs), and this test compiles a module of text/")
     folder = tmp_path_factory.mktemp("host")
     (folder / "host.rs").write_text(HOST.replace("MODULE", str(MODULE)))
-    subprocess.run(["rustc", "--edition", "2021", "host.rs"], cwd=folder, check=True)
+    environment = os.environ | need_cargo()[1]
+    subprocess.run(["rustc", "--edition", "2021", "host.rs"], cwd=folder, env=environment, check=True)
     return subprocess.run([folder / "host"], capture_output=True, text=True, check=True)
 
 
