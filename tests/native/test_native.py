@@ -5,8 +5,10 @@ Run: make native-mobile; python -m pytest tests/native/test_native.py
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ from typing import Any
 
 import pytest
 from app_library import BAD_ARGUMENT, BAD_FILE, BUILT, LIBRARY, AppModel, AppSession, LibraryFailure
+from bundle_samples import edit_manifest
 from pages import ROOT, samples
+from tokenizer_samples import words_of
 
 QUESTIONS = ["Who keeps the lamp?", "Why?"]
 SHORT = {"max_new_tokens": 12}
@@ -128,6 +132,25 @@ def test_history_and_system_message_stay_through_a_reset(model: AppModel) -> Non
         one = model.chat(system["content"], empty)
         assert one.messages == [system]
         one.free()
+
+
+def test_the_first_word_after_token_ids_keeps_its_space(chat_bundle: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(chat_bundle, tmp_path / "bundle")
+    file = bundle / "tokenizer.json"
+
+    def replace_tokenizer(manifest: dict[str, Any]) -> None:
+        words = [f"▁w{i}" for i in range(manifest["model"]["vocab_size"])]
+        words_of(words, spaced=True).save(str(file))
+        data = file.read_bytes()
+        manifest["files"][file.name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    edit_manifest(bundle, replace_tokenizer)
+    with AppModel(bundle) as model:
+        completion = model.completion()
+        continued = completion.ask("▁w5", **SHORT)
+        assert continued.startswith(" w")
+        assert completion.ask([5], **SHORT) == continued
+        completion.free()
 
 
 def test_a_stop_string_ends_the_answer_and_what_may_become_one_is_the_last_piece(chat: AppSession) -> None:
