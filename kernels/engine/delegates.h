@@ -32,7 +32,8 @@ class VendorOutput {
 
  private:
   std::unique_lock<std::mutex> lock_;  // of the process's two streams
-  int file_ = -1, output_ = -1, error_ = -1;  // the collected text, and where both streams went before
+  // The collected text, and where both streams went before; unused where nothing is redirected.
+  [[maybe_unused]] int file_ = -1, output_ = -1, error_ = -1;
 };
 
 // Whether `load_delegate` handles this backend.
