@@ -21,12 +21,6 @@ int read_part(void* from, void* data, uint64_t bytes) {
 
 }  // namespace
 
-Backend::Backend(const sf_backend* given) {
-  if (given == nullptr) return;
-  std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof table_),
-              reinterpret_cast<char*>(&table_));
-}
-
 Engine::Engine(const Spec& spec, Backend backend) : spec_(spec), backend_(std::move(backend)) {
   const size_t rows = static_cast<size_t>(std::max(spec.widest(), spec.prefill_rows));
   ids_.resize(rows);

@@ -7,30 +7,14 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "backend.h"
 #include "costs.h"
 #include "draft.h"
 #include "tree.h"
 
 namespace streamfuse {
-
-// A caller's table of functions; the last owner releases it, once.
-class Backend {
- public:
-  explicit Backend(const sf_backend* given);  // of this version or another; null: no functions
-  ~Backend() {
-    if (table_.release != nullptr) table_.release(table_.context);
-  }
-  Backend(Backend&& other) noexcept : table_(std::exchange(other.table_, {})) {}
-  Backend& operator=(Backend&&) = delete;
-
-  const sf_backend* operator->() const { return &table_; }
-
- private:
-  sf_backend table_{};
-};
 
 class Engine {
  public:

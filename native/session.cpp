@@ -1,6 +1,5 @@
 #include "session.h"
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -28,17 +27,7 @@ std::string first_turns(std::string_view system, std::string_view history) {
 
 }  // namespace
 
-OwnEngine::OwnEngine(const sf_backend* given) : is_given(given != nullptr) {
-  if (given != nullptr)
-    std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof table_),
-                reinterpret_cast<char*>(&table_));
-}
-
-OwnEngine::~OwnEngine() {
-  if (table_.release != nullptr) table_.release(table_.context);
-}
-
-Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, OwnEngine& own)
+Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, Backend own)
     : model_(std::move(model)), chat_(chat) {
   if (model_ == nullptr) bad("a session needs a model that was loaded");
   if (chat_ && !model_->can_chat()) bad(model_->folder() + " has no chat template; use a completion for plain text");
@@ -49,7 +38,8 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
   text_needs(code);
   text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
 
-  const std::string device = model_->device(!own.is_given               ? nullptr
+  const bool is_own = options.backend != nullptr;
+  const std::string device = model_->device(!is_own                     ? nullptr
                                             : options.device == nullptr ? "own engine"
                                                                         : options.device);
   const std::string costs = model_->cost_file(device);
@@ -58,7 +48,7 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
   wanted.cost_file = costs.empty() ? nullptr : costs.c_str();
   wanted.device = device.c_str();
   wanted.model_load_ms = model_->load_ms() + options.engine_load_ms;
-  const sf_backend backend = own.is_given ? own.take() : model_->make_engine();
+  const sf_backend backend = is_own ? own.take() : model_->make_engine();
   code = sf_sequence_new(model_->core(), &backend, &wanted, Made(sequence_));
   need(code);
 }

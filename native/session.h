@@ -3,32 +3,18 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
+#include "backend.h"
 #include "handle.h"
 #include "model.h"
 #include "streamfuse.h"
 
 namespace streamfuse::native {
 
-// The caller's engine; released here unless a sequence has taken ownership.
-class OwnEngine {
- public:
-  explicit OwnEngine(const sf_backend* given);  // null: there is none
-  ~OwnEngine();
-  OwnEngine(const OwnEngine&) = delete;
-  OwnEngine& operator=(const OwnEngine&) = delete;
-  sf_backend take() { return std::exchange(table_, {}); }
-
-  const bool is_given;
-
- private:
-  sf_backend table_{};
-};
-
 class Session {
  public:
-  Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, OwnEngine& own);
+  // `own` is the engine of `options`, if they have one.
+  Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, Backend own);
 
   // See streamfuse.h; all throw Failure.
   void prepare();

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "guard.h"
 #include "model.h"
@@ -35,10 +36,10 @@ int new_session(sf_model* model, bool chat, const sf_session_options* options, s
   std::string nowhere;
   return guarded(handle == nullptr ? nowhere : handle->error, [&] {
     const sf_session_options known = known_part(options, sf_session_options{});
-    streamfuse::native::OwnEngine own(known.backend);
+    streamfuse::Backend own(known.backend);
     if (handle == nullptr) return out == nullptr ? SF_BAD_ARGUMENT : SF_OUT_OF_MEMORY;
-    handle->session =
-        std::make_unique<streamfuse::native::Session>(model == nullptr ? nullptr : model->model, chat, known, own);
+    handle->session = std::make_unique<streamfuse::native::Session>(model == nullptr ? nullptr : model->model, chat,
+                                                                    known, std::move(own));
     return SF_OK;
   });
 }
