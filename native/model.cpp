@@ -49,6 +49,7 @@ const char* Model::engine_facts() const {
 
 sf_backend Model::make_engine() const {
   if (program_ == nullptr) bad(folder_ + " was loaded with own_engine, so each session needs a backend in its options");
+  const std::lock_guard<std::mutex> guard(making_engine_);
   sf_engine* engine = nullptr;
   const int code = sf_engine_new(program_.get(), &engine);
   check(code, sf_program_error(program_.get()));

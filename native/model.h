@@ -1,6 +1,7 @@
 // An open bundle: its files and text, the engine's program, and the core's specification and tables.
 #pragma once
 
+#include <mutex>
 #include <string>
 
 #include "handle.h"
@@ -36,6 +37,7 @@ class Model {
   std::string folder_, cost_folder_, machine_, threads_;
   Handle<sf_bundle, sf_bundle_close> bundle_;
   Handle<sf_program, sf_program_close> program_;  // null: sessions bring engines
+  mutable std::mutex making_engine_;  // the program keeps one error message for all threads
   Handle<sf_core_model, sf_core_model_close> core_;
   sf_spec spec_{};
   double load_ms_ = 0.0;
