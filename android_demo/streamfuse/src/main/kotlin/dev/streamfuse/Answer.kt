@@ -1,6 +1,6 @@
 package dev.streamfuse
 
-/** An answer as it is written, token by token. [config] is complete but for the width. */
+/** An answer in progress, token by token. Every field of [config] is set, except perhaps the width. */
 internal class Answer(
     private val session: Session,
     private val sequence: Sequence,
@@ -12,16 +12,16 @@ internal class Answer(
     @Volatile private var state = State.NEW
     private var heldBack: Piece? = null
 
-    /** Somebody asked for its end. */
+    /** Whether its end was requested. */
     @Volatile var stopped = false
 
-    /** What it took, once it has ended. */
+    /** Its statistics, once it has ended. */
     var statistics = Statistics(finishReason = "stopped")
         private set
 
     val ended: Boolean get() = state == State.ENDED
 
-    /** The next step; null after the last. Computes for one token, at first also for the prompt. */
+    /** The next step; null after the last. Computes one token; the first call also prefills the prompt. */
     fun next(): Piece? = sequence.locked {
         if (state == State.NEW && !sequence.isClaimed(this)) end() // a later request came before it began
         if (state == State.ENDED) return@locked takeHeldBack()
@@ -39,10 +39,10 @@ internal class Answer(
         }
     }
 
-    /** Ends it now; nothing happens where it has ended. */
+    /** Ends it now; does nothing if it has ended. */
     fun close(): Unit = sequence.locked { end() }
 
-    /** [close], under the lock. */
+    /** [close]; the caller holds the lock. */
     fun end() {
         val ran = state == State.RUNNING
         state = State.ENDED

@@ -9,7 +9,7 @@ public class Chat internal constructor(
     sequence: Sequence,
     defaults: GenerationConfig,
 ) : Session(model, sequence, defaults) {
-    /** The turns so far; an answer that is being written comes when it ends. */
+    /** The turns so far; an answer in progress is added when it ends. */
     @Volatile
     public var messages: List<Message> = emptyList()
         private set
@@ -23,7 +23,7 @@ public class Chat internal constructor(
     }
 }
 
-/** Plain text that is continued: [Model.completion]. */
+/** A continuation of plain text: [Model.completion]. */
 public class Completion internal constructor(model: Model, sequence: Sequence, defaults: GenerationConfig) :
     Session(model, sequence, defaults) {
     internal override fun readMessages(native: NativeSession): Unit = Unit

@@ -1,19 +1,19 @@
 package dev.streamfuse
 
 /**
- * Hears of an answer without coroutines. Its functions are called one after another by the thread that generates, never
- * by the main thread: what they do delays the next token.
+ * Receives an answer without coroutines. Its functions are called in sequence on the generating thread, never on the
+ * main thread; while they run, the next token waits.
  */
 public interface GenerationCallback {
-    /** The next step of the answer. An exception thrown here ends the answer and comes back to [onError]. */
+    /** The next step of the answer. An exception thrown here ends the answer and is passed to [onError]. */
     public fun onPiece(piece: Piece)
 
-    /** The answer has ended, whole or stopped. An exception thrown here comes to [onError]. */
+    /** The answer has ended, complete or stopped. An exception thrown here is passed to [onError]. */
     public fun onDone(statistics: Statistics)
 
     /**
-     * The answer has failed; nothing follows. An exception thrown here is the app's own: it reaches the thread's handler
-     * of uncaught exceptions, which on Android ends the process.
+     * The answer has failed; no further call follows. An exception thrown here goes to the thread's handler of uncaught
+     * exceptions, which on Android ends the process.
      */
     public fun onError(error: Throwable)
 }

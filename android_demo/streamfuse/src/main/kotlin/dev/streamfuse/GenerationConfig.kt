@@ -4,12 +4,12 @@ import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 
 /**
- * What is asked of one answer. A null field takes the chat's default, then the bundle's ([Model.defaults]).
+ * Options of one answer. A null field takes the chat's default, then the bundle's ([Model.defaults]).
  *
- * The names are those of every language and of the command line. Ranges are checked when the answer begins: a
+ * The names are the same in every language and on the command line. Ranges are checked when the answer begins: a
  * [StreamFuseException] with [ErrorCode.BAD_ARGUMENT] names the field and its range.
  *
- * @property maxNewTokens tokens to generate at most.
+ * @property maxNewTokens maximum number of tokens to generate.
  * @property temperature 0 is greedy; higher is more varied.
  * @property topK sample among the k most probable tokens; 0: off.
  * @property topP sample among the most probable tokens of this total probability; 1: off.
@@ -17,12 +17,12 @@ import kotlinx.serialization.Serializable
  * @property repetitionPenalty above 1, tokens seen before are less probable; 1: off.
  * @property seed the same seed gives the same text, with and without speculation; its 64 bits count as unsigned.
  * @property stop the text ends before any of these.
- * @property stopTokenIds tokens that end the text, beside the model's own.
- * @property ignoreEos the model's end-of-sequence tokens are tokens like others.
+ * @property stopTokenIds tokens that end the text, in addition to the model's own.
+ * @property ignoreEos treat the model's end-of-sequence tokens as ordinary tokens.
  * @property enableSpeculativeDecoding false: one token per pass, the baseline. The text is the same. Null or true:
- *   drafts are used where the bundle has them, and [Statistics.fallbackReason] says why where they are not.
- * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen pass by pass, by the cost measured on
- *   this device.
+ *   drafts are used if the bundle has them; if they are not used, [Statistics.fallbackReason] says why.
+ * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen for each pass by the latency measured
+ *   on this device.
  */
 @Serializable
 public data class GenerationConfig(
@@ -39,7 +39,7 @@ public data class GenerationConfig(
     @SerialName("speculative") val enableSpeculativeDecoding: Boolean? = null,
     val width: Int? = null,
 ) {
-    /** This configuration; what is null in it comes from [defaults]. */
+    /** This configuration, with its null fields taken from [defaults]. */
     public fun over(defaults: GenerationConfig): GenerationConfig = GenerationConfig(
         maxNewTokens = maxNewTokens ?: defaults.maxNewTokens,
         temperature = temperature ?: defaults.temperature,

@@ -7,11 +7,11 @@ import java.util.logging.Level
 import java.util.logging.Logger
 
 /**
- * Finds models and sessions that the app has forgotten without closing them, says so in the log (`java.util.logging`,
- * on Android logcat) with the place where they were opened, and gives their memory back.
+ * Finds unreachable models and sessions that were not closed, logs the place where they were opened
+ * (`java.util.logging`, on Android logcat), and frees their memory.
  *
- * It looks when the next model or session is opened, the moment at which the memory is wanted: no thread waits for it.
- * `java.lang.ref.Cleaner` is not on Androids before 13.
+ * It checks when the next model or session is opened, when the memory is needed, so it needs no thread.
+ * `java.lang.ref.Cleaner` is not available before Android 13.
  */
 internal object Leaks {
     private val log = Logger.getLogger("dev.streamfuse")
@@ -19,8 +19,8 @@ internal object Leaks {
     private val watched = ConcurrentHashMap.newKeySet<Watch>()
 
     /**
-     * Watches [owner] until [Watch.end]. [free] gives its memory back, and must not refer to it; false: that was done, as
-     * for the chats of a model that was closed.
+     * Watches [owner] until [Watch.end]. [free] frees its memory and must not refer to it; it returns false if that was
+     * done already, as for the chats of a closed model.
      */
     fun watch(owner: Any, name: String, free: () -> Boolean): Watch = Watch(owner, name, free).also { watched += it }
 
@@ -33,7 +33,7 @@ internal object Leaks {
         PhantomReference<Any>(owner, queue) {
         private val opened = Throwable("it was opened here")
 
-        /** It was closed. */
+        /** The owner was closed; stop watching. */
         fun end() {
             watched -= this
             clear()

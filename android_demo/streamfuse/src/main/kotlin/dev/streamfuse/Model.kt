@@ -8,10 +8,11 @@ import kotlinx.serialization.json.Json
 import org.jetbrains.annotations.Blocking
 
 /**
- * A bundle that is open: checked files, tokenizer, loaded graphs. Any thread may use it.
+ * An open bundle: checked files, tokenizer, loaded graphs. Any thread may use it.
  *
- * Close it when it is no longer needed: its memory is not the garbage collector's. One that is forgotten keeps it until
- * the next model or session is opened; then the log names the place where it was opened.
+ * Close it when it is no longer needed: its memory is outside the Java heap. If it becomes unreachable without being
+ * closed, its memory is freed when the next model or session is opened, and the log names the place where it was
+ * opened.
  */
 public class Model internal constructor(
     native: NativeModel,
@@ -20,7 +21,7 @@ public class Model internal constructor(
 ) : AutoCloseable {
     private val memory = ModelMemory(native)
 
-    /** The manifest as JSON text, as it lies in the bundle. */
+    /** The manifest of the bundle, JSON text. */
     public val manifest: String = native.manifest
     private val facts = reader.decodeFromString(Manifest.serializer(), manifest)
     private val engine = reader.decodeFromString(Engine.serializer(), native.description)
@@ -28,16 +29,16 @@ public class Model internal constructor(
     /** The name of the model, for example `HuggingFaceTB/SmolLM2-135M-Instruct`. */
     public val name: String get() = facts.model.name
 
-    /** What runs its graphs, for example `kernels`: a name of [StreamFuse.backends]. */
+    /** The backend of its graphs, for example `kernels`: a name of [StreamFuse.backends]. */
     public val backend: String get() = facts.backend
 
-    /** The licence of its weights; null where the bundle does not know. */
+    /** The licence of its weights; null if the bundle does not state it. */
     public val license: String? get() = facts.model.license
 
-    /** How many tokens prompt and answer may have together. */
+    /** Maximum number of tokens of prompt and answer together. */
     public val contextLength: Int get() = facts.cache.capacity
 
-    /** Values for [GenerationConfig.width]; empty where the bundle has no verify methods. */
+    /** Values for [GenerationConfig.width]; empty if the bundle has no verify methods. */
     public val widths: List<Int> =
         facts.methods.filterKeys { it.startsWith("verify_") }.values.map { it.rows }.filter { it > 1 }.sorted()
 
@@ -45,13 +46,13 @@ public class Model internal constructor(
     public val hasSpeculativeDecodingSupport: Boolean
         get() = widths.isNotEmpty()
 
-    /** The bundle's defaults: every field but [GenerationConfig.width] has a value. */
+    /** The bundle's defaults: every field except [GenerationConfig.width] has a value. */
     public val defaults: GenerationConfig
 
     /** Whether the bundle has a chat template; without one only [completion] works. */
     public val canChat: Boolean
 
-    /** Threads that the engine runs on. */
+    /** Number of threads of the engine. */
     public val threads: Int get() = engine.threads
 
     init {
@@ -60,18 +61,18 @@ public class Model internal constructor(
         canChat = chats
     }
 
-    /** Milliseconds that loading took. */
+    /** Load time in milliseconds. */
     public val loadMs: Double = native.loadMs
     private val watch = Leaks.watch(this, "the model $folder", memory::close)
 
     /**
-     * A conversation with a cache of its own, so that only new words are read. Its memory is asked for here: call it
-     * off the main thread, or use [chatInBackground].
+     * A conversation with its own cache, so only new tokens are prefilled. It allocates the cache: call it off the main
+     * thread, or use [chatInBackground].
      *
-     * @param system instructions that stay through [Session.reset].
-     * @param history earlier turns, for example of another bundle's chat; they stay through [Session.reset] too.
+     * @param system the system message, which [Session.reset] keeps.
+     * @param history earlier turns, for example of another bundle's chat; [Session.reset] keeps them too.
      * @param config defaults of its answers.
-     * @throws StreamFuseException where the bundle has no chat template, memory is out, or this model is closed.
+     * @throws StreamFuseException if the bundle has no chat template, memory runs out, or this model is closed.
      */
     @JvmOverloads
     @Blocking
@@ -81,7 +82,7 @@ public class Model internal constructor(
         config: GenerationConfig = GenerationConfig(),
     ): Chat = open("a chat", { it.newChat(system, history) }) { Chat(this, it, config.over(defaults)) }
 
-    /** [chat] on [Options.dispatcher]. Where the caller is cancelled meanwhile, the chat is closed again. */
+    /** [chat] on [Options.dispatcher]. If the caller is cancelled meanwhile, the chat is closed. */
     public suspend fun chatInBackground(
         system: String? = null,
         history: List<Message> = emptyList(),
@@ -89,25 +90,25 @@ public class Model internal constructor(
     ): Chat = openedOn(options.dispatcher) { chat(system, history, config) }
 
     /**
-     * A sequence that continues plain text, without a chat template. Each prompt stands alone; what it shares with the
-     * text before it, from the beginning on, is not read again. Call it off the main thread, or use
+     * A session that continues plain text, without a chat template. Prompts are independent; a prefix that a prompt
+     * shares with the text before it is not prefilled again. Call it off the main thread, or use
      * [completionInBackground].
      *
      * @param config defaults of its answers.
-     * @throws StreamFuseException where memory is out, or this model is closed.
+     * @throws StreamFuseException if memory runs out or this model is closed.
      */
     @JvmOverloads
     @Blocking
     public fun completion(config: GenerationConfig = GenerationConfig()): Completion =
         open("a completion", NativeModel::newCompletion) { Completion(this, it, config.over(defaults)) }
 
-    /** [completion] on [Options.dispatcher]. Where the caller is cancelled meanwhile, it is closed again. */
+    /** [completion] on [Options.dispatcher]. If the caller is cancelled meanwhile, it is closed. */
     public suspend fun completionInBackground(config: GenerationConfig = GenerationConfig()): Completion =
         openedOn(options.dispatcher) { completion(config) }
 
     /**
-     * Gives the memory back, and closes its chats: an answer that runs is ended at its next token, for which this call
-     * waits. Nothing happens the second time.
+     * Frees the memory and closes the model's chats. A running answer ends at its next token, and this call waits for
+     * that. A second call does nothing.
      */
     @Blocking
     override fun close() {
@@ -115,7 +116,7 @@ public class Model internal constructor(
         memory.close()
     }
 
-    /** [close] on [Options.dispatcher], also where the caller is cancelled. */
+    /** [close] on [Options.dispatcher], even if the caller is cancelled. */
     public suspend fun closeInBackground(): Unit = withContext(NonCancellable + options.dispatcher) { close() }
 
     private fun <S : Session> open(kind: String, native: (NativeModel) -> NativeSession, make: (Sequence) -> S): S {

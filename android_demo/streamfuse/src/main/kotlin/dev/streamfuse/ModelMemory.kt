@@ -1,8 +1,8 @@
 package dev.streamfuse
 
 /**
- * What a model and its sessions hold outside Java's memory. It refers to none of the objects that the app has, so the
- * garbage collector can tell when those are forgotten.
+ * The native memory of a model and its sessions. It holds no reference to the app's objects, so the garbage collector
+ * can find those that are unreachable.
  */
 internal class ModelMemory(private val native: NativeModel) {
     private val lock = Any()
@@ -14,7 +14,7 @@ internal class ModelMemory(private val native: NativeModel) {
         Sequence(make(native)).also { open += it }
     }
 
-    /** Frees one session; false where that was done. */
+    /** Frees one session; false if that was done already. */
     fun close(sequence: Sequence): Boolean {
         try {
             return sequence.free()
@@ -24,8 +24,8 @@ internal class ModelMemory(private val native: NativeModel) {
     }
 
     /**
-     * Frees all; false where that was done. Where the end of an answer fails the rest is freed all the same, and the
-     * first failure is thrown.
+     * Frees all; false if that was done already. If ending an answer fails, the rest is freed anyway, and the first
+     * failure is thrown.
      */
     fun close(): Boolean {
         val left = synchronized(lock) {

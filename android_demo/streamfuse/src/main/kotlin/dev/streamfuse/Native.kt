@@ -6,8 +6,8 @@ import kotlin.math.abs
 
 /**
  * The functions of `src/main/cpp/streamfuse_jni.cpp`, once [NativeLibrary] is loaded. Texts are UTF-8, paths too.
- * Functions that return an Int give a code of core/streamfuse_core.h, a negative one where the file itself found no
- * memory; arrays are null where memory is out.
+ * Functions that return an Int give a code of core/streamfuse_core.h, negated if the JNI code itself ran out of memory;
+ * arrays are null if memory runs out.
  */
 internal object Native {
     const val OK = 0
@@ -61,7 +61,7 @@ internal object Native {
     @JvmStatic external fun restore(session: Long, path: ByteArray): Int
 }
 
-/** The file with the functions of [Native], loaded once for the process. */
+/** The library with the functions of [Native], loaded once per process. */
 internal object NativeLibrary {
     private val failure: UnsatisfiedLinkError? by lazy {
         try {
@@ -76,7 +76,7 @@ internal object NativeLibrary {
 
     val isLoaded: Boolean get() = failure == null
 
-    /** @throws StreamFuseException ([ErrorCode.UNSUPPORTED]), as often as it is called, where it cannot be loaded. */
+    /** @throws StreamFuseException ([ErrorCode.UNSUPPORTED]) on every call if the library cannot be loaded. */
     fun require() {
         val cause = failure ?: return
         val processor = System.getProperty("os.arch")
@@ -86,14 +86,14 @@ internal object NativeLibrary {
     }
 }
 
-/** What the native half wrote as UTF-8; null means that memory is out. */
+/** Decodes UTF-8 from the native side; null means out of memory. */
 internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure(Native.OUT_OF_MEMORY) { "" }
 
-/** The exception of a code; [sentence] gives the handle's where it has one. */
+/** The exception for a code; [sentence] returns the handle's error message. */
 internal fun failure(code: Int, sentence: () -> String): StreamFuseException =
     StreamFuseException(ErrorCode.of(abs(code)), if (code < 0) "memory is out" else sentence())
 
-/** A path for the native half, which reads it up to a zero byte. */
+/** A path for the native side, as UTF-8 without a zero byte. */
 internal fun File.bytes(): ByteArray {
     require('\u0000' !in path) { "a path cannot hold a zero character" }
     return path.encodeToByteArray()

@@ -4,26 +4,26 @@ import java.io.File
 import kotlinx.serialization.builtins.ListSerializer
 import kotlinx.serialization.json.Json
 
-/** The native half of a [Model]. Tests of what Kotlin does have one in Kotlin. */
+/** The native side of a [Model]; tests of the Kotlin code implement it in Kotlin. */
 internal interface NativeModel {
     val manifest: String
 
     /** The engine's own description of the program, JSON. */
     val description: String
 
-    /** How long loading took. */
+    /** Load time in milliseconds. */
     val loadMs: Double
 
     /** The bundle's defaults, and whether it has a chat template. */
     fun defaults(): Pair<GenerationConfig, Boolean>
 
-    /** @throws StreamFuseException where memory is out, or the bundle has no chat template. */
+    /** @throws StreamFuseException if memory runs out or the bundle has no chat template. */
     fun newChat(system: String?, history: List<Message>): NativeSession
 
-    /** @throws StreamFuseException where memory is out. */
+    /** @throws StreamFuseException if memory runs out. */
     fun newCompletion(): NativeSession
 
-    /** Gives the memory back, once its sessions have. */
+    /** Frees the memory; its sessions must be freed first. */
     fun close()
 }
 

@@ -7,26 +7,26 @@ import kotlinx.serialization.builtins.serializer
 import kotlinx.serialization.json.Json
 
 /**
- * The native half of a session: a sequence of tokens, its cache and its text. [Sequence] sees to it that one thread at
- * a time uses it, [stop] excepted. Its functions throw [StreamFuseException].
+ * The native side of a session: a sequence of tokens, its cache and its text. [Sequence] ensures that one thread uses
+ * it at a time, except for [stop]. Its functions throw [StreamFuseException].
  */
 internal interface NativeSession {
-    /** Begins an answer. [config] is complete but for the width. */
+    /** Begins an answer. Every field of [config] is set, except perhaps the width. */
     fun start(prompt: String, config: GenerationConfig)
 
-    /** The next step; null at the end, once the turn is closed. */
+    /** The next step; null at the end, after the turn is added to the conversation. */
     fun next(): Piece?
 
-    /** Ends the answer at its next token; where none runs, nothing remembers it. */
+    /** Ends the answer at its next token; without a running answer it has no effect. */
     fun stop()
 
     /**
-     * Ends the answer after what was delivered, and closes the turn; text that was held back is the next step. Nothing
-     * happens where it has ended.
+     * Ends the answer after the last delivered token and closes the turn; text that was held back is the next step.
+     * Does nothing if the answer has ended.
      */
     fun finish()
 
-    /** Of the last answer, JSON. */
+    /** Statistics of the last answer, JSON. */
     fun statistics(): String
 
     /** The turns, JSON. */
@@ -78,7 +78,7 @@ internal class JniSession private constructor(private val handle: Long, private 
     }
 
     companion object {
-        /** The session that [make] puts into a reply, also where it fails. */
+        /** The session that [make] writes to a reply, even if it fails. */
         fun open(make: (ByteBuffer) -> Int): JniSession {
             val reply = Reply()
             val code = make(reply.buffer)

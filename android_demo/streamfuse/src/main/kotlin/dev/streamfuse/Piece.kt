@@ -3,15 +3,15 @@ package dev.streamfuse
 import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 
-/** Who proposed a token. The order is that of the core's numbers. */
+/** The source of a token, in the order of the core's constants. */
 public enum class Source {
-    /** The model itself: nobody had drafted it. */
+    /** The model itself; the token was not drafted. */
     MODEL,
 
     /** The model's own streams. */
     STREAMS,
 
-    /** A passage of the text so far that began alike. */
+    /** Prompt look-up: an earlier occurrence of the last tokens. */
     LOOKUP,
 
     /** The bundle's n-gram table. */
@@ -21,25 +21,24 @@ public enum class Source {
 /**
  * A step of an answer.
  *
- * @property text what this token completes: often nothing, sometimes more than the token itself, never part of a
+ * @property text text that this token completes: often empty, sometimes more than the token itself, never part of a
  *   character.
- * @property token its id. Null in a last piece that is only text: it was held back as the possible beginning of a stop
- *   string.
- * @property source who proposed the token.
+ * @property token its id; null in a last piece of text that was held back as the possible beginning of a stop string.
+ * @property source the source of the token.
  */
 public data class Piece(val text: String, val token: Int?, val source: Source = Source.MODEL) {
     /** Whether the token was drafted and then accepted by the model. */
     public val drafted: Boolean get() = source != Source.MODEL
 }
 
-/** Who says something in a conversation. */
+/** The role of a turn in a conversation. */
 @Serializable
 public enum class Role {
     /** Instructions to the model. */
     @SerialName("system")
     SYSTEM,
 
-    /** The person who asks. */
+    /** The user. */
     @SerialName("user")
     USER,
 
@@ -51,8 +50,8 @@ public enum class Role {
 /**
  * A turn of a conversation.
  *
- * @property role who says it.
- * @property content what is said.
+ * @property role the role of the speaker.
+ * @property content the text of the turn.
  */
 @Serializable
 public data class Message(val role: Role, val content: String)

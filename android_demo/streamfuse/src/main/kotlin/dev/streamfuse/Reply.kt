@@ -8,18 +8,18 @@ private const val STEP_BYTES = 24
 private const val MOST = Int.MAX_VALUE.toLong()
 
 /**
- * The memory through which one handle speaks with its native half: options go in, handles and steps come out. The
- * places are those of `Step` and `Options` in streamfuse_jni.cpp.
+ * The buffer that one handle shares with its native side: options in, handles and steps out. The layout is that of
+ * `Step` and `Options` in streamfuse_jni.cpp.
  */
 internal class Reply {
     val buffer: ByteBuffer = ByteBuffer.allocateDirect(1024).order(ByteOrder.nativeOrder())
     private val place: Buffer = buffer // by this type, whose `position` is the same on every Android
     private val bytes = ByteArray(buffer.capacity() - STEP_BYTES)
 
-    /** The handle that was made. */
+    /** The new handle. */
     val handle: Long get() = buffer.getLong(8)
 
-    /** The step that was made; [longText] gives its text where there is too much of it for this memory. */
+    /** The new step; [longText] returns its text if it is too long for this buffer. */
     fun step(longText: () -> ByteArray?): Piece {
         val length = buffer.getLong(0)
         val text = when {
@@ -34,13 +34,12 @@ internal class Reply {
         return Piece(text, buffer.getLong(8).toInt().takeIf { it >= 0 }, Source.entries[buffer.getInt(16)])
     }
 
-    /** Whether the bundle that gave the [config] has a chat template. */
+    /** Whether the bundle of [config] has a chat template. */
     val canChat: Boolean get() = buffer.getInt(68) != 0
 
     /**
-     * The numbers of a configuration; one that is put must be complete but for the width. A bundle's counts may be
-     * larger than an Int: there are fewer tokens than that, in a vocabulary as in a context, so the largest means the
-     * same.
+     * The numbers of a configuration; when it is set, every field except the width must have a value. A bundle's counts
+     * may exceed an Int; no vocabulary or context is that large, so the maximum Int is equivalent.
      */
     var config: GenerationConfig
         get() = GenerationConfig(

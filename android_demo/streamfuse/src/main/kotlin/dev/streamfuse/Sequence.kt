@@ -4,9 +4,9 @@ import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
 
 /**
- * A native session and the rule of its use: one thread at a time, none after [free], but [stop] at any time.
+ * A native session with its threading rules: one thread at a time, none after [free], and [stop] at any time.
  *
- * [use] may wait for the token that another thread computes (or for its prompt); claiming and stopping never do.
+ * [use] may wait while another thread computes a token or prefills; claiming and stopping never wait.
  */
 internal class Sequence(native: NativeSession) {
     private val lock = ReentrantLock(true) // fair, because whoever writes an answer takes it anew for each token
@@ -16,17 +16,17 @@ internal class Sequence(native: NativeSession) {
     private var claimed: Answer? = null // the last that was asked for; what runs beside it is ending
     private var closing = false
 
-    /** Makes [answer] the one to be written next. What is being written ends at its next token. */
+    /** Makes [answer] the next one. The answer in progress ends at its next token. */
     fun claim(answer: Answer): Unit = synchronized(gate) {
         if (closing) throw closed()
         stop()
         claimed = answer
     }
 
-    /** Whether [answer] may begin: none was asked for after it. */
+    /** Whether [answer] may begin: no later one was requested. */
     fun isClaimed(answer: Answer): Boolean = synchronized(gate) { claimed === answer }
 
-    /** [answer] begins, once what ran has been ended; under the lock. */
+    /** Begins [answer] after the previous one has ended; the caller holds the lock. */
     fun begin(answer: Answer) {
         running?.end()
         synchronized(gate) { running = answer }
@@ -38,17 +38,17 @@ internal class Sequence(native: NativeSession) {
         if (claimed === answer) claimed = null
     }
 
-    /** Ends what is being written at its next token; with [only] given, nothing but that. */
+    /** Ends the answer in progress at its next token; with [only], just if it is that one. */
     fun stop(only: Answer? = null): Unit = synchronized(gate) {
         val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
         answers.forEach { it.stopped = true } // one that has not begun looks at it when it does
         if (running in answers) native?.stop()
     }
 
-    /** Runs [body] while nobody else uses the session; what is being written goes on. */
+    /** Runs [body] with exclusive use of the session; the answer in progress is not ended. */
     fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
-    /** [use] once what is being written has been ended. */
+    /** [use], after ending the answer in progress. */
     fun <T> alone(body: (NativeSession) -> T): T = use {
         endAll()
         body(it)
@@ -57,7 +57,10 @@ internal class Sequence(native: NativeSession) {
     /** Runs [body] with the lock held, closed or not. */
     fun <T> locked(body: () -> T): T = lock.withLock(body)
 
-    /** Gives the memory back, once the token that is being computed is there; also where the answer's end fails. False where that was done. */
+    /**
+     * Frees the memory after the token that is being computed, even if ending the answer fails. False if it was freed
+     * already.
+     */
     fun free(): Boolean {
         synchronized(gate) { closing = true }
         stop()

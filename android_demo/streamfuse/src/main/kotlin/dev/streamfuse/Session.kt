@@ -15,14 +15,14 @@ import kotlinx.coroutines.withContext
 import org.jetbrains.annotations.Blocking
 
 /**
- * A sequence of tokens with a cache of its own, that answers one request at a time. Any thread may use it.
+ * A sequence of tokens with its own cache that answers one request at a time. Any thread may use it.
  *
  * An answer may be ended early at any token: by leaving the flow, cancelling its coroutine, another request, [stop],
- * [save], [restore], [reset] or [close]. What was delivered counts, and the next request goes on from there. But for
- * leaving and cancelling, the flow then completes normally, and [statistics] has the finish reason `stopped`.
+ * [save], [restore], [reset] or [close]. Delivered tokens are kept, and the next request continues from there. Except
+ * after leaving and cancelling, the flow completes normally and [statistics] has the finish reason `stopped`.
  *
- * Its functions throw [StreamFuseException] with [ErrorCode.CLOSED] once it is closed. One that is forgotten without
- * being closed keeps its memory until the next session is opened; then the log names the place where it was opened.
+ * After [close] its functions throw [StreamFuseException] with [ErrorCode.CLOSED]. If it becomes unreachable without
+ * being closed, its memory is freed when the next session is opened, and the log names the place where it was opened.
  */
 public sealed class Session(
     private val model: Model,
@@ -32,26 +32,27 @@ public sealed class Session(
     private val dispatcher = model.options.dispatcher
     internal lateinit var watch: Leaks.Watch
 
-    /** What the last answer took; null before the first one has ended. It can be read after [close]. */
+    /** Statistics of the last answer; null until the first one has ended. It can be read after [close]. */
     @Volatile
     public var statistics: Statistics? = null
         internal set
 
-    /** Why the last answer was not drafted, in whole or in part; null where it was. */
+    /** Why the last answer was not drafted, in whole or in part; null if it was. */
     public val fallbackReason: String? get() = statistics?.fallbackReason
 
     /**
-     * Asks; the answer comes in pieces while it is written. Each collection of the flow asks anew.
+     * Sends a request and streams the answer in pieces. Each collection of the flow sends the request again.
      *
-     * The work runs on [Options.dispatcher], whatever the collector runs on. The next token is computed when the
-     * collector has dealt with the last, so that leaving is exact. Add `.flowOn` with that dispatcher to let the model
-     * run ahead of its collector, and to change threads once in an answer instead of twice in a token.
+     * The work runs on [Options.dispatcher], whatever the collector runs on. The next token is computed after the
+     * collector has processed the last one, so leaving takes effect at exactly that token. Add `.flowOn` with that
+     * dispatcher to let the model run ahead of the collector, with one thread switch per answer instead of two per
+     * token.
      *
-     * An answer that is being written ends at its next token when the collection begins. The flow fails with
-     * [StreamFuseException] where the session is closed, the request is refused or the engine fails. A refused request
-     * changes nothing but that.
+     * An answer in progress ends at its next token when the collection begins. The flow fails with
+     * [StreamFuseException] if the session is closed, the request is refused or the engine fails. A refused request has
+     * no other effect.
      *
-     * @param config what differs from the session's defaults.
+     * @param config overrides of the session's defaults.
      */
     public fun send(text: String, config: GenerationConfig = GenerationConfig()): Flow<Piece> = flow {
         writing(text, config) { answer ->
@@ -60,10 +61,10 @@ public sealed class Session(
     }
 
     /**
-     * Asks, and reports to [callback] from [Options.dispatcher]; returns at once. An answer that is being written ends
-     * at its next token.
+     * Sends a request and reports the answer to [callback] on [Options.dispatcher]; returns immediately. An answer in
+     * progress ends at its next token.
      *
-     * @throws StreamFuseException where the session is closed.
+     * @throws StreamFuseException if the session is closed.
      */
     @JvmOverloads
     public fun send(text: String, callback: GenerationCallback, config: GenerationConfig = GenerationConfig()) {
@@ -92,7 +93,7 @@ public sealed class Session(
         }
     }
 
-    /** Asks, and waits for the whole answer. Fails as the flow of [send] does. */
+    /** Sends a request and waits for the whole answer. Fails as the flow of [send] does. */
     public suspend fun generate(text: String, config: GenerationConfig = GenerationConfig()): String {
         val whole = StringBuilder()
         writing(text, config) { answer ->
@@ -106,10 +107,10 @@ public sealed class Session(
         return whole.toString()
     }
 
-    /** Ends the answer that is being written at its next token; returns at once. Does nothing where there is none. */
+    /** Ends the answer in progress at its next token; returns immediately. Does nothing if there is none. */
     public fun stop(): Unit = sequence.stop()
 
-    /** Forgets all tokens, and all turns but those that it was made with: the system message and the history. */
+    /** Clears all tokens, and all turns except the initial ones: the system message and the history. */
     @Blocking
     public fun reset(): Unit = sequence.alone { native ->
         native.reset()
@@ -120,10 +121,10 @@ public sealed class Session(
     public suspend fun resetInBackground(): Unit = withContext(dispatcher) { reset() }
 
     /**
-     * Writes cache, tokens and conversation to [file], in one piece or not at all. An answer that is being written ends
-     * here. The file is as large as the cache that is used; write it off the main thread, or use [saveInBackground].
+     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here. The file is as large
+     * as the used part of the cache; call it off the main thread, or use [saveInBackground].
      *
-     * @throws StreamFuseException where it cannot be written.
+     * @throws StreamFuseException if it cannot be written.
      */
     @Blocking
     public fun save(file: File): Unit = sequence.alone { native -> native.save(file) }
@@ -132,9 +133,10 @@ public sealed class Session(
     public suspend fun saveInBackground(file: File): Unit = withContext(dispatcher) { save(file) }
 
     /**
-     * Takes back what [save] wrote with the same bundle, in this process or another, or in another language.
+     * Restores what [save] wrote with the same bundle, in this process or another, or in another language.
      *
-     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file; the conversation is as before.
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file; the conversation is then
+     *   unchanged.
      */
     @Blocking
     public fun restore(file: File): Unit = sequence.alone { native ->
@@ -145,23 +147,23 @@ public sealed class Session(
     /** [restore] on [Options.dispatcher]. */
     public suspend fun restoreInBackground(file: File): Unit = withContext(dispatcher) { restore(file) }
 
-    /** Gives the memory back; waits for the token that is being computed. Nothing happens the second time. */
+    /** Frees the memory, after the token that is being computed. A second call does nothing. */
     @Blocking
     override fun close() {
         watch.end()
         model.close(sequence)
     }
 
-    /** [close] on [Options.dispatcher], also where the caller is cancelled. */
+    /** [close] on [Options.dispatcher], even if the caller is cancelled. */
     public suspend fun closeInBackground(): Unit = withContext(NonCancellable + dispatcher) { close() }
 
-    /** Takes the turns over from the native half; under the sequence's lock. */
+    /** Copies the turns from the native side; the caller holds the sequence's lock. */
     internal abstract fun readMessages(native: NativeSession)
 
     private fun claim(text: String, config: GenerationConfig) =
         Answer(this, sequence, text, config.over(defaults)).also(sequence::claim)
 
-    /** Runs [body] over an answer, which ends with it however that ends. */
+    /** Runs [body] over an answer and ends the answer afterwards, even if [body] fails. */
     private suspend fun writing(text: String, config: GenerationConfig, body: suspend (Answer) -> Unit) {
         val answer = claim(text, config)
         try {

@@ -6,16 +6,16 @@ import kotlinx.serialization.Transient
 import kotlinx.serialization.json.Json
 
 /**
- * What one answer took. The keys of its JSON are the same in every language (docs/runtime.md); times are of the
- * generating loop alone, in milliseconds, without what the app does between two tokens.
+ * Counters and times of one answer. The keys of its JSON are the same in every language (docs/runtime.md); times are in
+ * milliseconds and cover the generation loop only, not the app's work between two tokens.
  *
- * @property promptTokens length of the whole prompt, the part found in the cache included.
+ * @property promptTokens length of the whole prompt, including the part already in the cache.
  * @property generatedTokens delivered tokens.
- * @property modelLoadMs how long loading the model took.
- * @property measureMs measuring what passes cost on this device; 0 if that was known.
- * @property prefillMs reading the prompt.
+ * @property modelLoadMs load time of the model.
+ * @property measureMs measuring the latency of passes on this device; 0 if it was known already.
+ * @property prefillMs prefill of the prompt.
  * @property firstTokenMs from the start to the first token, [measureMs] and [prefillMs] included.
- * @property decodeTokensPerSecond delivered tokens per second of everything after prefill.
+ * @property decodeTokensPerSecond delivered tokens per second after prefill.
  * @property prefillTokensPerSecond [prefilledTokens] per second of [prefillMs].
  * @property rounds verify passes; 0 in plain decoding.
  * @property targetForwardPasses verify and decode passes.
@@ -28,16 +28,16 @@ import kotlinx.serialization.json.Json
  * @property timeMs milliseconds per part of the loop: prefill, draft, verify, accept, commit, sample.
  * @property widths passes per method.
  * @property speculative whether drafts were to be used.
- * @property fallbackReason why they were not, or why passes were plain; null where there is nothing to say.
+ * @property fallbackReason why they were not, or why passes were plain; null if neither happened.
  * @property finishReason `stop` (a stop token or stop string), `length` ([GenerationConfig.maxNewTokens]), `context`
  *   (the context is full) or `stopped` (ended early, from outside or by an error).
- * @property acceptancePerRank per rank of a candidate among its siblings, how often it was right.
- * @property fallbackReasons plain passes in the place of drafting, per reason.
- * @property costMs what a full pass of each method was expected to take when the answer began.
- * @property acceptedBySource accepted drafted tokens by who proposed them.
+ * @property acceptancePerRank acceptance rate per rank of a candidate among its siblings.
+ * @property fallbackReasons plain passes that ran instead of drafted ones, per reason.
+ * @property costMs expected latency of a full pass of each method at the start of the answer.
+ * @property acceptedBySource accepted drafted tokens per source.
  * @property prefilledTokens tokens of the prompt that were not in the cache.
- * @property streamsPasses passes that computed streams alone.
- * @property nearTies choices that another engine's rounding might turn.
+ * @property streamsPasses passes that computed only streams.
+ * @property nearTies choices so close that another engine's rounding could change them.
  */
 @Serializable
 public data class Statistics(
@@ -69,7 +69,7 @@ public data class Statistics(
     @SerialName("streams_passes") val streamsPasses: Int = 0,
     @SerialName("near_ties") val nearTies: Int = 0,
 ) {
-    /** The JSON object as the core wrote it, keys of later versions included. */
+    /** The JSON object as the core wrote it, including keys of later versions. */
     @Transient
     public var json: String = ""
         private set
@@ -80,7 +80,7 @@ public data class Statistics(
             coerceInputValues = true // the core writes null for what is not a finite number
         }
 
-        /** Reads the JSON object of any language's statistics. */
+        /** Parses the JSON object of any language's statistics. */
         public fun of(json: String): Statistics =
             reader.decodeFromString(serializer(), json).also { it.json = json }
     }

@@ -9,15 +9,15 @@ import kotlinx.serialization.json.Json
 import org.jetbrains.annotations.Blocking
 
 /**
- * How a model is loaded and run.
+ * Options for loading and running a model.
  *
- * @property threads of the engine; null lets it choose (on phones: as many as there are big cores).
- * @property cacheDir a folder where the measured costs of passes are kept, for example Android's `context.cacheDir`.
- *   Null: a model's first drafted answer measures them anew, about 250 ms.
- * @property checkHashes reads the whole bundle once and compares its SHA-256 sums. Turn it off only for a bundle that
- *   was checked when it was installed.
- * @property publicKey the line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did not sign
- *   is refused, and hashes are checked whatever [checkHashes] says. Null: nobody asks who wrote the bundle.
+ * @property threads of the engine; null lets it choose (on phones, the number of big cores).
+ * @property cacheDir a folder to store measured pass latencies in, for example Android's `context.cacheDir`. Null: the
+ *   first drafted answer of each model measures them again, about 250 ms.
+ * @property checkHashes whether to read the whole bundle once and compare its SHA-256 sums. Turn it off only for a
+ *   bundle that was checked when it was installed.
+ * @property publicKey the line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did
+ *   not sign is refused, and hashes are checked whatever [checkHashes] says. Null: the signature is not checked.
  * @property dispatcher where answers are generated. A pass keeps its thread busy, so the default is not the few threads
  *   of [Dispatchers.Default].
  */
@@ -29,18 +29,17 @@ public data class Options(
     val dispatcher: CoroutineDispatcher = Dispatchers.IO,
 )
 
-/** The way in: opens a bundle that `streamfuse export` wrote. */
+/** The entry point: opens a bundle that `streamfuse export` wrote. */
 public object StreamFuse {
-    /** Whether the native library is built for this device. The first call loads it: some milliseconds. */
+    /** Whether the native library is built for this device. The first call loads it, which takes some milliseconds. */
     @JvmStatic
     public val isSupported: Boolean get() = NativeLibrary.isLoaded
 
     /**
-     * Which backends of a bundle ([Model.backend]) this library can run on this device: null, or the sentence that says
-     * why not. One that the library does not have is not in it. The first call opens the vendors' libraries: some 30
-     * milliseconds on a desktop.
+     * The backends ([Model.backend]) that this library contains, each with null if it can run on this device, or else
+     * the reason why not. The first call opens the vendors' libraries, about 30 milliseconds on a desktop.
      *
-     * @throws StreamFuseException ([ErrorCode.UNSUPPORTED]) where [isSupported] is false.
+     * @throws StreamFuseException ([ErrorCode.UNSUPPORTED]) if [isSupported] is false.
      */
     @JvmStatic
     public val backends: Map<String, String?>
@@ -50,11 +49,11 @@ public object StreamFuse {
         }
 
     /**
-     * Opens and checks the bundle in [folder], and loads its graphs. It takes from a tenth of a second to some seconds:
-     * call it off the main thread, or use [loadInBackground].
+     * Opens and checks the bundle in [folder], and loads its graphs. This takes from a tenth of a second to several
+     * seconds: call it off the main thread, or use [loadInBackground].
      *
-     * @throws StreamFuseException where the bundle cannot be used here, or is not signed with the key of [options]; its
-     *   sentence names file and field. [ErrorCode.UNSUPPORTED] where [isSupported] is false.
+     * @throws StreamFuseException if the bundle cannot be used here or is not signed with the key of [options]; the
+     *   message names file and field. [ErrorCode.UNSUPPORTED] if [isSupported] is false.
      */
     @JvmStatic
     @JvmOverloads
@@ -71,12 +70,12 @@ public object StreamFuse {
         }
     }
 
-    /** [load] on the dispatcher of [options]. Where the caller is cancelled meanwhile, the model is closed again. */
+    /** [load] on the dispatcher of [options]. If the caller is cancelled meanwhile, the model is closed. */
     public suspend fun loadInBackground(folder: File, options: Options = Options()): Model =
         openedOn(options.dispatcher) { load(folder, options) }
 }
 
-/** What [open] gives, opened on [dispatcher]; closed again where the caller has been cancelled meanwhile. */
+/** Runs [open] on [dispatcher] and returns its result, which is closed if the caller was cancelled meanwhile. */
 internal suspend fun <T : AutoCloseable> openedOn(dispatcher: CoroutineDispatcher, open: () -> T): T {
     var opened: T? = null
     try {

@@ -1,14 +1,16 @@
 package dev.streamfuse
 
-/** The kinds of failure: those of core/streamfuse_core.h, and two of this library. */
+/** The error codes of core/streamfuse_core.h, and two of this library. */
 public enum class ErrorCode(internal val value: Int?) {
-    /** The caller's numbers or text: a range, a length, an unknown name, a prompt longer than the context. */
+    /**
+     * Invalid numbers or text from the caller: a range, a length, an unknown name, a prompt longer than the context.
+     */
     BAD_ARGUMENT(1),
 
     /** A graph file is missing, damaged, not what the manifest says, or made for another engine. */
     BAD_PROGRAM(2),
 
-    /** A graph needs an operator or backend that this library does not carry. */
+    /** A graph needs an operator or backend that this library does not contain. */
     MISSING_OPERATOR(3),
 
     /** The cache has no room for these rows. */
@@ -20,13 +22,13 @@ public enum class ErrorCode(internal val value: Int?) {
     /** The engine reported an error while it ran. */
     EXECUTION(6),
 
-    /** Memory is out. */
+    /** Out of memory. */
     OUT_OF_MEMORY(7),
 
     /** An internal check failed: close this chat. */
     BROKEN(8),
 
-    /** The drafting tables contradict themselves or the model. */
+    /** The drafting tables are inconsistent, or do not match the model. */
     BAD_TABLES(9),
 
     /** A bundle or a saved chat is missing, damaged, or not of this kind. */
@@ -35,7 +37,7 @@ public enum class ErrorCode(internal val value: Int?) {
     /** The model or the session is closed. */
     CLOSED(null),
 
-    /** The native library cannot be loaded: it is not built for this processor. [StreamFuse.isSupported] tells. */
+    /** The native library cannot be loaded: it is not built for this processor. See [StreamFuse.isSupported]. */
     UNSUPPORTED(null),
     ;
 
@@ -45,8 +47,8 @@ public enum class ErrorCode(internal val value: Int?) {
 }
 
 /**
- * What the library could not do, in one sentence ([message]) that names the thing, the limit and the next step.
+ * A failure of the library; [message] is one sentence that names the object, the limit and the next step.
  *
- * @property code the kind of failure.
+ * @property code the error code.
  */
 public class StreamFuseException(public val code: ErrorCode, sentence: String) : RuntimeException(sentence)
