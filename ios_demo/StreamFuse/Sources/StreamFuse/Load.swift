@@ -3,41 +3,40 @@
 import Foundation
 import StreamFuseCoreML
 
-/// How a bundle is loaded.
+/// Options for loading a bundle.
 public struct LoadOptions: Sendable {
   /// Threads of the native engine; nil lets it choose (on phones: the big cores).
   public var threads: Int?
   /// Where a Core ML bundle runs; nil: as it was exported.
   public var computeUnits: ComputeUnits?
-  /// Where measured costs of passes are kept; nil: a model's first drafted answer measures them anew,
-  /// about 250 ms. The app's caches folder, where nobody says otherwise.
+  /// Where measured pass latencies are stored; nil: the first drafted answer of each model measures them again, about
+  /// 250 ms. Default: the app's caches folder.
   public var costFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
     .appending(path: "streamfuse/plans")
-  /// Where compiled Core ML packages are kept; nil compiles them at each start. The app's caches folder, where nobody says
-  /// otherwise.
+  /// Where compiled Core ML packages are stored; nil compiles them at each start. Default: the app's caches folder.
   public var compiledFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
     .appending(path: "streamfuse/compiled")
   /// Whether to read the whole bundle and compare its SHA-256 sums. Turn it off only for a bundle that was checked when
   /// it was installed.
   public var checkHashes = true
-  /// The line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did not sign is refused, and
-  /// hashes are checked whatever `checkHashes` says. Nil: nobody asks who wrote the bundle.
+  /// The line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did not sign is
+  /// refused, and hashes are checked whatever `checkHashes` says. Nil: the signature is not checked.
   public var publicKey: String?
 
   /// The defaults.
   public init() {}
 }
 
-/// Opens and checks the bundle in `folder` and loads its graphs, off the calling task's thread. It takes from a tenth of a
-/// second to some seconds; a Core ML package that the device sees for the first time may take a minute. Where the task is
-/// cancelled it ends after the step that runs, with `CancellationError`.
+/// Opens and checks the bundle in `folder` and loads its graphs, off the calling task's thread. This takes from a tenth
+/// of a second to several seconds; a Core ML package that the device sees for the first time may take a minute. If the
+/// task is cancelled, loading ends after the current step with `CancellationError`.
 ///
 ///     let model = try await StreamFuse.load(from: url) { $0.threads = 4 }
 ///     let chat = model.chat(instructions: "You answer in one sentence.")
 ///     for try await piece in chat.stream(to: "Why is the sky blue?") { print(piece.text, terminator: "") }
 ///
-/// Throws `StreamFuseError` where the bundle cannot be used here, or is not signed with the key of the options; its
-/// sentence names file and field.
+/// Throws `StreamFuseError` if the bundle cannot be used here or is not signed with the key of the options; the message
+/// names file and field.
 public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async throws -> Model {
   var options = LoadOptions()
   configure(&options)
@@ -57,7 +56,7 @@ public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { 
   }
 }
 
-/// Likewise on an engine of one's own, which `makeEngine` loads from the bundle's facts and the place of its graphs.
+/// The same with your own engine, which `makeEngine` loads from the bundle's facts and the location of its graphs.
 public func load(
   from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in },
   engine makeEngine: @Sendable (ModelSpec, URL) async throws -> any Engine
@@ -78,8 +77,9 @@ private func model(
   return bundle.model(engine: engine, engineMs: (ContinuousClock.now - started) / .milliseconds(1))
 }
 
-/// The backends that this library has, each with the sentence that says why it cannot run on this device; nil: it can.
-/// Compare `Model.backend`. The first call opens the libraries of delegates that are not linked: some milliseconds.
+/// The backends that this library contains, each with nil if it can run on this device, or else the reason why not.
+/// Compare `Model.backend`. The first call opens the libraries of delegates that are not linked, which takes some
+/// milliseconds.
 public var backends: [String: String?] {
   var found = NativeModel.backends
   #if canImport(CoreML)
@@ -90,8 +90,9 @@ public var backends: [String: String?] {
   return found
 }
 
-/// Removes what `load` keeps outside of the bundle in `folder`: its compiled Core ML package. Call it before the folder is
-/// deleted; nothing happens where there is no bundle, or nothing is kept. `configure` names another `compiledFolder`.
+/// Removes what `load` stores outside of the bundle in `folder`: its compiled Core ML package. Call it before you
+/// delete the folder; it does nothing if there is no bundle or nothing is stored. `configure` names another
+/// `compiledFolder`.
 public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async {
   var options = LoadOptions()
   configure(&options)
@@ -104,7 +105,7 @@ public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Voi
   }
 }
 
-/// Runs what reads files and loads graphs: not on Swift's shared pool.
+/// Reads files and loads graphs outside Swift's shared thread pool.
 private func blocking<Result: Sendable>(_ work: @escaping @Sendable () throws -> Result) async throws -> Result {
   try await withCheckedThrowingContinuation { continuation in
     DispatchQueue.global(qos: .userInitiated).async { continuation.resume(with: Swift.Result { try work() }) }

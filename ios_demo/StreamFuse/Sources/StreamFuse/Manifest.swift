@@ -1,10 +1,10 @@
-/// What an app may want to know of a manifest (docs/bundle.md); the rest is in `Model.manifest`.
+/// The fields of a manifest that apps may need (docs/bundle.md); the rest is in `Model.manifest`.
 public struct Manifest: Sendable, Codable {
   /// A model's facts.
   public struct Model: Sendable, Codable {
     /// For example `HuggingFaceTB/SmolLM2-135M-Instruct`.
     public let name: String
-    /// The licence of the weights; nil where the bundle does not know.
+    /// The licence of the weights; nil if the bundle does not state it.
     public let license: String?
     /// How many weights it has.
     public let parameters: Int

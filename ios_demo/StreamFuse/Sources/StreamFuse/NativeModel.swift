@@ -11,13 +11,13 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
 
   /// The facts that the loop needs.
   let spec: ModelSpec
-  /// What answers take that do not say otherwise.
+  /// Defaults of the answers.
   let defaults: GenerationConfig
-  /// The manifest as JSON text, as it lies in the file.
+  /// The manifest of the bundle, JSON text.
   let manifest: Data
-  /// What an app may want to know of the manifest.
+  /// The fields of the manifest that apps may need.
   let facts: Manifest
-  /// Bytes of memory that the cache of one sequence takes on the native engine; 0 where another one runs the bundle.
+  /// Size in bytes of one sequence's cache on the native engine; 0 if another engine runs the bundle.
   let cacheBytes: Int
 
   /// Opens a bundle. `ownEngine` is that of `sf_model_options`.
@@ -67,10 +67,10 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
   /// Whether the bundle has a chat template.
   var canChat: Bool { sf_model_can_chat(handle) != 0 }
 
-  /// Milliseconds that opening took.
+  /// Time to open the bundle, in milliseconds.
   var loadMs: Double { sf_model_load_ms(handle) }
 
-  /// ExecuTorch's backends that the library has, each with the sentence that says why it cannot run here; nil: it can.
+  /// ExecuTorch's backends that the library contains, each with nil if it can run here, or else the reason why not.
   static var backends: [String: String?] {
     guard let json = sf_backends() else { return [:] }
     return (try? JSONDecoder().decode([String: String?].self, from: Data(String(cString: json).utf8))) ?? [:]

@@ -82,13 +82,13 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
       source: Source(number: piece.source))
   }
 
-  /// Ends the answer after what was delivered.
+  /// Ends the answer after the last delivered token.
   func finish() throws { try need(sf_session_finish(handle)) }
 
   /// Ends the answer at its next token. Any thread may call it.
   func stop() { sf_session_stop(handle) }
 
-  /// Measures what passes cost, unless that is known.
+  /// Measures the latency of passes, unless it is known.
   func prepare() throws { try need(sf_session_prepare(handle)) }
 
   /// The context and all tokens delivered after it.
@@ -107,7 +107,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     return try JSONDecoder().decode([Message].self, from: Data(string(json, bytes).utf8))
   }
 
-  /// What the last answer took.
+  /// Statistics of the last answer.
   func statistics() throws -> Statistics {
     guard let json = sf_session_statistics(handle) else {
       throw StreamFuseError(.outOfMemory, "no memory for the statistics")
@@ -115,7 +115,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     return try Statistics(json: Data(bytes: json, count: strlen(json)))
   }
 
-  /// Forgets all tokens, and all turns but those that it was made with.
+  /// Clears all tokens, and all turns except those that it was created with.
   func reset() throws { try need(sf_session_reset(handle)) }
 
   /// Writes cache, tokens and conversation to a file.
@@ -126,7 +126,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     try need(file.withUnsafeFileSystemRepresentation { sf_session_restore(handle, $0) })
   }
 
-  /// Throws the library's sentence unless `code` is `SF_OK`.
+  /// Throws the library's error message unless `code` is `SF_OK`.
   private func need(_ code: Int32) throws { try check(code, sf_session_error(handle)) }
 
   /// A copy of text that the library hands out.

@@ -10,14 +10,15 @@ public enum Prompt: Sendable, Equatable {
   case turn(String)
 }
 
-/// An answer in pieces, while it is written.
+/// An answer that is streamed in pieces.
 ///
 ///     for try await piece in chat.stream(to: "Why is the sky blue?") { print(piece.text, terminator: "") }
 ///
-/// The model works when a piece is asked for, so leaving is exact: an answer that is left at any piece, by `break` or by
-/// cancelling the task, counts as far as it was delivered, and the session goes on from there. Cancelling while a piece
-/// is computed ends the answer at its next token and throws `CancellationError`; `stop()` of the session, and another
-/// request to it, end it as if it were complete. An answer is written once: a second loop over it finds nothing more.
+/// The model runs when a piece is requested, so leaving takes effect at exactly that piece: if you leave an answer, by
+/// `break` or by cancelling the task, the delivered pieces are kept, and the session continues from there. Cancelling
+/// while a piece is computed ends the answer at its next token and throws `CancellationError`; `stop()` of the session,
+/// and another request to it, end it as if it were complete. An answer is written once: a second loop over it finds
+/// nothing more.
 public struct Answer: AsyncSequence, Sendable {
   /// A step of the answer.
   public typealias Element = Piece
@@ -73,7 +74,7 @@ final class Turn: Sendable {
   let prompt: Prompt
   /// How it is to be answered.
   let config: GenerationConfig
-  /// What it took, once it has ended. Of a request that another one ended, too.
+  /// Its statistics, once it has ended, also if another request ended it.
   let statistics = Mutex<Statistics?>(nil)
   /// How often the session had been stopped when this was asked: a later `stop` ends it, whether it has begun or not.
   let stops: Int

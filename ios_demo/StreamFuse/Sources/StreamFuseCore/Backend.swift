@@ -41,7 +41,8 @@ extension Backend {
 
 /// Loaded graphs: makes an engine for each sequence. It may be used by any thread.
 public protocol Engine: Sendable {
-  /// What makes a pass cost differently: processor, threads, build. Measured costs are kept for each such text.
+  /// Everything that changes the latency of a pass: processor, threads, build. Measured latencies are stored per device
+  /// string.
   var device: String { get }
   /// Bytes of memory that the cache of one sequence takes once its context is full. A session is refused where the system
   /// does not let the app take so many; 0: it is not known.

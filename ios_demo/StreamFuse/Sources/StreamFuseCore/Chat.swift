@@ -7,26 +7,26 @@ public protocol TextSession: Sendable {
 }
 
 extension TextSession {
-  /// What the last answer took, or the one that is being written so far; nil before the first.
+  /// Statistics of the last answer, or so far of the one in progress; nil before the first.
   public var statistics: Statistics? {
     get async throws { try await session.statistics }
   }
 
-  /// Ends the answers that were asked for at their next token, those too that have not begun; what was delivered counts.
+  /// Ends all requested answers at their next token, including those that have not begun; delivered tokens are kept.
   /// Any thread may call it.
   public func stop() { session.stop() }
 
-  /// Forgets all tokens, and all turns but the messages that it began with.
+  /// Clears all tokens, and all turns except the messages that it began with.
   public func reset() async throws { try await session.reset() }
 
-  /// Writes cache, tokens and conversation to a file, in one piece or not at all. An answer that is being written ends.
+  /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
   public func save(to file: URL) async throws { try await session.save(to: file) }
 
-  /// Takes back what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
+  /// Restores what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
   /// with the code `badFile`, and changes nothing.
   public func restore(from file: URL) async throws { try await session.restore(from: file) }
 
-  /// Measures what passes cost on this device, unless that is known, so that the first answer need not.
+  /// Measures the latency of passes on this device, unless it is known, so that the first answer need not.
   public func prepare() async throws { try await session.prepare() }
 }
 
@@ -38,13 +38,13 @@ public final class Chat: TextSession {
   /// A conversation on a sequence of its own.
   init(_ session: Session) { self.session = session }
 
-  /// Asks; the answer comes in pieces while it is written. A request that does not fit into the context is refused, and
-  /// the conversation is as before.
+  /// Sends a request and streams the answer in pieces. A request that does not fit into the context is refused and
+  /// leaves the conversation unchanged.
   public func stream(to words: String, _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
     session.stream(.turn(words), configure)
   }
 
-  /// Asks, and waits for the whole answer.
+  /// Sends a request and waits for the whole answer.
   @discardableResult
   public func respond(
     to words: String, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
@@ -52,14 +52,14 @@ public final class Chat: TextSession {
     try await stream(to: words, configure).response()
   }
 
-  /// The turns so far; an answer that is being written comes when it ends.
+  /// The turns so far; an answer in progress is added when it ends.
   public var messages: [Message] {
     get async throws { try await session.messages }
   }
 }
 
-/// Plain text that is continued, without a chat template: `Model.completion`. Each prompt stands alone; what it shares
-/// with the text before it, from the beginning on, is not read again.
+/// A continuation of plain text, without a chat template: `Model.completion`. Prompts are independent; a prefix that a
+/// prompt shares with the text before it is not prefilled again.
 public final class Completion: TextSession {
   /// The sequence of tokens behind it.
   public let session: Session
@@ -67,7 +67,7 @@ public final class Completion: TextSession {
   /// Plain text on a sequence of its own.
   init(_ session: Session) { self.session = session }
 
-  /// Continues `prompt`; the text comes in pieces while it is written.
+  /// Continues `prompt` and streams the text in pieces.
   public func stream(after prompt: String, _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
     session.stream(.text(prompt), configure)
   }

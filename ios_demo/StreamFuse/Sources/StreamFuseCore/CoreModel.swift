@@ -21,7 +21,7 @@ public struct VerifyMethod: Sendable, Equatable {
   }
 }
 
-/// The facts of a bundle that the loop needs, for an engine of one's own. A bundle's own come from its manifest.
+/// The facts of a bundle that the loop needs, for your own engine. For bundles they come from the manifest.
 public struct ModelSpec: Sendable, Equatable {
   /// Tokens of context that the cache holds.
   public var capacity: Int
@@ -130,7 +130,7 @@ final class CoreModel: @unchecked Sendable {  // sf_core_model may be used by an
   /// Keeps the tables' memory, which must outlive the sessions.
   private let tables: DraftTables
 
-  /// Throws the core's sentence where facts and tables do not fit together.
+  /// Throws the core's error message if facts and tables do not match.
   init(_ spec: ModelSpec, _ tables: DraftTables) throws {
     var made: OpaquePointer?
     let code = spec.withCSpec { sf_core_model_open($0, tables.tensors.baseAddress, Int32(tables.tensors.count), &made) }

@@ -1,7 +1,8 @@
 import CStreamFuse
 import Foundation
 
-/// Token ids alone, on an engine of one's own: the core's sequence. Used by one thread at a time, but for `stop`.
+/// A session on token ids only, with your own engine: the core's sequence. Used by one thread at a time, except for
+/// `stop`.
 final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "one at a time"; stop may come from any thread
   /// The core's handle.
   let handle: OpaquePointer
@@ -44,7 +45,7 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     return Piece(text: "", token: Int(token.id), source: Source(number: token.source))
   }
 
-  /// Ends the text after what was delivered.
+  /// Ends the text after the last delivered token.
   func finish() throws { try check(sf_sequence_finish(handle, nil), sf_sequence_error(handle)) }
 
   /// None.
@@ -53,10 +54,10 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
   /// Ends the text at its next token. Any thread may call it.
   func stop() { sf_sequence_stop(handle) }
 
-  /// Forgets all tokens.
+  /// Clears all tokens.
   func reset() throws { try check(sf_sequence_reset(handle), sf_sequence_error(handle)) }
 
-  /// Measures what passes cost, unless that is known.
+  /// Measures the latency of passes, unless it is known.
   func prepare() throws { try check(sf_sequence_prepare(handle), sf_sequence_error(handle)) }
 
   /// The context and all tokens delivered after it.
@@ -67,7 +68,7 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     return UnsafeBufferPointer(start: ids, count: Int(count)).map(Int.init)
   }
 
-  /// What the last text took.
+  /// Statistics of the last text.
   func statistics() throws -> Statistics {
     guard let json = sf_sequence_statistics(handle) else { throw StreamFuseError(.outOfMemory, "no memory for the statistics") }
     return try Statistics(json: Data(bytes: json, count: strlen(json)))

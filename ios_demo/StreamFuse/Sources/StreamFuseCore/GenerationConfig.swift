@@ -1,11 +1,11 @@
 import CStreamFuse
 
-/// What is asked of one answer. A field that is nil takes the chat's default, then the bundle's (`Model.defaults`).
+/// Options of one answer. A field that is nil takes the chat's default, then the bundle's (`Model.defaults`).
 ///
-/// The names are those of every language and of the command line. Ranges are checked when the answer begins: a
+/// The names are the same in every language and on the command line. Ranges are checked when the answer begins: a
 /// `StreamFuseError` with the code `badArgument` names the field and its range.
 public struct GenerationConfig: Sendable, Equatable, Codable {
-  /// Tokens to generate at most.
+  /// Maximum number of tokens to generate.
   public var maxNewTokens: Int?
   /// 0 is greedy; higher is more varied.
   public var temperature: Double?
@@ -21,14 +21,15 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   public var seed: UInt64?
   /// The text ends before any of these.
   public var stop: [String]?
-  /// Tokens that end the text, beside the model's own.
+  /// Tokens that end the text, in addition to the model's own.
   public var stopTokenIDs: [Int]?
-  /// Whether the model's end-of-sequence tokens are tokens like others.
+  /// Whether to treat the model's end-of-sequence tokens as ordinary tokens.
   public var ignoreEOS: Bool?
-  /// False: one token per pass, the baseline; the text is the same. Nil or true: drafts are used where the bundle has
-  /// them, and `Statistics.fallbackReason` says why where they are not.
+  /// False: one token per pass, the baseline; the text is the same. Nil or true: drafts are used if the bundle has
+  /// them; if they are not used, `Statistics.fallbackReason` says why.
   public var enableSpeculativeDecoding: Bool?
-  /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen pass by pass, by the cost measured on this device.
+  /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
+  /// device.
   public var width: Int?
 
   /// A configuration in which every field is nil.
@@ -49,7 +50,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     case width
   }
 
-  /// This configuration; what is nil in it comes from `defaults`.
+  /// This configuration, with its nil fields taken from `defaults`.
   public func over(_ defaults: GenerationConfig) -> GenerationConfig {
     var whole = self
     whole.maxNewTokens = maxNewTokens ?? defaults.maxNewTokens
@@ -67,7 +68,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     return whole
   }
 
-  /// What the core would take where nobody says anything else.
+  /// The core's own defaults.
   public static let coreDefaults: GenerationConfig = {
     var options = sf_options()
     options.size = MemoryLayout<sf_options>.size
@@ -75,7 +76,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     return GenerationConfig(options)
   }()
 
-  /// The fields of the core's structure, stop tokens aside. An answer without a width is planned.
+  /// The fields of the core's structure, stop tokens aside. Without a width, the planner chooses one.
   package init(_ options: sf_options) {
     maxNewTokens = Int(options.max_new_tokens)
     temperature = options.temperature

@@ -1,13 +1,13 @@
 import Foundation
 
-/// A bundle that is open: facts, drafting tables, loaded graphs, tokenizer. Any task may use it, and it lives as long as
-/// its chats. `StreamFuse.load` opens a bundle; make one by hand to run token ids on an engine of one's own.
+/// An open bundle: facts, drafting tables, loaded graphs, tokenizer. Any task may use it, and it lives as long as its
+/// chats. `StreamFuse.load` opens a bundle; create one yourself to run token ids on your own engine.
 public final class Model: Sendable {
   /// What a session is for.
   package enum Use: Sendable {
     /// A conversation that begins with these turns.
     case chat(instructions: String?, history: [Message])
-    /// Text that is continued.
+    /// A continuation of plain text.
     case completion
   }
 
@@ -20,7 +20,7 @@ public final class Model: Sendable {
   /// What runs the graphs, as the manifest names it: `kernels`, `xnnpack`, `mlprogram`, ...; nil for a model that was
   /// made by hand.
   public let backend: String?
-  /// Milliseconds that loading took.
+  /// Load time in milliseconds.
   public let loadMs: Double
   /// Whether it can chat.
   public let canChat: Bool
@@ -28,11 +28,11 @@ public final class Model: Sendable {
   /// Makes what writes the answers of one session.
   private let makeWriter: @Sendable (Use) throws -> any Writer
 
-  /// A model on an engine of one's own, which speaks token ids (`session`).
+  /// A model with your own engine, used with token ids (`session`).
   ///
   /// - Parameters:
   ///   - tables: drafting tables; none drafts from streams and look-up alone.
-  ///   - defaults: what answers take that do not say otherwise.
+  ///   - defaults: defaults of the answers.
   public convenience init(
     spec: ModelSpec, tables: DraftTables = .none, engine: any Engine, defaults: GenerationConfig = .coreDefaults
   ) throws {
@@ -59,21 +59,21 @@ public final class Model: Sendable {
     self.makeWriter = makeWriter
   }
 
-  /// How many tokens prompt and answer may have together.
+  /// Maximum number of tokens of prompt and answer together.
   public var contextLength: Int { spec.capacity }
 
   /// Whether the bundle can draft.
   public var hasSpeculativeDecodingSupport: Bool { !spec.verify.isEmpty }
 
-  /// Values for `GenerationConfig.width`, ascending; empty where the bundle has no verify methods.
+  /// Values for `GenerationConfig.width`, ascending; empty if the bundle has no verify methods.
   public var widths: [Int] { spec.verify.map(\.rows).filter { $0 > 1 }.sorted() }
 
-  /// A conversation with a cache of its own, so that only new words are read. Its first request makes the engine, and
-  /// says what is wrong with it.
+  /// A conversation with its own cache, so only new tokens are prefilled. Its first request makes the engine, and says
+  /// what is wrong with it.
   ///
   /// - Parameters:
-  ///   - instructions: a system message, which stays through `reset`.
-  ///   - history: earlier turns, for example of another bundle's chat; they stay too.
+  ///   - instructions: a system message, which `reset` keeps.
+  ///   - history: earlier turns, for example of another bundle's chat; `reset` keeps them too.
   ///   - configure: defaults of its answers.
   public func chat(
     instructions: String? = nil, history: [Message] = [], _ configure: (inout GenerationConfig) -> Void = { _ in }
@@ -81,12 +81,12 @@ public final class Model: Sendable {
     Chat(session(.chat(instructions: instructions, history: history), configure))
   }
 
-  /// Plain text that is continued, without a chat template. `configure` sets the defaults of its answers.
+  /// A continuation of plain text, without a chat template. `configure` sets the defaults of its answers.
   public func completion(_ configure: (inout GenerationConfig) -> Void = { _ in }) -> Completion {
     Completion(session(.completion, configure))
   }
 
-  /// A sequence of tokens with a cache of its own. `configure` sets the defaults of its answers.
+  /// A sequence of tokens with its own cache. `configure` sets the defaults of its answers.
   public func session(_ configure: (inout GenerationConfig) -> Void = { _ in }) -> Session { session(.completion, configure) }
 
   /// A sequence for one use.

@@ -1,10 +1,10 @@
-/// Who proposed a token. The order is that of the core's numbers.
+/// The source of a token, in the order of the core's constants.
 public enum Source: String, Sendable, Codable, CaseIterable {
-  /// The model itself: nobody had drafted it.
+  /// The model itself; the token was not drafted.
   case model
   /// The model's own streams.
   case streams
-  /// A passage of the text so far that began alike.
+  /// Prompt look-up: an earlier occurrence of the last tokens.
   case lookup
   /// The bundle's n-gram table.
   case table
@@ -17,11 +17,11 @@ public enum Source: String, Sendable, Codable, CaseIterable {
 
 /// A step of an answer.
 public struct Piece: Sendable, Equatable, Codable {
-  /// What this token completes: often nothing, sometimes more than the token itself, never part of a character.
+  /// Text that this token completes: often empty, sometimes more than the token itself, never part of a character.
   public let text: String
-  /// Its id. Nil in a last piece that is only text: it was held back as the possible beginning of a stop string.
+  /// Its id; nil in a last piece of text that was held back as the possible beginning of a stop string.
   public let token: Int?
-  /// Who proposed the token.
+  /// The source of the token.
   public let source: Source
 
   /// A step of an answer.
@@ -41,15 +41,15 @@ public struct Response: Sendable, Equatable {
   public let text: String
   /// The tokens that it wrote.
   public let tokens: [Int]
-  /// What it took.
+  /// Its statistics.
   public let statistics: Statistics
 }
 
-/// Who says something in a conversation.
+/// The role of a turn in a conversation.
 public enum Role: String, Sendable, Codable {
   /// Instructions to the model.
   case system
-  /// The person who asks.
+  /// The user.
   case user
   /// The model.
   case assistant
@@ -57,9 +57,9 @@ public enum Role: String, Sendable, Codable {
 
 /// A turn of a conversation.
 public struct Message: Sendable, Equatable, Codable {
-  /// Who says it.
+  /// The role of the speaker.
   public let role: Role
-  /// What is said.
+  /// The text of the turn.
   public let content: String
 
   /// A turn of a conversation.

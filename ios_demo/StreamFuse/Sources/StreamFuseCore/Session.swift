@@ -1,11 +1,11 @@
 import Foundation
 import Synchronization
 
-/// One sequence of tokens with a cache of its own, which answers one request at a time. `Chat` and `Completion` are made
-/// of it; use it by itself for token ids.
+/// One sequence of tokens with its own cache, which answers one request at a time. `Chat` and `Completion` are made of
+/// it; use it by itself for token ids.
 ///
-/// Its calls run one after the other on a thread of its own, never on Swift's shared pool and never on the main thread.
-/// The engine is made by the first call that needs it.
+/// Its calls run in sequence on its own dispatch queue, never on Swift's shared pool and never on the main thread. The
+/// engine is made by the first call that needs it.
 public actor Session {
   /// What `stop` must reach from any thread.
   private struct Running {
@@ -37,15 +37,15 @@ public actor Session {
     self.defaults = defaults
   }
 
-  /// Asks; the answer comes in pieces while it is written. Nothing runs before the first piece is asked for.
+  /// Sends a request and streams the answer in pieces. Nothing runs until the first piece is requested.
   public nonisolated func stream(_ prompt: Prompt, _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
     var config = GenerationConfig()
     configure(&config)
     return Answer(session: self, turn: Turn(prompt, config.over(defaults), stops: running.withLock { $0.stops }))
   }
 
-  /// Ends the answers that were asked for at their next token, those too that have not begun; what was delivered counts.
-  /// Any thread may call it; a later request is answered as ever.
+  /// Ends all requested answers at their next token, including those that have not begun; delivered tokens are kept.
+  /// Any thread may call it; later requests are not affected.
   public nonisolated func stop() {
     running.withLock {
       $0.stops += 1
@@ -53,8 +53,8 @@ public actor Session {
     }
   }
 
-  /// Measures what passes cost on this device, unless that is known; otherwise the first planned answer does it. About
-  /// 250 ms.
+  /// Measures the latency of passes on this device, unless it is known, about 250 ms. Otherwise the first planned
+  /// answer does it.
   public func prepare() throws {
     endTurn()
     try opened().prepare()
@@ -68,7 +68,7 @@ public actor Session {
     }
   }
 
-  /// The turns so far; an answer that is being written comes when it ends.
+  /// The turns so far; an answer in progress is added when it ends.
   public var messages: [Message] {
     get throws {
       endLeftTurn()
@@ -76,7 +76,7 @@ public actor Session {
     }
   }
 
-  /// What the last answer took, or the one that is being written so far; nil before the first.
+  /// Statistics of the last answer, or so far of the one in progress; nil before the first.
   public var statistics: Statistics? {
     get throws {
       endLeftTurn()
@@ -84,19 +84,19 @@ public actor Session {
     }
   }
 
-  /// Forgets all tokens, and all turns but the messages that the session began with.
+  /// Clears all tokens, and all turns except the messages that the session began with.
   public func reset() throws {
     endTurn()
     try writer?.reset()
   }
 
-  /// Writes cache, tokens and conversation to a file, in one piece or not at all. An answer that is being written ends.
+  /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
   public func save(to file: URL) throws {
     endTurn()
     try opened().save(to: file)
   }
 
-  /// Takes back what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
+  /// Restores what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
   /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know.
   public func restore(from file: URL) throws {
     endTurn()
@@ -120,12 +120,12 @@ public actor Session {
     }
   }
 
-  /// Ends an answer at its next token, if it is the one that is being written.
+  /// Ends an answer at its next token, if it is the one in progress.
   nonisolated func stop(_ turn: Turn) {
     running.withLock { $0.turn === turn ? $0.writer?.stop() : () }
   }
 
-  /// What an answer took.
+  /// Statistics of an answer.
   func statistics(of turn: Turn) throws -> Statistics {
     if let known = turn.statistics.withLock({ $0 }) { return known }
     return try opened().statistics()
@@ -142,10 +142,10 @@ public actor Session {
     return made
   }
 
-  /// Whether this answer is being written.
+  /// Whether this answer is in progress.
   private func isRunning(_ turn: Turn) -> Bool { running.withLock { $0.turn === turn } }
 
-  /// Starts to answer. An answer that is being written ends. What is refused changes nothing else.
+  /// Begins an answer and ends the one in progress. A refused request has no other effect.
   private func begin(_ turn: Turn) throws {
     endTurn()
     try Task.checkCancellation()
@@ -161,7 +161,7 @@ public actor Session {
     }
   }
 
-  /// Ends the answer that is being written; what was delivered counts.
+  /// Ends the answer in progress; delivered tokens are kept.
   private func endTurn() {
     guard let turn = running.withLock({ $0.turn }) else { return }
     try? writer?.finish()  // it fails where memory is out, and then the next call says so
@@ -173,7 +173,7 @@ public actor Session {
     if let turn = running.withLock({ $0.turn }), turn.isLeft { endTurn() }
   }
 
-  /// Keeps what an answer took; it is not being written any more.
+  /// Stores the statistics of an answer that has ended.
   private func close(_ turn: Turn) {
     running.withLock { $0.turn = nil }
     let took = try? writer?.statistics()

@@ -1,8 +1,8 @@
 import Dispatch
 
-/// Runs the calls of one session, one after the other, on a dispatch queue of its own.
+/// Runs the calls of one session in sequence on its own dispatch queue.
 ///
-/// A pass of the model blocks its thread for milliseconds, the reading of a long prompt for seconds. Swift's shared pool
+/// A pass of the model blocks its thread for milliseconds, prefill of a long prompt for seconds. Swift's shared pool
 /// has one thread per core and must not be blocked, so a session brings its own executor: tasks that wait for a token
 /// give their thread back, and other actors go on.
 final class SessionExecutor: SerialExecutor {

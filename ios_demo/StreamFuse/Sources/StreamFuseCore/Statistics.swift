@@ -1,22 +1,22 @@
 import Foundation
 
-/// What one answer took. The keys of its JSON are the same in every language (docs/runtime.md); times are of the
-/// generating loop alone, in milliseconds, without what the app does between two tokens. A number that is not finite is
-/// null in the JSON and nil here.
+/// Counters and times of one answer. The keys of its JSON are the same in every language (docs/runtime.md); times are
+/// in milliseconds and cover the generation loop only, not the app's work between two tokens. A number that is not
+/// finite is null in the JSON and nil here.
 public struct Statistics: Sendable, Equatable, Codable {
-  /// Length of the whole prompt, the part found in the cache included.
+  /// Length of the whole prompt, including the part already in the cache.
   public let promptTokens: Int
   /// Delivered tokens.
   public let generatedTokens: Int
-  /// How long loading the model took.
+  /// Load time of the model.
   public let modelLoadMs: Double?
-  /// Measuring what passes cost on this device; 0 if that was known.
+  /// Measuring the latency of passes on this device; 0 if it was known already.
   public let measureMs: Double?
-  /// Reading the prompt.
+  /// Prefill of the prompt.
   public let prefillMs: Double?
   /// From the start to the first token, `measureMs` and `prefillMs` included.
   public let firstTokenMs: Double?
-  /// Delivered tokens per second of everything after prefill.
+  /// Delivered tokens per second after prefill.
   public let decodeTokensPerSecond: Double?
   /// `prefilledTokens` per second of `prefillMs`.
   public let prefillTokensPerSecond: Double?
@@ -40,24 +40,24 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let widths: [String: Int]
   /// Whether drafts were to be used.
   public let speculative: Bool
-  /// Why they were not, or why passes were plain; nil where there is nothing to say.
+  /// Why they were not, or why passes were plain; nil if neither happened.
   public let fallbackReason: String?
   /// `stop` (a stop token or stop string), `length` (`maxNewTokens`), `context` (the context is full) or `stopped` (ended
   /// early, from outside or by an error).
   public let finishReason: String
-  /// Per rank of a candidate among its siblings, how often it was right.
+  /// Acceptance rate per rank of a candidate among its siblings.
   public let acceptancePerRank: [Double?]
-  /// Plain passes in the place of drafting, per reason.
+  /// Plain passes that ran instead of drafted ones, per reason.
   public let fallbackReasons: [String: Int]
-  /// What a full pass of each method was expected to take when the answer began.
+  /// Expected latency of a full pass of each method at the start of the answer.
   public let costMs: [String: Double?]
-  /// Accepted drafted tokens by who proposed them.
+  /// Accepted drafted tokens per source.
   public let acceptedBySource: [String: Int]
   /// Tokens of the prompt that were not in the cache.
   public let prefilledTokens: Int
-  /// Passes that computed streams alone.
+  /// Passes that computed only streams.
   public let streamsPasses: Int
-  /// Choices that another engine's rounding might turn.
+  /// Choices so close that another engine's rounding could change them.
   public let nearTies: Int
 
   /// Names as in every language.
@@ -90,7 +90,7 @@ public struct Statistics: Sendable, Equatable, Codable {
     case nearTies = "near_ties"
   }
 
-  /// Reads the JSON object of any language's statistics; keys of later versions are passed over.
+  /// Parses the JSON object of any language's statistics; unknown keys are ignored.
   public init(json: Data) throws {
     self = try JSONDecoder().decode(Statistics.self, from: json)
   }

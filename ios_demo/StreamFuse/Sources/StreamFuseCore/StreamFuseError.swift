@@ -1,15 +1,15 @@
 import CStreamFuse
 import Foundation
 
-/// Why something was refused or failed: a code to act on, and one sentence to show.
+/// A refusal or failure: a code to act on, and one sentence to show.
 public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
-  /// What kind of failure it is. The values are those of `core/streamfuse_core.h`.
+  /// The error code. The values are those of `core/streamfuse_core.h`.
   public enum Code: Int32, Sendable, CaseIterable {
-    /// The caller's numbers: ranges, lengths, an unknown name, a chat that the template refuses.
+    /// Invalid arguments from the caller: ranges, lengths, an unknown name, a chat that the template refuses.
     case badArgument = 1
     /// The graphs: missing, damaged, or not of the expected shape.
     case badProgram = 2
-    /// A graph needs an operator or backend that the engine does not carry.
+    /// A graph needs an operator or backend that the engine does not contain.
     case missingOperator = 3
     /// The prompt does not fit into the context.
     case contextFull = 4
@@ -17,22 +17,22 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case notKept = 5
     /// The engine failed while running.
     case execution = 6
-    /// Memory is out.
+    /// Out of memory.
     case outOfMemory = 7
     /// An internal check failed.
     case broken = 8
-    /// The drafting tables contradict themselves or the model.
+    /// The drafting tables are inconsistent, or do not match the model.
     case badTables = 9
     /// A bundle or a saved session: missing, damaged, or foreign.
     case badFile = 10
   }
 
-  /// What kind of failure it is.
+  /// The error code.
   public let code: Code
-  /// One sentence that names the thing, the limit and the next step.
+  /// One sentence that names the object, the limit and the next step.
   public let message: String
 
-  /// An error of an engine or a tokenizer of one's own.
+  /// An error of your own engine or tokenizer.
   public init(_ code: Code, _ message: String) {
     self.code = code
     self.message = message
@@ -42,7 +42,7 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
   public var errorDescription: String? { message }
 }
 
-/// Throws what the core said unless `code` is `SF_OK`.
+/// Throws the core's error message unless `code` is `SF_OK`.
 package func check(_ code: Int32, _ sentence: @autoclosure () -> UnsafePointer<CChar>?) throws {
   guard code != Int32(SF_OK) else { return }
   let message = sentence().map { String(cString: $0) } ?? "the core gave no reason"

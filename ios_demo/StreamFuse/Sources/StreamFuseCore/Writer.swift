@@ -3,23 +3,23 @@ import Foundation
 /// What writes the answers of one session: a sequence of tokens, its cache, and the text around it. A session calls it from
 /// its own thread alone; `stop` may come from any.
 package protocol Writer: AnyObject, Sendable {
-  /// Begins an answer. One that is being written ends; what is refused changes nothing else.
+  /// Begins an answer and ends the one in progress. A refused request has no other effect.
   func start(_ prompt: Prompt, _ config: GenerationConfig) throws
   /// The next piece; nil at the end, once the turn is closed.
   func next() throws -> Piece?
-  /// Ends the answer after what was delivered, and closes the turn.
+  /// Ends the answer after the last delivered token and closes the turn.
   func finish() throws
   /// Ends the answer at its next token.
   func stop()
-  /// Measures what passes cost, unless that is known.
+  /// Measures the latency of passes, unless it is known.
   func prepare() throws
   /// The context and all tokens delivered after it.
   func tokens() throws -> [Int]
   /// The turns so far.
   func messages() throws -> [Message]
-  /// What the last answer took.
+  /// Statistics of the last answer.
   func statistics() throws -> Statistics
-  /// Forgets all tokens, and all turns but those that the session began with.
+  /// Clears all tokens, and all turns except those that the session began with.
   func reset() throws
   /// Writes cache, tokens and conversation to a file.
   func save(to file: URL) throws

@@ -42,7 +42,7 @@
 
   /// The functions of a package, loaded by Core ML.
   final class CoreMLRunner: PackageRunner, @unchecked Sendable {  // predictions take turns
-    /// What makes a pass cost differently.
+    /// Everything that changes the latency of a pass.
     let device: String
     /// The loaded functions; Core ML shares their weights.
     private let functions: [String: MLModel]

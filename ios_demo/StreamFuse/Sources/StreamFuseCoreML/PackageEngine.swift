@@ -21,7 +21,7 @@ public final class PackageEngine: Engine {
     self.layout = layout
   }
 
-  /// What makes a pass cost differently.
+  /// Everything that changes the latency of a pass.
   public var device: String { runner.device }
 
   /// Bytes of memory that the caches of one sequence take.

@@ -26,7 +26,7 @@ public protocol Tensor: AnyObject {
 
 /// What runs a package's functions: Core ML, or another in its place for tests.
 public protocol PackageRunner: Sendable {
-  /// What makes a pass cost differently.
+  /// Everything that changes the latency of a pass.
   var device: String { get }
   /// Memory that functions read without copying it, full of zeros.
   func makeTensor(_ type: ElementType, _ shape: [Int]) throws -> any Tensor
