@@ -96,10 +96,11 @@ def need_export(target: str, backend: str) -> None:
 
 
 def need_native() -> None:
-    """LibraryError where the native library is not built, on which every bundle runs, also for an export's proofs."""
-    from streamfuse.native.library import find_core
+    """LibraryError where a native library is not built that every bundle needs, also for an export's proofs."""
+    from streamfuse.native.library import find_core, find_text
 
     find_core()
+    find_text()
 
 
 def _is_installed(module: str) -> bool:

@@ -78,15 +78,16 @@ def test_what_is_missing_comes_with_the_line_that_brings_it(monkeypatch: pytest.
     assert found["to_do"] == []  # bundles of the native engine run
 
 
-def test_without_the_native_library_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loader", ["load_core", "text_library", "load_library"])
+def test_without_a_native_library_nothing_runs(loader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise LibraryError("the native engine is not built; build it with: python -m streamfuse.native.build")
 
-    monkeypatch.setattr(doctor_facts, "load_core", missing)
+    monkeypatch.setattr(doctor_facts, loader, missing)
     found = examined(code=1)
     assert "python -m streamfuse.native.build" in found["to_do"][0]
     page = CliRunner().invoke(app, ["doctor"])
-    assert (page.exit_code, "To do: the loop of all bundles" in page.stdout) == (1, True)
+    assert (page.exit_code, "To do: no bundle runs without" in page.stdout) == (1, True)
 
 
 def test_bundles_that_are_named_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

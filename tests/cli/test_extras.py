@@ -20,7 +20,8 @@ import streamfuse
 from streamfuse.bench.quality import needs_rouge, quality
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.extras import NEEDS, MissingExtra, need, package_of
+from streamfuse.extras import NEEDS, MissingExtra, need, need_native, package_of
+from streamfuse.native.library import LibraryError, core_name, file_name, library_name
 from streamfuse.train.formats import Sample
 
 if sys.version_info >= (3, 11):
@@ -111,6 +112,16 @@ def test_an_engine_that_is_not_built_is_said_before_work_begins(
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert "nowhere.so, which is not a file" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lacking", [library_name(), core_name(), file_name("streamfuse_text")])
+def test_each_native_library_is_needed(lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {library_name(), core_name(), file_name("streamfuse_text")}
+    for name in names - {lacking}:
+        (tmp_path / name).touch()
+    monkeypatch.setenv("STREAMFUSE_ENGINE", str(tmp_path / library_name()))
+    with pytest.raises(LibraryError, match=re.escape(lacking)):
+        need_native()
 
 
 @pytest.mark.parametrize(

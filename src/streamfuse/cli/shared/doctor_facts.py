@@ -22,6 +22,7 @@ from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
 from streamfuse.runtime.text import Tokenizer
+from streamfuse.runtime.text_library import text_library
 
 _PACKAGES = ("torch", "executorch", "onnxruntime", "coremltools", "transformers", "numpy")
 _RUNS = {
@@ -72,12 +73,13 @@ def _engines() -> dict[str, dict[str, Any]]:
     native: dict[str, Any] = {"about": None, "problem": None, "to_do": None}
     try:
         load_core()
+        text_library()
         load_library()
         here = ", ".join(name for name, reason in devices_facts.backends().items() if reason is None)
         native["about"] = f"runs ExecuTorch bundles ({here}): {find_library()}"
     except (LibraryError, BackendError) as error:
         native["problem"] = str(error)
-        native["to_do"] = f"the loop of all bundles is in the native library: {error}"
+        native["to_do"] = f"no bundle runs without the native libraries: {error}"
     onnx = NEEDS["run-onnx"]
     found = {"native": native, "onnxruntime": {"about": None, "problem": None, "to_do": None}}
     if onnx.missing:
