@@ -1,18 +1,18 @@
 /// The fields of a manifest that apps may need (docs/bundle.md); the rest is in `Model.manifest`.
 public struct Manifest: Sendable, Codable {
-  /// A model's facts.
+  /// Facts about a model.
   public struct Model: Sendable, Codable {
     /// For example `HuggingFaceTB/SmolLM2-135M-Instruct`.
     public let name: String
     /// The licence of the weights; nil if the bundle does not state it.
     public let license: String?
-    /// How many weights it has.
+    /// Number of weights.
     public let parameters: Int
   }
   /// Which engine the graphs are for: `executorch`, `coreml` or `onnx`.
   public let target: String
   /// Which delegate: `kernels`, `xnnpack`, `mlprogram`, ...
   public let backend: String
-  /// The model's facts.
+  /// Facts about the model.
   public let model: Model
 }

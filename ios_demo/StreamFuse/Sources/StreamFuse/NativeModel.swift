@@ -76,7 +76,7 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
     return (try? JSONDecoder().decode([String: String?].self, from: Data(String(cString: json).utf8))) ?? [:]
   }
 
-  /// The model of the app. `engine` runs the graphs where the native engine does not; it took `engineMs` to load.
+  /// The model of the app. `engine` runs the graphs if the native engine does not; `engineMs` is its load time.
   func model(engine: (any Engine)? = nil, engineMs: Double = 0) -> Model {
     Model(
       spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat

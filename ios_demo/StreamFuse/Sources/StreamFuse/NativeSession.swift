@@ -10,7 +10,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   /// Whether prompts are turns.
   private let isChat: Bool
 
-  /// A session with an empty cache. `engine` runs the graphs where the native engine does not.
+  /// A session with an empty cache. `engine` runs the graphs if the native engine does not.
   init(_ model: NativeModel, _ use: Model.Use, engine: (any Engine)?, engineMs: Double) throws {
     var made: OpaquePointer?
     var options = sf_session_options()
@@ -136,7 +136,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
 }
 
 extension Data {
-  /// Gives the bytes as C's characters; never a null pointer.
+  /// Calls `body` with the bytes as C characters; never with a null pointer.
   fileprivate func withCharacters<Result>(_ body: (UnsafePointer<CChar>?, Int) throws -> Result) rethrows -> Result {
     var terminated = self
     terminated.append(0)

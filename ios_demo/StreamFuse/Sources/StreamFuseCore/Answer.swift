@@ -23,14 +23,14 @@ public struct Answer: AsyncSequence, Sendable {
   /// A step of the answer.
   public typealias Element = Piece
 
-  /// Who writes it.
+  /// The session that writes it.
   let session: Session
-  /// What was asked, and how far it is.
+  /// The request and its progress.
   let turn: Turn
 
-  /// Steps through the answer. Letting go of it leaves the answer.
+  /// Iterates over the answer. Releasing the iterator leaves the answer.
   public final class AsyncIterator: AsyncIteratorProtocol, Sendable {
-    /// Who writes it.
+    /// The session that writes it.
     private let session: Session
     /// The answer that this iterator steps through.
     private let turn: Turn
@@ -53,7 +53,7 @@ public struct Answer: AsyncSequence, Sendable {
     }
   }
 
-  /// Begins, or goes on where an earlier loop left while the answer was not over.
+  /// Begins, or continues where an earlier loop left an unfinished answer.
   public func makeAsyncIterator() -> AsyncIterator { AsyncIterator(session: session, turn: turn) }
 
   /// Waits for the whole answer.
@@ -70,17 +70,17 @@ public struct Answer: AsyncSequence, Sendable {
 
 /// One request to a session.
 final class Turn: Sendable {
-  /// What is asked.
+  /// The prompt.
   let prompt: Prompt
-  /// How it is to be answered.
+  /// Its options.
   let config: GenerationConfig
   /// Its statistics, once it has ended, also if another request ended it.
   let statistics = Mutex<Statistics?>(nil)
-  /// How often the session had been stopped when this was asked: a later `stop` ends it, whether it has begun or not.
+  /// The session's stop count at the time of the request: a later `stop` ends it, whether it has begun or not.
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.
   let begun = Atomic(false)
-  /// Whether nobody steps through it any more.
+  /// Whether its iterator is gone.
   private let left = Atomic(false)
 
   /// A request that has not begun.
@@ -90,9 +90,9 @@ final class Turn: Sendable {
     self.stops = stops
   }
 
-  /// Nobody steps through it any more: the session ends it before it does anything else.
+  /// Marks that its iterator is gone: the session ends it before it does anything else.
   func leave() { left.store(true, ordering: .releasing) }
 
-  /// Whether nobody steps through it any more.
+  /// Whether its iterator is gone.
   var isLeft: Bool { left.load(ordering: .acquiring) }
 }

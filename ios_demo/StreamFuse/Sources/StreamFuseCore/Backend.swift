@@ -2,40 +2,40 @@ import CStreamFuse
 import Foundation
 
 /// An engine written in Swift: it runs the methods of one bundle and owns the cache of one sequence. docs/core.md, "An
-/// engine of one's own", says what each function must do. A session owns it and calls it from its own thread alone.
+/// engine of one's own", specifies each function. A session owns it and calls it only from its own queue.
 public protocol Backend: AnyObject {
-  /// One pass over `ids.count` real rows of a method; it changes no cache row. `ancestors` is rows x rows, row-major. What
-  /// the results point to must stay until the next `run`.
+  /// Runs one pass over `ids.count` real rows of a method, without changing the cache. `ancestors` is rows x rows,
+  /// row-major. The memory of the results must stay valid until the next `run`.
   func run(
     _ method: String, ids: UnsafeBufferPointer<Int64>, positions: UnsafeBufferPointer<Int64>,
     ancestors: UnsafeBufferPointer<UInt8>, wantLogits: Bool
   ) throws -> sf_results
-  /// Streams of one survivor of the last run, by its place among them, after its rows were committed. `nextToken` is
-  /// what the model chose after it, for streams that are told it.
+  /// Computes the streams of one survivor of the last run, given by its index among the survivors, after its rows were
+  /// committed. `nextToken` is the token that the model chose after it, for streams that take it as input.
   func streams(survivor: Int, nextToken: Int64) throws -> sf_results
-  /// Copies keys and values of these rows of the last run to the end of the cache, in this order; all or nothing.
+  /// Appends keys and values of these rows of the last run to the cache, in this order; all or none.
   func commit(rows: UnsafeBufferPointer<Int32>) throws
-  /// Forgets cache positions from `length` on.
+  /// Truncates the cache to `length` positions.
   func truncate(to length: Int) throws
-  /// Bytes that the first `length` positions take in a saved session; nil where rows cannot be saved.
+  /// Size in bytes of the first `length` positions in a saved session; nil if rows cannot be saved.
   func byteCount(length: Int) throws -> Int?
   /// Writes the first `length` positions, in parts of any size.
   func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws
-  /// Reads `length` positions into an empty cache, in parts of any size; `read` fills what it is given.
+  /// Reads `length` positions into an empty cache, in parts of any size; `read` fills the buffer that it gets.
   func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws
 }
 
-/// What an engine need not have.
+/// Default implementations of the optional functions.
 extension Backend {
   /// Refuses: the schedule is not deferred.
   public func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     throw StreamFuseError(.execution, "this engine computes no streams by themselves")
   }
-  /// Rows cannot be saved; a restored session reads its tokens again.
+  /// Rows cannot be saved; a restored session prefills its tokens again.
   public func byteCount(length: Int) throws -> Int? { nil }
-  /// Never called where `byteCount` is nil.
+  /// Never called if `byteCount` is nil.
   public func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {}
-  /// Never called where `byteCount` is nil.
+  /// Never called if `byteCount` is nil.
   public func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {}
 }
 
@@ -44,26 +44,26 @@ public protocol Engine: Sendable {
   /// Everything that changes the latency of a pass: processor, threads, build. Measured latencies are stored per device
   /// string.
   var device: String { get }
-  /// Bytes of memory that the cache of one sequence takes once its context is full. A session is refused where the system
-  /// does not let the app take so many; 0: it is not known.
+  /// Size in bytes of one sequence's cache when its context is full; 0 if unknown. A session is refused if the system
+  /// does not let the app allocate that much.
   var cacheBytes: Int { get }
   /// An engine with an empty cache.
   func makeTable() throws -> EngineTable
 }
 
 extension Engine {
-  /// Not known.
+  /// Unknown.
   public var cacheBytes: Int { 0 }
 
-  /// An engine with an empty cache, if its memory is there. The system ends an app that takes more than it may, so this is
-  /// asked before.
+  /// An engine with an empty cache, if enough memory is available. The system kills an app that exceeds its limit, so
+  /// this is checked first.
   package func makeTable(available: Int? = availableMemory()) throws -> EngineTable {
     try needMemory(cacheBytes, available: available)
     return try makeTable()
   }
 }
 
-/// Throws where a cache takes more memory than the system lets the app take.
+/// Throws if a cache needs more memory than the system lets the app allocate.
 package func needMemory(_ cacheBytes: Int, available: Int? = availableMemory()) throws {
   if let available, cacheBytes > available {
     throw StreamFuseError(
@@ -73,7 +73,7 @@ package func needMemory(_ cacheBytes: Int, available: Int? = availableMemory()) 
   }
 }
 
-/// The core's table of an engine's functions. Whoever takes it must hand it to the core, which releases it.
+/// The core's function table of an engine. Pass it to the core, which releases it.
 public struct EngineTable {
   /// The table itself.
   package let table: sf_backend
@@ -130,11 +130,11 @@ private func needOk(_ code: Int32) throws {
   }
 }
 
-/// What the core calls: the engine, and the sentence of its last failure as C wants it.
+/// The callee of the core: the engine, and the message of its last failure as a C string.
 private final class Callee {
   /// The engine.
   private let backend: any Backend
-  /// The sentence, zero-terminated; replaced by the next failure.
+  /// The message, zero-terminated; replaced by the next failure.
   private(set) var sentence: UnsafePointer<CChar>?
 
   /// Keeps the engine for as long as the core has the table.
@@ -147,7 +147,7 @@ private final class Callee {
     Unmanaged<Callee>.fromOpaque(context!).takeUnretainedValue()
   }
 
-  /// Calls the engine; what it throws becomes a code and a sentence.
+  /// Calls the engine and turns a thrown error into a code and a message.
   func calls(_ body: (any Backend) throws -> Void) -> Int32 {
     do {
       try body(backend)

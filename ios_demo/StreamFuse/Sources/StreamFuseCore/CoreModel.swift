@@ -5,11 +5,11 @@ import Foundation
 public struct VerifyMethod: Sendable, Equatable {
   /// For example `verify_8`.
   public let name: String
-  /// Nodes that it takes.
+  /// Number of nodes.
   public let rows: Int
-  /// Nodes that survive its pruner.
+  /// Number of nodes that its pruner keeps.
   public let keep: Int
-  /// Survivors that carry streams.
+  /// Number of survivors that compute streams.
   public let carrying: Int
 
   /// A verify method; 1 <= keep <= rows, 0 <= carrying <= keep.
@@ -23,25 +23,25 @@ public struct VerifyMethod: Sendable, Equatable {
 
 /// The facts of a bundle that the loop needs, for your own engine. For bundles they come from the manifest.
 public struct ModelSpec: Sendable, Equatable {
-  /// Tokens of context that the cache holds.
+  /// Capacity of the cache in tokens.
   public var capacity: Int
-  /// Tokens of the vocabulary.
+  /// Size of the vocabulary.
   public var vocabSize: Int
-  /// Streams; 0 where there are none.
+  /// Number of streams; 0 if there are none.
   public var numStreams: Int
   /// Candidates per stream.
   public var topK: Int
-  /// Tokens that streams may propose; 0 where that is not known.
+  /// Number of tokens that streams may propose; 0 if unknown.
   public var streamVocabSize: Int
   /// Prompt tokens per prefill pass.
   public var prefillRows: Int
   /// In any order.
   public var verify: [VerifyMethod]
-  /// Whether the engine computes streams by themselves.
+  /// Whether the engine computes streams in a pass of their own.
   public var deferred: Bool
   /// The model's end-of-sequence tokens.
   public var stopTokenIDs: [Int]
-  /// What tells this bundle from others.
+  /// The identity of the bundle.
   public var identity: String
 
   /// The facts of a bundle.
@@ -75,7 +75,7 @@ public struct ModelSpec: Sendable, Equatable {
       identity: spec.identity.map { String(cString: $0) } ?? "")
   }
 
-  /// Gives the core's structure to `body`; it points to memory that lives as long as the call.
+  /// Calls `body` with the core's structure, whose pointers are valid during the call.
   package func withCSpec<Result>(_ body: (UnsafePointer<sf_spec>) throws -> Result) rethrows -> Result {
     let names = verify.map { strdup($0.name)! }
     defer { names.forEach { free($0) } }
@@ -106,7 +106,7 @@ public struct ModelSpec: Sendable, Equatable {
   }
 }
 
-/// Drafting tables as the core takes them, and whoever keeps their memory.
+/// Drafting tables in the core's form, and the owner of their memory.
 public struct DraftTables: @unchecked Sendable {  // the memory never changes
   /// One structure per table.
   let tensors: UnsafeBufferPointer<sf_tensor>

@@ -36,7 +36,7 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     }
   }
 
-  /// The next token; nil where the text has ended.
+  /// The next token; nil if the text has ended.
   func next() throws -> Piece? {
     var token = sf_token()
     let code = sf_sequence_next(handle, &token)

@@ -89,7 +89,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     enableSpeculativeDecoding = options.speculative != 0
   }
 
-  /// Gives the core's structure to `body`; it points to stop tokens that live as long as the call.
+  /// Calls `body` with the core's structure, whose pointers are valid during the call.
   package func withCOptions<Result>(_ body: (UnsafePointer<sf_options>) throws -> Result) throws -> Result {
     var options = sf_options()
     options.size = MemoryLayout<sf_options>.size

@@ -5,7 +5,7 @@ import Foundation
 #endif
 
 extension Engine {
-  /// What this machine is, and which build of the app runs on it: the part of `device` that engines share.
+  /// Identifies this machine and the build of the app: the part of `device` that all engines share.
   public static var machine: String {
     var name = utsname()
     uname(&name)
@@ -19,7 +19,7 @@ extension Engine {
   }
 }
 
-/// Bytes of memory that the system lets this process take beyond what it has; nil where it does not say.
+/// Bytes that the system lets this process allocate beyond its present memory; nil if unknown.
 package func availableMemory() -> Int? {
   #if os(iOS)
     let bytes = os_proc_available_memory()

@@ -168,7 +168,7 @@ public actor Session {
     close(turn)
   }
 
-  /// Ends an answer that nobody steps through any more.
+  /// Ends an answer whose iterator is gone.
   private func endLeftTurn() {
     if let turn = running.withLock({ $0.turn }), turn.isLeft { endTurn() }
   }

@@ -1,22 +1,22 @@
 import Foundation
 import StreamFuseCore
 
-/// Compiled packages, kept in a folder under the identity of their bundle, so that each is compiled once. Other processes
-/// may use the folder at the same time.
+/// A folder of compiled packages by bundle identity, so that each is compiled only once. Other processes may use the
+/// folder at the same time.
 struct CompiledPackages: Sendable {
   /// Where they are kept.
   let folder: URL
 
-  /// Where that of a bundle is, or would be.
+  /// The path of a bundle's compiled package, whether it exists or not.
   func place(_ identity: String) -> URL { folder.appending(path: identity.prefix(64) + ".mlmodelc", directoryHint: .isDirectory) }
 
-  /// That of a bundle, where it is kept.
+  /// The compiled package of a bundle, if it is stored.
   func kept(_ identity: String) -> URL? {
     let place = place(identity)
     return FileManager.default.fileExists(atPath: place.path) ? place : nil
   }
 
-  /// Keeps what was compiled; where it is then. Whoever was first wins.
+  /// Stores a compiled package and returns its path. The first process to store it wins.
   func keep(_ made: URL, _ identity: String) throws -> URL {
     let place = place(identity), files = FileManager.default
     try files.createDirectory(at: folder, withIntermediateDirectories: true)
@@ -29,6 +29,6 @@ struct CompiledPackages: Sendable {
     return place
   }
 
-  /// Removes that of a bundle: the bundle goes, or what is kept does not load.
+  /// Removes the compiled package of a bundle that is being deleted, or whose package does not load.
   func remove(_ identity: String) { try? FileManager.default.removeItem(at: place(identity)) }
 }

@@ -19,7 +19,7 @@
     /// The type of its elements.
     let type: ElementType
 
-    /// The array of an input or output; other types than these have no place in a package.
+    /// The array of an input or output; a package uses no other types than these.
     init(_ array: MLMultiArray) throws {
       switch array.dataType {
       case .float16: type = .float16
@@ -46,11 +46,11 @@
     let device: String
     /// The loaded functions; Core ML shares their weights.
     private let functions: [String: MLModel]
-    /// A compiled package that nobody keeps; it goes with the functions.
+    /// A temporary compiled package, deleted with the functions.
     private let unkept: URL?
-    /// One prediction at a time: a loaded function is not for two threads.
+    /// One prediction at a time: a loaded function is not thread-safe.
     private let turn = NSLock()
-    /// Functions that refused memory for their outputs, which Core ML does not promise to take.
+    /// Functions that refused preallocated outputs, which Core ML does not guarantee to accept.
     private var refusing: Set<String> = []
 
     /// Keeps loaded functions.
@@ -64,8 +64,8 @@
       if let unkept { try? FileManager.default.removeItem(at: unkept) }
     }
 
-    /// Loads the functions of a package, which is compiled where `folder` has no compiled one of this bundle, or has one that
-    /// does not load: it may be damaged, or of an older system.
+    /// Loads the functions of a package. Compiles it if `folder` has no compiled package of this bundle, or one that
+    /// does not load because it is damaged or from an older system.
     static func open(
       _ package: URL, identity: String, units: ComputeUnits?, keptIn folder: URL?
     ) async throws -> (CoreMLRunner, PackageLayout) {
@@ -84,8 +84,9 @@
       return try await load(compiled, units, isNew: true, unkept: packages == nil ? made : nil)
     }
 
-    /// Loads all functions of a compiled package. The first load of each makes what the device's processors need, which takes
-    /// more memory than the function itself; a new package's functions are therefore loaded and released one by one before.
+    /// Loads all functions of a compiled package. The first load of each prepares it for the device's processors, which
+    /// takes more memory than the function itself; the functions of a new package are therefore first loaded and
+    /// released one by one.
     private static func load(
       _ compiled: URL, _ units: ComputeUnits?, isNew: Bool, unkept: URL?
     ) async throws -> (CoreMLRunner, PackageLayout) {
@@ -124,7 +125,7 @@
       return (CoreMLRunner(functions, device: device, unkept: unkept), layout)
     }
 
-    /// What Core ML threw, with what it was to do.
+    /// Core ML's error, with the operation that failed.
     private static func explained(_ error: any Error, _ task: String, _ code: StreamFuseError.Code) -> any Error {
       error is CancellationError ? error : StreamFuseError(code, "Core ML cannot \(task): \(error.localizedDescription)")
     }
@@ -168,7 +169,7 @@
       }
     }
 
-    /// A surface of zeros, or nil where the sizes are too large for one.
+    /// A surface of zeros, or nil if the sizes are too large for one.
     private static func surface(width: Int, height: Int) -> CVPixelBuffer? {
       var made: CVPixelBuffer?
       let asked = [kCVPixelBufferIOSurfacePropertiesKey: [:] as CFDictionary] as CFDictionary

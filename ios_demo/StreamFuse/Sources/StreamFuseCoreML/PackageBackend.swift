@@ -13,17 +13,17 @@ final class PackageBackend: Backend {
   private let layout: PackageLayout
   /// `key_cache_0`, `value_cache_0`, `key_cache_1`, ...
   private let caches: [(name: String, output: String, tensor: any Tensor)]
-  /// Ids, positions and mask of each function that has run, which its next pass writes anew.
+  /// Ids, positions and mask of each function that has run, reused by its next pass.
   private var inputs: [String: [String: any Tensor]] = [:]
-  /// Memory of this sequence for the outputs of each function that has run: a pass's rows wait there to be committed.
+  /// Output memory of this sequence for each function that has run, where the rows of a pass wait to be committed.
   private var room: [String: [String: any Tensor]] = [:]
-  /// What the last pass gave.
+  /// Outputs of the last pass.
   private var outputs: [String: any Tensor] = [:]
-  /// Rows of the last pass that survived, to their places among the survivors.
+  /// Maps the surviving rows of the last pass to their index among the survivors.
   private var places: [Int32: Int] = [:]
   /// Committed rows.
   private var length = 0
-  /// What the results point to.
+  /// The memory of the results.
   private let results = PassMemory()
 
   /// An engine with an empty cache.
@@ -119,7 +119,7 @@ final class PackageBackend: Backend {
     length += rows.count
   }
 
-  /// Forgets the tail.
+  /// Truncates the cache.
   func truncate(to length: Int) throws {
     guard (0...self.length).contains(length) else {
       throw StreamFuseError(.badArgument, "cannot truncate a cache of \(self.length) rows to \(length)")
@@ -128,7 +128,7 @@ final class PackageBackend: Backend {
     places = [:]
   }
 
-  /// Rows without gaps, cache by cache.
+  /// Contiguous rows, cache by cache.
   func byteCount(length: Int) -> Int? { layout.bytes(rows: length) }
 
   /// Writes the first rows of every cache.
@@ -152,7 +152,7 @@ final class PackageBackend: Backend {
     self.length = length
   }
 
-  /// Memory for rows of one cache without gaps.
+  /// Memory for contiguous rows of one cache.
   private func withRows(_ length: Int, _ body: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
     if length == 0 { return }
     let rows = UnsafeMutableRawBufferPointer.allocate(
@@ -161,7 +161,7 @@ final class PackageBackend: Backend {
     try body(rows)
   }
 
-  /// Runs a function on its own inputs and these caches; from its second run on its outputs have their memory already.
+  /// Runs a function on its own inputs and these caches; from its second run on, the output memory is reused.
   private func predict(
     _ method: String, _ own: [String: any Tensor], _ caches: ArraySlice<(name: String, output: String, tensor: any Tensor)>
   ) throws -> [String: any Tensor] {
@@ -193,10 +193,10 @@ final class PackageBackend: Backend {
     return found
   }
 
-  /// Best tokens of the survivors, and their logits where they are asked for.
+  /// Best tokens of the survivors, and their logits on request.
   ///
-  /// Which token comes next is the host's to find where the vocabulary has more tokens than 16 bits can name: Core ML's
-  /// compilers may narrow the integers inside a search, and a number from the logits cannot be cut.
+  /// If token ids do not fit into 16 bits, the argmax runs on the host: Core ML's compilers may narrow the integers of
+  /// an argmax, but they cannot truncate logits.
   private func readScores(_ method: String, _ real: Int, wantLogits: Bool) throws {
     let ownBest = spec.vocabSize <= Int(UInt16.max) ? outputs["best"] : nil
     results.best.fill(try ownBest?.integers(real)[...] ?? [])
@@ -215,7 +215,7 @@ final class PackageBackend: Backend {
   }
 }
 
-/// Numbers with zeros behind them.
+/// Numbers padded with zeros.
 private func padded(_ numbers: UnsafeBufferPointer<Int64>, _ rows: Int) -> [Int32] {
   numbers.map(Int32.init) + [Int32](repeating: 0, count: rows - numbers.count)
 }

@@ -24,15 +24,15 @@ public final class PackageEngine: Engine {
   /// Everything that changes the latency of a pass.
   public var device: String { runner.device }
 
-  /// Bytes of memory that the caches of one sequence take.
+  /// Size in bytes of the caches of one sequence.
   public var cacheBytes: Int { layout.bytes(rows: spec.capacity) }
 
   /// An engine with empty caches.
   public func makeTable() throws -> EngineTable { EngineTable(try PackageBackend(runner, spec, layout)) }
 }
 
-/// Loads the package of a Core ML bundle. It takes a minute where the device sees it for the first time, and ends with
-/// `CancellationError` after the step that runs where its task is cancelled.
+/// Loads the package of a Core ML bundle. The first load on a device takes a minute. If the task is cancelled, loading
+/// ends after the current step with `CancellationError`.
 ///
 /// - Parameters:
 ///   - package: the folder `model.mlpackage`.

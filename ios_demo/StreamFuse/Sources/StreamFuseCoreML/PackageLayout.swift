@@ -4,7 +4,7 @@ import StreamFuseCore
 
 /// Where the functions of a package may run.
 public enum ComputeUnits: String, Sendable, CaseIterable {
-  /// Wherever Core ML likes.
+  /// Core ML's choice.
   case all
   /// The CPU and the Neural Engine.
   case cpuAndNeuralEngine = "cpu_and_ne"
@@ -14,10 +14,10 @@ public enum ComputeUnits: String, Sendable, CaseIterable {
   case cpuOnly = "cpu_only"
 }
 
-/// How a package lays out its tensors. It says so itself, in its own metadata (docs/coreml.md).
+/// How a package lays out its tensors. The layout is in its metadata (docs/coreml.md).
 ///
 /// Plain: caches [C, Hkv, D], mask [R, C + R], hidden [K, h]. Channels first, for the Neural Engine: caches
-/// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows lie as the cache does.
+/// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows have the cache's layout.
 public struct PackageLayout: Sendable, Equatable {
   /// Layers of the model.
   public let numLayers: Int
@@ -29,11 +29,11 @@ public struct PackageLayout: Sendable, Equatable {
   public let headDim: Int
   /// Whether it is the Neural Engine's layout.
   public let channelsFirst: Bool
-  /// The package's float type. Caches of another one would round what is committed and not what is new.
+  /// The package's float type. Caches of another type would round committed rows but not new ones.
   public let floats: ElementType
   /// The functions that it has.
   public let methods: [String]
-  /// Whether `streams` takes the token after its node.
+  /// Whether `streams` takes the token after its node as input.
   public let nextToken: Bool
   /// Where it was exported to run.
   public let computeUnits: ComputeUnits
@@ -70,30 +70,30 @@ public struct PackageLayout: Sendable, Equatable {
   /// The axis along which rows of a cache lie.
   var rowAxis: Int { channelsFirst ? 3 : 0 }
 
-  /// Numbers of one row of a cache.
+  /// Elements in one row of a cache.
   var rowSize: Int { kvHeads * headDim }
 
-  /// Bytes that so many rows of all caches take.
+  /// Size in bytes of that many rows of all caches.
   func bytes(rows: Int) -> Int { 2 * numLayers * rows * rowSize * floats.bytes }
 
-  /// The shape of keys or values of so many rows.
+  /// The shape of keys or values of that many rows.
   func cacheShape(_ rows: Int) -> [Int] { channelsFirst ? [1, rowSize, 1, rows] : [rows, kvHeads, headDim] }
 
-  /// The shape of the mask of a pass over so many rows.
+  /// The shape of the mask of a pass over that many rows.
   func maskShape(_ rows: Int, capacity: Int) -> [Int] {
     channelsFirst ? [1, capacity + rows, 1, rows] : [rows, capacity + rows]
   }
 
-  /// The shape of so many hidden states, like that of another number of them.
+  /// `shape` with another number of hidden states.
   func hiddenShape(_ shape: [Int], rows: Int) -> [Int] {
     var shape = shape
     shape[rowAxis] = rows
     return shape
   }
 
-  /// Writes the additive mask: 0 where a row looks, else -10000, which is finite because the Neural Engine makes NaN of
-  /// infinities. `sees` is n x n for the n real rows, of which each sees the first `length` cached positions too. A row
-  /// beyond them sees nothing; all its entries being equal it averages, and nobody reads it.
+  /// Writes the additive mask: 0 where a row attends, else -10000, which is finite because the Neural Engine turns
+  /// infinities into NaN. `sees` is n x n for the n real rows, each of which also attends to the first `length` cached
+  /// positions. Padding rows attend to nothing; with equal entries they compute an average that is never read.
   func writeMask(_ mask: any Tensor, n: Int, sees: UnsafeBufferPointer<UInt8>, capacity: Int, length: Int) throws {
     let (rowAxis, columnAxis) = channelsFirst ? (3, 1) : (0, 1)
     let type = try mask.floatType()
@@ -116,7 +116,7 @@ public struct PackageLayout: Sendable, Equatable {
     }
   }
 
-  /// Copies the first `length` rows to memory without gaps.
+  /// Copies the first `length` rows to contiguous memory.
   func saveRows(_ length: Int, of source: any Tensor, to memory: UnsafeMutableRawPointer) {
     source.access { from, strides in
       let own = Lines(source.shape, strides, self), dense = own.dense
@@ -124,7 +124,7 @@ public struct PackageLayout: Sendable, Equatable {
     }
   }
 
-  /// Copies the first `length` rows back from memory without gaps.
+  /// Copies the first `length` rows back from contiguous memory.
   func loadRows(_ length: Int, of target: any Tensor, from memory: UnsafeRawPointer) {
     target.access { to, strides in
       let own = Lines(target.shape, strides, self), dense = own.dense
@@ -144,11 +144,11 @@ public struct PackageLayout: Sendable, Equatable {
   }
 }
 
-/// How the numbers of one row lie: lines, each of numbers that are `step` apart.
+/// The memory layout of one row: lines of numbers that are `step` apart.
 private struct Lines {
-  /// Lines, and from where one begins to where the next one does.
+  /// Number of lines, and the distance between their starts.
   let count, distance: Int
-  /// Numbers of a line, and from one to the next.
+  /// Numbers per line, and the distance between them.
   let length, step: Int
 
   /// A row of keys or values, or of hidden states. Channels first: one line along the channels. Else a line along the
@@ -164,7 +164,7 @@ private struct Lines {
     (self.count, self.distance, self.length, self.step) = (count, distance, length, step)
   }
 
-  /// The same numbers without gaps.
+  /// The same numbers, contiguous.
   var dense: Lines { Lines(count: count, distance: length, length: length, step: 1) }
 
   /// All numbers of a row.

@@ -1,7 +1,7 @@
 import CStreamFuse
 import StreamFuseCore
 
-/// What a pass hands to the core: it stays where it is until the next pass.
+/// The results of a pass for the core; they do not move until the next pass.
 final class PassMemory {
   /// [survivors, vocabSize], or nothing.
   let logits = SteadyArray<Float>()
@@ -23,14 +23,14 @@ final class PassMemory {
   }
 }
 
-/// Numbers that do not move until they are replaced; memory is kept for the next ones.
+/// Numbers that do not move until they are replaced; the memory is reused.
 final class SteadyArray<Number> {
-  /// The memory; as large as the most numbers so far.
+  /// The memory; its size is the largest count so far.
   private var memory = UnsafeMutableBufferPointer<Number>(start: nil, count: 0)
-  /// How many numbers there are.
+  /// Number of elements.
   private var count = 0
 
-  /// Where the numbers lie; nil where there are none.
+  /// Pointer to the numbers; nil if there are none.
   var pointer: UnsafePointer<Number>? { count == 0 ? nil : UnsafePointer(memory.baseAddress) }
 
   /// The numbers.

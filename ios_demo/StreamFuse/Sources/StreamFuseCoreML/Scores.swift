@@ -24,7 +24,7 @@ struct Scores {
 
   /// All logits, by ascending tokens.
   private let parts: [Part]
-  /// How many tokens there are.
+  /// Number of tokens.
   private let vocabSize: Int
 
   /// The logits among the outputs of a function, of so many rows.

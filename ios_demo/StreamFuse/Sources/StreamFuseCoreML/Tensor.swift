@@ -14,24 +14,24 @@ public enum ElementType: Sendable, Equatable {
   public var bytes: Int { self == .float16 ? 2 : 4 }
 }
 
-/// Memory that a package reads and writes. Rows may be longer than they need be, so elements lie by strides.
+/// Memory that a package reads and writes. Rows may be padded, so elements are addressed by strides.
 public protocol Tensor: AnyObject {
   /// The type of its elements.
   var type: ElementType { get }
   /// Its sizes.
   var shape: [Int] { get }
-  /// Gives the memory and its strides, in elements, to `body`. It may move afterwards.
+  /// Calls `body` with the memory and its strides in elements. The memory may move afterwards.
   func access<Result>(_ body: (UnsafeMutableRawPointer, _ strides: [Int]) throws -> Result) rethrows -> Result
 }
 
-/// What runs a package's functions: Core ML, or another in its place for tests.
+/// Runs a package's functions: Core ML, or a replacement in tests.
 public protocol PackageRunner: Sendable {
   /// Everything that changes the latency of a pass.
   var device: String { get }
   /// Memory that functions read without copying it, full of zeros.
   func makeTensor(_ type: ElementType, _ shape: [Int]) throws -> any Tensor
-  /// Runs a function. It may write its outputs into those of `room` by name, which have their types and shapes; others are
-  /// new, and stay as they are for as long as somebody keeps them.
+  /// Runs a function. It may write its outputs into those of `room` by name, which have their types and shapes; others
+  /// are new, and stay unchanged as long as they are referenced.
   func predict(
     _ method: String, _ inputs: [String: any Tensor], into room: [String: any Tensor]
   ) throws -> [String: any Tensor]
