@@ -58,7 +58,7 @@ internal class Answer(
         native.start(prompt, config)
         state = State.RUNNING
         session.readMessages(native)
-        if (stopped) native.stop() // asked for before it began, which forgets what was asked
+        if (stopped) native.stop() // requested before it began; beginning clears the request
     }
 
     private fun closeTurn(native: NativeSession) {

@@ -9,11 +9,11 @@ import kotlin.concurrent.withLock
  * [use] may wait while another thread computes a token or prefills; claiming and stopping never wait.
  */
 internal class Sequence(native: NativeSession) {
-    private val lock = ReentrantLock(true) // fair, because whoever writes an answer takes it anew for each token
+    private val lock = ReentrantLock(true) // fair, because the answering thread takes it again for each token
     private val gate = Any() // around what follows, held for moments only; to change it takes the lock too, but to claim
     private var native: NativeSession? = native
-    private var running: Answer? = null // what the native half writes
-    private var claimed: Answer? = null // the last that was asked for; what runs beside it is ending
+    private var running: Answer? = null // the answer that the native side generates
+    private var claimed: Answer? = null // the last one requested; another that still runs is ending
     private var closing = false
 
     /** Makes [answer] the next one. The answer in progress ends at its next token. */
@@ -41,7 +41,7 @@ internal class Sequence(native: NativeSession) {
     /** Ends the answer in progress at its next token; with [only], just if it is that one. */
     fun stop(only: Answer? = null): Unit = synchronized(gate) {
         val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
-        answers.forEach { it.stopped = true } // one that has not begun looks at it when it does
+        answers.forEach { it.stopped = true } // an answer that has not begun checks it when it begins
         if (running in answers) native?.stop()
     }
 

@@ -168,7 +168,7 @@ public sealed class Session(
         val answer = claim(text, config)
         try {
             coroutineScope {
-                // A cancelled coroutine is heard in the middle of a prompt too: whoever cancels calls stop.
+                // Cancellation takes effect during prefill too: the cancelling thread calls stop.
                 val watcher = launch(Dispatchers.Unconfined, CoroutineStart.UNDISPATCHED) {
                     try {
                         awaitCancellation()
