@@ -53,10 +53,11 @@ enum {
   SF_NOT_KEPT = 5,         /* a row to commit was pruned, or there was no run to read or commit from */
   SF_EXECUTION = 6,        /* the engine reported an error while running */
   SF_OUT_OF_MEMORY = 7,
-  SF_BROKEN = 8,     /* an internal check failed; free this handle */
-  SF_BAD_TABLES = 9, /* the drafting tables contradict themselves or the model */
-  SF_BAD_FILE = 10,  /* a saved session: missing, damaged, or of another bundle */
-  SF_END = 100       /* sf_sequence_next: the text has ended; not an error */
+  SF_BROKEN = 8,       /* an internal check failed; free this handle */
+  SF_BAD_TABLES = 9,   /* the drafting tables contradict themselves or the model */
+  SF_BAD_FILE = 10,    /* a saved session: missing, damaged, or of another bundle */
+  SF_BAD_GRAMMAR = 11, /* a schema or grammar: invalid, not supported, over a limit, or nothing can follow the text */
+  SF_END = 100         /* sf_sequence_next: the text has ended; not an error */
 };
 
 /* ---- engines ---------------------------------------------------------------------------------------------------- */
@@ -153,6 +154,41 @@ SF_EXPORT int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, 
 SF_EXPORT void sf_core_model_close(sf_core_model*);
 SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL */
 
+/* ---- constraints ------------------------------------------------------------------------------------------------ */
+
+enum {
+  SF_MAY_END = 1,      /* the text is complete: it may end here */
+  SF_MUST_END = 2,     /* and nothing can follow; implies SF_MAY_END */
+  SF_UNRESTRICTED = 4, /* every token is allowed here, and none is forced: a grammar that is not switched on yet */
+};
+
+/* A grammar that restricts a text, as a table of functions: text/ fills it for JSON schemas, regular expressions and
+ * Lark grammars (sf_text_constrain in text/streamfuse_bundle.h), or the caller does. Its state is the list of accepted
+ * tokens, at first none; the prompt is not part of it. Functions return SF_OK or an error code, whose message `error`
+ * returns. They are called on the thread that calls the sequence.
+ *
+ * End tokens (the model's own and sf_options.stop_ids) are never accepted or asked for: they are allowed where `state`
+ * has SF_MAY_END, and their bits in a mask are ignored. */
+typedef struct sf_constraint {
+  size_t size;
+  void* context;
+  /* Appends a token that is allowed. */
+  int (*accept)(void* context, int64_t token);
+  /* Drops the last `n` accepted tokens. */
+  int (*rollback)(void* context, int32_t n);
+  /* SF_MAY_END, SF_MUST_END and SF_UNRESTRICTED in *state. */
+  int (*state)(void* context, int32_t* state);
+  /* allowed[i] is 1 if tokens[i] may follow, else 0; for few tokens, where a mask of all would cost more. */
+  int (*allows)(void* context, const int64_t* tokens, int32_t n, uint8_t* allowed);
+  /* bits [(vocab_size + 31) / 32]: bit t % 32 of word t / 32 is 1 if token t may follow. */
+  int (*mask)(void* context, uint32_t* bits);
+  /* The tokens that spell the only text that can follow, at most `room`; *n is their number, 0 if there is a choice.
+   * They are drafts: other tokens may spell the same text, and the model chooses. */
+  int (*forced)(void* context, int64_t* tokens, int32_t room, int32_t* n);
+  const char* (*error)(void* context);
+  void (*release)(void* context); /* frees the constraint; called once */
+} sf_constraint;
+
 /* ---- a sequence of tokens ---------------------------------------------------------------------------------------- */
 
 typedef struct sf_sequence_options {
@@ -182,9 +218,12 @@ typedef struct sf_options {
   uint64_t seed;
   const int64_t* stop_ids; /* in addition to the model's own */
   int32_t stop_count;
-  int32_t ignore_eos;  /* 1: the model's end-of-sequence tokens do not end the text */
-  int32_t speculative; /* 0: plain decoding */
-  int32_t width;       /* nodes per verify pass; 0: the planner chooses for each pass, by measured cost */
+  int32_t ignore_eos;              /* 1: the model's end-of-sequence tokens do not end the text */
+  int32_t speculative;             /* 0: plain decoding */
+  int32_t width;                   /* nodes per verify pass; 0: the planner chooses for each pass, by measured cost */
+  const sf_constraint* constraint; /* a grammar for the text, NULL: none. The sequence takes ownership: it calls
+                                      release when the text ends or its start fails. Text with and without drafts is
+                                      equal under a constraint too */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */
@@ -200,11 +239,12 @@ SF_EXPORT int sf_sequence_prepare(sf_sequence*);
  * the cache is not processed again. Finishes a running text first. options may be NULL. */
 SF_EXPORT int sf_sequence_start(sf_sequence*, const int64_t* ids, int64_t n, const sf_options* options);
 
-enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3 };
+enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3, SF_GRAMMAR = 4 };
 
 typedef struct sf_token {
   int64_t id;
-  int32_t source; /* what drafted it: nothing (the model chose it), its streams, prompt look-up, the n-gram table */
+  int32_t source; /* what drafted it: nothing (the model chose it), its streams, prompt look-up, the n-gram table, or
+                     the constraint, for a token that it forces */
   int32_t reserved;
 } sf_token;
 
@@ -213,8 +253,9 @@ typedef struct sf_token {
  * processed or the text has ended. sf_sequence_next processes what is left. */
 SF_EXPORT int sf_sequence_read(sf_sequence*, int64_t* read, int64_t* total);
 
-/* The next token. SF_END when the text has ended: at a stop token (not delivered), max_new_tokens, a full context, or
- * sf_sequence_stop. Between two calls the cache matches the delivered tokens. */
+/* The next token. SF_END when the text has ended: at a stop token (not delivered), where the constraint allows nothing
+ * more, at max_new_tokens, a full context, or sf_sequence_stop. Between two calls the cache matches the delivered
+ * tokens. */
 SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
 
 /* Ends the text after the tokens delivered so far and discards what was computed beyond them. `reason` is the finish
@@ -234,8 +275,8 @@ SF_EXPORT int sf_sequence_tokens(sf_sequence*, const int64_t** ids, int64_t* n, 
  * if memory is exhausted. */
 SF_EXPORT const char* sf_sequence_statistics(sf_sequence*);
 
-/* How the last text ended: "stop", "length", "context" or "stopped", as in the statistics. Valid until the next call.
- */
+/* How the last text ended: "stop", "length", "context", "incomplete" (a limit came before the constraint's end) or
+ * "stopped", as in the statistics. Valid until the next call. */
 SF_EXPORT const char* sf_sequence_finish_reason(const sf_sequence*);
 
 /* Save tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, atomically, and restore them. A

@@ -1,6 +1,6 @@
-/* A bundle, and the text around its tokens, for every language. It opens and checks the folder, gives the core its facts
- * and drafting tables, turns text into tokens and back, renders the chat template and keeps a conversation. Written in
- * Rust; core/streamfuse_core.h is the loop.
+/* A bundle, and the text around its tokens, for every language. It opens and checks the folder, gives the core its
+ * facts and drafting tables, turns text into tokens and back, renders the chat template and keeps a conversation.
+ * Written in Rust; core/streamfuse_core.h is the loop.
  *
  *     sf_bundle* bundle;
  *     if (sf_bundle_open("build/demo", 1, &bundle)) die(sf_bundle_error(bundle));
@@ -48,7 +48,8 @@ SF_EXPORT int sf_bundle_open(const char* folder, int32_t check_hashes, sf_bundle
  * SF_BAD_ARGUMENT where it is no key; SF_BAD_FILE where the signature is missing, damaged or of another key. */
 SF_EXPORT int sf_bundle_open_signed(const char* folder, const char* public_key, sf_bundle** out);
 
-/* NULL for a public key as sf_bundle_open_signed takes it; else what is wrong with it, a sentence that lives for ever. */
+/* NULL for a public key as sf_bundle_open_signed takes it; else what is wrong with it, a sentence that lives for ever.
+ */
 SF_EXPORT const char* sf_bundle_check_key(const char* public_key);
 
 /* Checks the text of a manifest before it is written: SF_OK, or SF_BAD_FILE with the problem, "field: reason", in
@@ -87,8 +88,8 @@ SF_EXPORT int32_t sf_bundle_can_chat(const sf_bundle*);
 SF_EXPORT int sf_new_text(sf_bundle*, sf_text** out);
 
 /* The text of a checkpoint, which is in no bundle. tokenizer: the path of a tokenizer.json, closed by a zero byte.
- * model: a JSON object with chat_template (a text), bos_token_id (a number) and eos_token_ids (a list), each of which may
- * be missing, or NULL. SF_BAD_FILE names a file that is no tokenizer, or says why the template is not valid. */
+ * model: a JSON object with chat_template (a text), bos_token_id (a number) and eos_token_ids (a list), each of which
+ * may be missing, or NULL. SF_BAD_FILE names a file that is no tokenizer, or says why the template is not valid. */
 SF_EXPORT int sf_text_open(const char* tokenizer, const char* model, size_t bytes, sf_text** out);
 
 /* Another text with the same tokenizer and template and a conversation of its own: another sequence, or for another
@@ -108,13 +109,13 @@ SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t m
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
 
 /* A chat as the model was trained to read it, up to where its answer begins. messages: a JSON list of
- * {"role": ..., "content": ...}, with more fields of text if the template reads them. SF_BAD_ARGUMENT where there is no template, or it refuses these messages. For people
- * to read: token ids of a chat come from sf_text_ask or sf_text_encode_chat, which tell control tokens of the template
- * from those that a message spells. */
+ * {"role": ..., "content": ...}, with more fields of text if the template reads them. SF_BAD_ARGUMENT where there is no
+ * template, or it refuses these messages. For people to read: token ids of a chat come from sf_text_ask or
+ * sf_text_encode_chat, which tell control tokens of the template from those that a message spells. */
 SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
 
-/* The same with the character U+FDD0 in each control token that a message spells. sf_text_encode with marks 0 reads such
- * a text, whole or in parts, as sf_text_encode_chat does. */
+/* The same with the character U+FDD0 in each control token that a message spells. sf_text_encode with marks 0 reads
+ * such a text, whole or in parts, as sf_text_encode_chat does. */
 SF_EXPORT int sf_text_render_cut(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
 
 /* Token ids of a chat. */
@@ -168,6 +169,20 @@ SF_EXPORT int sf_text_push(sf_text*, int64_t id, const char** text, size_t* byte
 /* The end: text that was held back as the possible beginning of a stop string. An asked turn is closed: what was shown
  * becomes the model's message, whole or cut short. Nothing happens where no stream runs. */
 SF_EXPORT int sf_text_end(sf_text*, const char** text, size_t* bytes);
+
+/* ---- constraints ------------------------------------------------------------------------------------------------ */
+
+enum {
+  SF_JSON_SCHEMA = 1, /* draft 2020-12; "x-guidance" in it sets white space, compact by default */
+  SF_REGEX = 2,       /* the whole text matches it; Rust's syntax */
+  SF_LARK = 3         /* a context-free grammar in Lark's syntax, with llguidance's extensions */
+};
+
+/* A constraint for a text of this vocabulary (sf_constraint in streamfuse_core.h), for sf_options.constraint; the
+ * caller, or the sequence that takes it, releases it once, and it may outlive the sf_text. The first call on a bundle
+ * builds a prefix tree of its vocabulary. SF_BAD_GRAMMAR: the grammar is invalid, not supported or too large; the
+ * message names the keyword and its path, or the line. */
+SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, size_t bytes, sf_constraint* out);
 
 #ifdef __cplusplus
 }
