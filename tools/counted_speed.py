@@ -34,7 +34,7 @@ import numpy.typing as npt
 from streamfuse import engines
 from streamfuse.adapters import find
 from streamfuse.api import load
-from streamfuse.bench.work import rows_per_layer, work_of
+from streamfuse.bench.shared.work import rows_per_layer, work_of
 from streamfuse.bundle.manifest import DECODE, Manifest
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned

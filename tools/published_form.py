@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from streamfuse.adapters import find
-from streamfuse.bench.ablation_measures import PrunedTree
-from streamfuse.bench.quality import quality
+from streamfuse.bench.ablations.measures import PrunedTree
+from streamfuse.bench.quality.scores import quality
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
 from streamfuse.model.pull import resolve_model

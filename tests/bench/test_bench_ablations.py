@@ -15,10 +15,10 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 
-from streamfuse.bench.ablation_measures import PrunedTree
-from streamfuse.bench.ablation_variants import MODELS, Plan, Row, Size, default_plan
-from streamfuse.bench.ablations import Ablations, read_rows
-from streamfuse.bench.ablations_report import plot, table, write_table
+from streamfuse.bench.ablations.measures import PrunedTree
+from streamfuse.bench.ablations.report import plot, table, write_table
+from streamfuse.bench.ablations.run import Ablations, read_rows
+from streamfuse.bench.ablations.variants import MODELS, Plan, Row, Size, default_plan
 from streamfuse.export.graphs import GraphShapes, Weights, build_methods
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.runtime.backend import ModelSpec

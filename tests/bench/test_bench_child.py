@@ -18,10 +18,9 @@ from bundle_samples import edit_manifest, fake_engines, write_bundle
 from typer.testing import CliRunner
 
 from streamfuse import engines
-from streamfuse.bench import tasks as bench_tasks
 from streamfuse.bench.llama_cpp import system as llama_cpp
 from streamfuse.bench.llama_cpp.child import Child
-from streamfuse.bench.systems import (
+from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     PLAIN,
     SPECULATIVE,
@@ -31,7 +30,8 @@ from streamfuse.bench.systems import (
     Request,
     System,
 )
-from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
+from streamfuse.bench.tasks import measure as bench_tasks
+from streamfuse.bench.tasks.measure import TaskError, TaskResult, TaskSettings, compare, trial
 from streamfuse.cli import app
 
 OPENER = f"{external_systems.__name__}:open_system"

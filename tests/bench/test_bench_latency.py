@@ -16,10 +16,10 @@ from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_sized_bu
 from typer.testing import CliRunner
 
 from streamfuse import engines
-from streamfuse.bench.latency import OUTSIDE, WAIT, Latency, LatencySettings, measure
-from streamfuse.bench.latency_report import latency_report, method_rows, part_tables
-from streamfuse.bench.machine import ReadBandwidth
-from streamfuse.bench.work import WorkError, weight_bytes, work_of
+from streamfuse.bench.latency.measure import OUTSIDE, WAIT, Latency, LatencySettings, measure
+from streamfuse.bench.latency.report import latency_report, method_rows, part_tables
+from streamfuse.bench.shared.machine import ReadBandwidth
+from streamfuse.bench.shared.work import WorkError, weight_bytes, work_of
 from streamfuse.bundle import Manifest, open_bundle
 from streamfuse.cli import app
 from streamfuse.runtime.backend import PassOutput

@@ -11,8 +11,8 @@ from pathlib import Path
 import fakes
 import pytest
 
-from streamfuse.bench.latency import WAIT
-from streamfuse.bench.profile import operator_times, profiler_of
+from streamfuse.bench.latency.measure import WAIT
+from streamfuse.bench.latency.profile import operator_times, profiler_of
 
 ETDUMP = (Path(__file__).parents[1] / "helpers" / "decode.etdump").read_bytes()
 

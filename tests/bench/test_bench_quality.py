@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamfuse.bench.quality import exact_match, execution_match, quality, rouge
-from streamfuse.bench.sql import same_result
+from streamfuse.bench.quality.scores import exact_match, execution_match, quality, rouge
+from streamfuse.bench.quality.sql import same_result
 from streamfuse.train.formats import Sample
 
 ONE = "CREATE TABLE table_1 (player VARCHAR, team VARCHAR, points VARCHAR, year INTEGER)"
@@ -72,7 +72,7 @@ def test_queries_that_say_the_same_match(query: str) -> None:
     ],
 )
 def test_queries_that_differ_do_not_match(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamfuse.bench.sql.MAX_STEPS", 100_000)
+    monkeypatch.setattr("streamfuse.bench.quality.sql.MAX_STEPS", 100_000)
     assert same_result(query, GOLD, ONE) is False
 
 

@@ -19,10 +19,10 @@ import pytest
 import tiny
 from typer.testing import CliRunner
 
-from streamfuse.bench import scale
-from streamfuse.bench.children import ChildError, ChildKilled, Usage, run_module
-from streamfuse.bench.machine import available_bytes
-from streamfuse.bench.scale import CONTEXTS, SIZES, LeftOut, Record, Scale, ScaleSettings, lines_of, rows
+from streamfuse.bench.scale import measure as scale
+from streamfuse.bench.scale.measure import CONTEXTS, SIZES, LeftOut, Record, Scale, ScaleSettings, lines_of, rows
+from streamfuse.bench.shared.children import ChildError, ChildKilled, Usage, run_module
+from streamfuse.bench.shared.machine import available_bytes
 from streamfuse.cli import app
 from streamfuse.model.random_model import SHAPES
 
@@ -279,7 +279,7 @@ def test_memory_that_is_taken_is_counted() -> None:
     size = 256 << 20
     code = (  # in a process of its own: here other tests' memory may go back to the system meanwhile
         "import numpy as np\n"
-        "from streamfuse.bench.machine import resident_bytes\n"
+        "from streamfuse.bench.shared.machine import resident_bytes\n"
         "resident = resident_bytes()\n"
         f"taken = np.ones({size}, np.int8)\n"
         "print(resident_bytes() - resident)"

@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 from streamfuse import engines
 from streamfuse.api import load
-from streamfuse.bench import prompts as bench_prompts
 from streamfuse.bench.llama_cpp import system as llama_cpp
-from streamfuse.bench.systems import (
+from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     PLAIN,
     SPECULATIVE,
@@ -30,8 +29,9 @@ from streamfuse.bench.systems import (
     Request,
     accept_lengths,
 )
-from streamfuse.bench.tasks import TaskError, TaskResult, TaskSettings, compare, trial
-from streamfuse.bench.tasks_report import summary, system_rows, tasks_report
+from streamfuse.bench.tasks import prompts as bench_prompts
+from streamfuse.bench.tasks.measure import TaskError, TaskResult, TaskSettings, compare, trial
+from streamfuse.bench.tasks.report import summary, system_rows, tasks_report
 from streamfuse.cli import app
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.readers import read_samples

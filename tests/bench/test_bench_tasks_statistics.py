@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfuse.bench.statistics import Bootstrap, Spread, Timings
+from streamfuse.bench.shared.statistics import Bootstrap, Spread, Timings
 
 
 def timings(tokens: list[float], ms: list[list[float]]) -> Timings:

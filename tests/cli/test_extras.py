@@ -17,7 +17,7 @@ from bundle_samples import write_bundle
 from typer.testing import CliRunner
 
 import streamfuse
-from streamfuse.bench.quality import needs_rouge, quality
+from streamfuse.bench.quality.scores import needs_rouge, quality
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.extras import NEEDS, MissingExtra, need, need_native, package_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows, write_checkpoint
 
-from streamfuse.bench.work import weight_bytes
+from streamfuse.bench.shared.work import weight_bytes
 from streamfuse.bundle import open_bundle
 from streamfuse.export import reference
 from streamfuse.export.graphs import Weights, build_methods, example_inputs

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.shared.systems import Answer, Request
 
 MS_PER_TOKEN = 8.0
 

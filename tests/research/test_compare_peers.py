@@ -16,7 +16,7 @@ import pytest
 from bundle_samples import write_bundle
 from methods_samples import made_up, with_peers
 
-from streamfuse.bench.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
+from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.research.compare.methods import BASELINE
 from streamfuse.research.compare.peer_rows import peers_short, peers_table

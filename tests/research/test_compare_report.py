@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from methods_samples import WORDS, made_up
 
-from streamfuse.bench.report import ReportError
+from streamfuse.bench.shared.report import ReportError
 from streamfuse.research.compare.charts import costs, online, over_time, ticks
 from streamfuse.research.compare.report import to_markdown, to_page, write_page
 from streamfuse.research.compare.sample import sample_views

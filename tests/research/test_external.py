@@ -19,7 +19,7 @@ import tiny
 import torch
 
 from streamfuse.bench.llama_cpp.child import Child
-from streamfuse.bench.systems import ExternalSystemError, Request
+from streamfuse.bench.shared.systems import ExternalSystemError, Request
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.research.external import hugging_face, llama_server
 from streamfuse.research.external.checkpoints import write_merged

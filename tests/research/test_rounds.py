@@ -13,7 +13,7 @@ from bundle_samples import write_sized_bundle
 from typer.testing import CliRunner
 
 from counted_speed import CURVES, computed
-from streamfuse.bench.work import rows_per_layer, work_of
+from streamfuse.bench.shared.work import rows_per_layer, work_of
 from streamfuse.bundle import Manifest, open_bundle
 from streamfuse.cli import app
 from streamfuse.research.rounds import read_round, round_rows

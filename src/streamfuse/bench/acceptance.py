@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.bench.quality.scores import quality
+from streamfuse.bench.shared.turns import turns
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Tokenizer
-
-from .quality import quality
-from .turns import turns
 
 if TYPE_CHECKING:
     from streamfuse.model.streams import StreamFused

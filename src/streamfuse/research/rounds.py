@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from streamfuse.bench.work import work_of
+from streamfuse.bench.shared.work import work_of
 from streamfuse.bundle import open_bundle
 from streamfuse.bundle.manifest import DECODE, VERIFY_PREFIX, Manifest
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streamfuse.bench.report import Report, ReportError
+from streamfuse.bench.shared.report import Report, ReportError
 
 from .compare.tables import HERE, Result, at, decode_ms, items, number, place
 

@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from streamfuse.bench.processes import end_with_parent, ending
-from streamfuse.bench.systems import Answer, ExternalSystemDied, ExternalSystemError, Request, System
+from streamfuse.bench.shared.processes import end_with_parent, ending
+from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request, System
 
 _ANSWER_S, _OPEN_S, _STOP_S = 600.0, 1800.0, 10.0  # opening may quantize or load gigabytes
 _MOST_BYTES = 64 << 20  # of a reply

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.bench.systems import ExternalSystemError
+from streamfuse.bench.shared.systems import ExternalSystemError
 from streamfuse.bundle import Manifest
 from streamfuse.model.gguf import ROPE_FACTORS, permute, tensor_name
 

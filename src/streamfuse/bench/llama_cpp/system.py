@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.bench.systems import LLAMA_CPP, Answer, ExternalSystemError, Request, System
+from streamfuse.bench.shared.systems import LLAMA_CPP, Answer, ExternalSystemError, Request, System
 
 from .child import Child
 

@@ -53,13 +53,13 @@ def ablations(
     need("bench-ablations")
     from dataclasses import replace
 
-    from streamfuse.bench.ablation_variants import Plan, Size, default_plan
+    from streamfuse.bench.ablations.variants import Plan, Size, default_plan
     from streamfuse.cli.shared.training import import_main, run_config
     from streamfuse.model.pull import resolve_model
 
     import_main()
-    from streamfuse.bench.ablations import Ablations, read_rows
-    from streamfuse.bench.ablations_report import plot, table, write_table
+    from streamfuse.bench.ablations.report import plot, table, write_table
+    from streamfuse.bench.ablations.run import Ablations, read_rows
 
     plan = default_plan()
     unknown = set(only or ()) - plan.models.keys()

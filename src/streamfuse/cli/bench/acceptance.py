@@ -91,7 +91,7 @@ def acceptance(
     streamfuse bench acceptance --adapter build/train/e2e/adapter.safetensors --data test.jsonl
     """
     from streamfuse.bench.acceptance import AcceptanceSettings
-    from streamfuse.bench.quality import needs_rouge
+    from streamfuse.bench.quality.scores import needs_rouge
     from streamfuse.train.readers import merged, read_samples, spread
 
     if (bundle is None) == (adapter is None):

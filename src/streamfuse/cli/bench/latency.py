@@ -13,7 +13,7 @@ from streamfuse.cli.shared.engine import loaded
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
-    from streamfuse.bench.latency import Latency
+    from streamfuse.bench.latency.measure import Latency
 
 
 def register(bench: typer.Typer) -> None:
@@ -43,11 +43,11 @@ def latency(
     """
     need("bench-latency")
     options.check_report(report)
-    from streamfuse.bench.latency import LatencySettings, measure
-    from streamfuse.bench.latency_report import latency_report
-    from streamfuse.bench.loop_cost import loop_costs
-    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.profile import profiler_of
+    from streamfuse.bench.latency.loop_cost import loop_costs
+    from streamfuse.bench.latency.measure import LatencySettings, measure
+    from streamfuse.bench.latency.profile import profiler_of
+    from streamfuse.bench.latency.report import latency_report
+    from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
 
     model = load(bundle, threads=threads, provider=provider, cost_cache=False)
     manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
@@ -69,7 +69,7 @@ def latency(
 
 
 def _print(measured: Latency) -> None:
-    from streamfuse.bench.latency_report import method_rows, part_tables, summary
+    from streamfuse.bench.latency.report import method_rows, part_tables, summary
 
     out.print(tables.figures(*method_rows(measured)))
     for table in part_tables(measured):

@@ -14,7 +14,7 @@ from streamfuse.cli.shared.errors import EXIT_FAILURE
 from streamfuse.extras import need, need_native
 
 if TYPE_CHECKING:
-    from streamfuse.bench.scale import ScaleSettings
+    from streamfuse.bench.scale.measure import ScaleSettings
 
 
 def register(bench: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def scale(
     need("bench-scale")
     need_native()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is loaded, here and in the exports
-    from streamfuse.bench.scale import LeftOut, Scale, lines_of, rows, shape_of
+    from streamfuse.bench.scale.measure import LeftOut, Scale, lines_of, rows, shape_of
 
     names, settings = list(dict.fromkeys(shapes.split(","))), _settings(contexts, repetitions, threads)
     try:
@@ -96,7 +96,7 @@ def scale(
 
 
 def _settings(contexts: str, repetitions: int, threads: int | None) -> ScaleSettings:
-    from streamfuse.bench.scale import ScaleSettings
+    from streamfuse.bench.scale.measure import ScaleSettings
 
     try:
         lengths = [int(part) for part in contexts.split(",")]

@@ -17,8 +17,8 @@ from streamfuse.cli.shared.engine import settle
 from streamfuse.extras import MissingExtra, need
 
 if TYPE_CHECKING:
-    from streamfuse.bench.systems import System
-    from streamfuse.bench.tasks import TaskResult, TaskSettings
+    from streamfuse.bench.shared.systems import System
+    from streamfuse.bench.tasks.measure import TaskResult, TaskSettings
 
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
@@ -91,17 +91,17 @@ def tasks(
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
     options.check_report(report)
-    from streamfuse.bench.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.prompts import (
+    from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
+    from streamfuse.bench.shared.work import weight_bytes
+    from streamfuse.bench.tasks.measure import TaskSettings, compare
+    from streamfuse.bench.tasks.prompts import (
         ADVERSARIAL_PROMPTS,
         ADVERSARIAL_TEMPERATURE,
         fitting,
         random_words,
     )
-    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
-    from streamfuse.bench.tasks import TaskSettings, compare
-    from streamfuse.bench.tasks_report import tasks_report
-    from streamfuse.bench.work import weight_bytes
+    from streamfuse.bench.tasks.report import tasks_report
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
@@ -160,7 +160,7 @@ def _without(line: str) -> None:
 
 
 def _names(systems: str | None) -> list[str]:
-    from streamfuse.bench.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
+    from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
 
     if systems is None:
         return [PLAIN, SPECULATIVE, *([LLAMA_CPP] if find_spec("llama_cpp") else [])]
@@ -172,7 +172,7 @@ def _names(systems: str | None) -> list[str]:
 
 
 def _own(names: list[str], opened: Model) -> list[System]:
-    from streamfuse.bench.systems import PLAIN, SPECULATIVE, OwnRuntime
+    from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, OwnRuntime
 
     return [OwnRuntime(opened, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
 
@@ -181,7 +181,7 @@ def _llama_cpp_weights(
     names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool
 ) -> Path | None:
     """The weights for llama.cpp; None if it cannot run, which is an error only if it was asked for."""
-    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemError
+    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemError
     from streamfuse.model.config import CheckpointError
 
     if LLAMA_CPP not in names:
@@ -227,8 +227,8 @@ def _fastest(
     """
     from streamfuse.bench.llama_cpp.child import Child
     from streamfuse.bench.llama_cpp.system import QUANTIZATIONS, open_child
-    from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied
-    from streamfuse.bench.tasks import trial
+    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied
+    from streamfuse.bench.tasks.measure import trial
     from streamfuse.model.pull import cache_root
 
     manifest = opened.manifest
@@ -249,7 +249,7 @@ def _fastest(
 
 
 def _print(result: TaskResult) -> None:
-    from streamfuse.bench.tasks_report import summary, system_rows
+    from streamfuse.bench.tasks.report import summary, system_rows
 
     out.print(tables.figures(*system_rows(result)))
     for line in summary(result):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse import __version__, engines
-from streamfuse.bench.machine import ReadBandwidth
+from streamfuse.bench.shared.machine import ReadBandwidth
 from streamfuse.bundle import open_bundle
 from streamfuse.cli.shared import devices_facts
 from streamfuse.cli.shared.errors import describe

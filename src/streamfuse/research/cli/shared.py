@@ -10,8 +10,8 @@ import typer
 from streamfuse.api import Model
 
 if TYPE_CHECKING:
-    from streamfuse.bench.systems import System
-    from streamfuse.bench.tasks import TaskSettings
+    from streamfuse.bench.shared.systems import System
+    from streamfuse.bench.tasks.measure import TaskSettings
     from streamfuse.research.compare.measure import DataSet
     from streamfuse.train.formats import Sample
 
@@ -33,7 +33,7 @@ def samples_of(said: str, limit: int) -> tuple[str, list[Sample]]:
 
 
 def data_set(name: str, samples: list[Sample], model: Model, settings: TaskSettings, plain: System) -> DataSet:
-    from streamfuse.bench.turns import all_turns
+    from streamfuse.bench.shared.turns import all_turns
     from streamfuse.research.compare.measure import DataSet
 
     room = model.manifest.cache.capacity - settings.max_new_tokens

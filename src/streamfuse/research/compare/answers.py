@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamfuse.bench.turns import questions
+from streamfuse.bench.shared.turns import questions
 from streamfuse.durable import write_text
 
 from .measure import MethodsResult

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from streamfuse.bench.systems import Answer, Request, finished
+from streamfuse.bench.shared.systems import Answer, Request, finished
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass, observe
 from streamfuse.runtime.session import Session

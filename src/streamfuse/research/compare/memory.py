@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.bench.processes import ending
-from streamfuse.bench.systems import Request, System
+from streamfuse.bench.shared.processes import ending
+from streamfuse.bench.shared.systems import Request, System
 from streamfuse.bundle import open_bundle
 from streamfuse.engines import engines_of
 from streamfuse.research.trees import Shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamfuse.bench.statistics import Estimate
+from streamfuse.bench.shared.statistics import Estimate
 
 from .core import CORE_PLAIN
 from .measure import MethodsResult, figures

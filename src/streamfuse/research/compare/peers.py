@@ -17,7 +17,7 @@ from pathlib import Path
 from streamfuse.adapters import find
 from streamfuse.bench.llama_cpp.child import Child
 from streamfuse.bench.llama_cpp.gguf_weights import gguf_of, write_merged_gguf
-from streamfuse.bench.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError, System
+from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError, System
 from streamfuse.bundle import Bundle
 from streamfuse.extras import MissingExtra, need
 from streamfuse.model.config import CheckpointError

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from streamfuse.bench.report import ReportError
+from streamfuse.bench.shared.report import ReportError
 from streamfuse.durable import write_text
 
 from .charts import costs, online, over_time

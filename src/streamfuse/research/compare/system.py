@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from streamfuse.bench.systems import Answer, Request
+from streamfuse.bench.shared.systems import Answer, Request
 from streamfuse.runtime.backend import PREFILL, Backend, BoolArray, IntArray, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.accept import Acceptor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from streamfuse.bench.systems import Answer
+from streamfuse.bench.shared.systems import Answer
 
 
 def answer_of(

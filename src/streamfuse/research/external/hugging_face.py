@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.bench.systems import Answer, ExternalSystemError, Request
+from streamfuse.bench.shared.systems import Answer, ExternalSystemError, Request
 from streamfuse.extras import need
 
 from .answers import answer_of

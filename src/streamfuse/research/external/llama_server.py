@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamfuse.bench.processes import end_with_parent, ending
-from streamfuse.bench.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
+from streamfuse.bench.shared.processes import end_with_parent, ending
+from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
 
 from .answers import answer_of
 

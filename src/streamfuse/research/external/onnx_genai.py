@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from streamfuse.bench.children import ChildError, run_module
-from streamfuse.bench.systems import Answer, ExternalSystemError, Request
+from streamfuse.bench.shared.children import ChildError, run_module
+from streamfuse.bench.shared.systems import Answer, ExternalSystemError, Request
 from streamfuse.extras import need
 
 from .answers import answer_of

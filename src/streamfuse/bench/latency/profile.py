@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from streamfuse.runtime.backend import Backend
 
-from .latency import WAIT
+from .measure import WAIT
 
 _WRAPPERS = ("OPERATOR_CALL", "Method::execute", "Program::load_method")  # events around the operators' own
 _PREFIX = "native_call_"  # of ExecuTorch's own operators
@@ -27,7 +27,7 @@ class Recorder(Protocol):
 
 
 class EtDumpProfiler:
-    """`bench.latency.Profiler` over a recording backend."""
+    """`bench.latency.measure.Profiler` over a recording backend."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

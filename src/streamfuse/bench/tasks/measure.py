@@ -14,10 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Spread, Timings
+from streamfuse.bench.shared.systems import (
+    LLAMA_CPP,
+    LOOP_PHASES,
+    PLAIN,
+    SPECULATIVE,
+    Answer,
+    ExternalSystemError,
+    Request,
+    System,
+)
 from streamfuse.bundle.manifest import DECODE, STREAMS
-
-from .statistics import Bootstrap, Estimate, Spread, Timings
-from .systems import LLAMA_CPP, LOOP_PHASES, PLAIN, SPECULATIVE, Answer, ExternalSystemError, Request, System
 
 _WARM_UP_TOKENS = 8
 _TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3

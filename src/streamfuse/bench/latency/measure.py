@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamfuse.bench.shared.statistics import Spread
+from streamfuse.bench.shared.work import ATTENTION, EMBEDDING, HEAD, MLP, TOP_K, Work, weight_bytes, work_of
 from streamfuse.bundle.manifest import DECODE, STREAMS, Manifest
 from streamfuse.runtime.backend import Backend
 
 from .passes import Pass, fill, passes_of
-from .statistics import Spread
-from .work import ATTENTION, EMBEDDING, HEAD, MLP, TOP_K, Work, weight_bytes, work_of
 
 OTHER, WAITS, COMMIT, LOOP = "other", "waits", "commit", "loop"
 OUTSIDE = (COMMIT, LOOP)  # of a step, but not of its pass

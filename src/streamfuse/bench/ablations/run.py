@@ -36,8 +36,8 @@ from streamfuse.train.generate import DistillConfig, generate_batch
 from streamfuse.train.main import TrainResult
 from streamfuse.train.readers import read_samples, spread, to_examples
 
-from .ablation_measures import ParentAlone, PrunedTree
-from .ablation_variants import Plan, Row, Size
+from .measures import ParentAlone, PrunedTree
+from .variants import Plan, Row, Size
 
 WIDTHS = (8, 16, 64)
 _MOST_CANDIDATES = 32  # per stream

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from streamfuse.bench.shared.machine import distance_text
+from streamfuse.bench.shared.report import Report, stacked_bars
 from streamfuse.bundle.manifest import PREFILL
 
-from .latency import OUTSIDE, WAITS, Latency, MethodLatency, Part
-from .machine import distance_text
-from .report import Report, stacked_bars
+from .measure import OUTSIDE, WAITS, Latency, MethodLatency, Part
 
 Table = tuple[list[str], list[list[str]]]
 

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import torch
 
 from streamfuse import __version__
+from streamfuse.bench.shared.children import ChildKilled, Usage, run_module
+from streamfuse.bench.shared.machine import available_bytes
 from streamfuse.bundle.manifest import DECODE, MANIFEST_NAME, PREFILL, STREAMS
 from streamfuse.durable import write_text
 from streamfuse.export.adapter import load_plan
@@ -26,9 +28,6 @@ from streamfuse.export.preview import preview
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
 from streamfuse.model.transformer import Transformer
-
-from .children import ChildKilled, Usage, run_module
-from .machine import available_bytes
 
 SIZES = {"135M": "smollm2-135m", "360M": "smollm2-360m", "1B": "llama-3.2-1b", "3B": "llama-3.2-3b"}
 CONTEXTS = (64, 512, 2048, 4096)
@@ -218,7 +217,7 @@ class Scale:
             if len(found) <= len(contexts):
                 self._progress(f"{name}: measuring behind {contexts[len(found) - 1]} tokens")
 
-        words = ["streamfuse.bench.scale_run", str(bundle), "--contexts", *map(str, contexts)]
+        words = ["streamfuse.bench.scale.run", str(bundle), "--contexts", *map(str, contexts)]
         words += ["--repetitions", str(self._settings.repetitions)]
         if self._settings.threads is not None:
             words += ["--threads", str(self._settings.threads)]

@@ -1,4 +1,4 @@
-"""One bundle, measured behind longer and longer contexts: `python -m streamfuse.bench.scale_run BUNDLE ...`.
+"""One bundle, measured behind longer and longer contexts: `python -m streamfuse.bench.scale.run BUNDLE ...`.
 
 Prints a line of JSON for the opened bundle and one per context. It is a process of its own, without PyTorch, so that
 the memory it counts is that of running a bundle from Python.
@@ -12,15 +12,14 @@ import time
 from typing import Any
 
 from streamfuse.api import load
+from streamfuse.bench.latency.measure import LatencySettings, measure
+from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads, resident_bytes
 from streamfuse.bundle.manifest import PREFILL
 from streamfuse.json_text import dump_strict
 
-from .latency import LatencySettings, measure
-from .machine import ReadBandwidth, engine_facts, engine_threads, resident_bytes
-
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m streamfuse.bench.scale_run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m streamfuse.bench.scale.run", description=__doc__)
     parser.add_argument("bundle")
     parser.add_argument("--contexts", type=int, nargs="+", required=True, help="ascending")
     parser.add_argument("--repetitions", type=int, required=True)

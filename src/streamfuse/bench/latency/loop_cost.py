@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from streamfuse.bench.shared.systems import LOOP_PHASES
 from streamfuse.bundle.manifest import DECODE, Manifest
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 
-from .latency import LatencySettings
-from .systems import LOOP_PHASES
+from .measure import LatencySettings
 
 _MOST_TOKENS = 64
 _TIMES = 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .machine import distance_text
-from .report import Report, interval_bars
-from .statistics import Estimate
-from .systems import LLAMA_CPP, PLAIN, SPECULATIVE
-from .tasks import TaskResult
+from streamfuse.bench.shared.machine import distance_text
+from streamfuse.bench.shared.report import Report, interval_bars
+from streamfuse.bench.shared.statistics import Estimate
+from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE
+
+from .measure import TaskResult
 
 _RATIOS = ((SPECULATIVE, PLAIN), (SPECULATIVE, LLAMA_CPP), (PLAIN, LLAMA_CPP))
 
