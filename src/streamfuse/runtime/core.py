@@ -15,14 +15,16 @@ import numpy.typing as npt
 from streamfuse.native.library import LibraryError, find_core, load_typed, path_argument
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, PromptError, token_ids_of
+from streamfuse.runtime.constraint import Constraint
+from streamfuse.runtime.constraint import table_of as table_of_constraint
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.tables import DTYPES
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK, Tensor
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK, ConstraintTable, Tensor
 
 Clock = Callable[[], float]  # monotonic seconds
 
-SOURCES = ("model", "streams", "lookup", "table")  # who drafted a token; the model itself where nobody did
+SOURCES = ("model", "streams", "lookup", "table", "grammar")  # who drafted a token; the model itself where nobody did
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}  # sf_tensor's
 
 
@@ -125,6 +127,7 @@ class Options(_Struct):
         ("seed", c_uint64),
         ("stop_ids", c_void_p),
         *((n, c_int32) for n in ("stop_count", "ignore_eos", "speculative", "width")),
+        ("constraint", POINTER(ConstraintTable)),
     ]
 
 
@@ -249,8 +252,14 @@ class CoreSession:
         """Measure what passes cost, unless that is known; about 100 ms."""
         self._call(self.library.sf_sequence_prepare)
 
-    def start(self, token_ids: Sequence[int] | npt.NDArray[np.int64], config: GenerationConfig) -> None:
-        """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was."""
+    def start(
+        self,
+        token_ids: Sequence[int] | npt.NDArray[np.int64],
+        config: GenerationConfig,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was. The
+        text takes the constraint over: it cannot be given to another one."""
         ids = np.array(token_ids_of(token_ids), np.int64)
         stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
         options = Options(
@@ -259,6 +268,9 @@ class CoreSession:
             seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
             speculative=config.speculative, width=config.width or 0,
         )  # fmt: skip
+        restricted = None if constraint is None else table_of_constraint(constraint, self.failure)
+        if restricted is not None:
+            options.constraint = ctypes.pointer(restricted.struct)
         with self.handle:
             code = self._call(
                 self.library.sf_sequence_start, ids.ctypes.data, len(ids), byref(options), allowed=BAD_ARGUMENT
@@ -266,6 +278,7 @@ class CoreSession:
             if code == BAD_ARGUMENT:
                 sentence = self._sentence()
                 raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
+        self.kept["constraint"] = restricted  # the one before was released in the call
 
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
@@ -372,7 +385,8 @@ class CoreSession:
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {  # of core/streamfuse_core.h; a test compares them
     "sf_results": Results, "sf_backend": EngineTable, "sf_method": _Method, "sf_spec": Spec, "sf_tensor": Tensor,
-    "sf_sequence_options": _SessionOptions, "sf_options": Options, "sf_token": _Token,
+    "sf_sequence_options": _SessionOptions, "sf_constraint": ConstraintTable, "sf_options": Options,
+    "sf_token": _Token,
 }  # fmt: skip
 _handle, _text, _number = c_void_p, c_char_p, c_int64
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h and streamfuse_low.h; a test compares them

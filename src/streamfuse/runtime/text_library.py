@@ -7,7 +7,7 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,27 @@ class Tensor(ctypes.Structure):
     """sf_tensor."""
 
     _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
+
+
+class ConstraintTable(ctypes.Structure):
+    """sf_constraint: the functions of a grammar, which the core takes over with the start of a text."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("context", c_void_p),
+        ("accept", ctypes.CFUNCTYPE(c_int, c_void_p, c_int64)),
+        ("rollback", ctypes.CFUNCTYPE(c_int, c_void_p, c_int32)),
+        ("state", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int32))),
+        ("allows", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int32, POINTER(c_uint8))),
+        ("mask", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint32))),
+        ("forced", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int32, POINTER(c_int32))),
+        ("error", ctypes.CFUNCTYPE(c_void_p, c_void_p)),
+        ("release", ctypes.CFUNCTYPE(None, c_void_p)),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.size = ctypes.sizeof(self)
 
 
 @lru_cache(maxsize=1)

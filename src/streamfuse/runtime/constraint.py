@@ -1,0 +1,108 @@
+"""Constraints: grammars that restrict a text (sf_constraint in core/streamfuse_core.h), also ones written in Python.
+
+An exception of a constraint written in Python does not cross C: the function returns an error, the text ends, and the
+session raises the exception again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamfuse.runtime.backend import BoolArray, IntArray
+from streamfuse.runtime.text_library import EXECUTION, OK, ConstraintTable
+
+MAY_END, MUST_END, UNRESTRICTED = 1, 2, 4  # of `state`
+
+
+class Constraint(Protocol):
+    """What the core asks of a grammar. Its state is the list of accepted tokens, at first none.
+
+    The end tokens of a text are never accepted or asked for: `state` says whether it may end.
+    """
+
+    def accept(self, token: int) -> None:
+        """Append a token that is allowed."""
+
+    def rollback(self, n: int) -> None:
+        """Drop the last `n` accepted tokens."""
+
+    def state(self) -> int:
+        """A sum of MAY_END (the text is complete), MUST_END (and nothing can follow; implies MAY_END), and UNRESTRICTED
+        (every token is allowed, and none is forced)."""
+
+    def allows(self, tokens: IntArray) -> BoolArray:
+        """[n]: whether each of `tokens`, int64 [n], may follow."""
+
+    def mask(self) -> BoolArray:
+        """[vocab_size]: whether each token may follow."""
+
+    def forced(self, room: int) -> Sequence[int]:
+        """The tokens that spell the only text that can follow, at most `room`; none if there is a choice."""
+
+
+@dataclass
+class Table:
+    """A filled sf_constraint, and what it points to. It must live until the core has called `release`."""
+
+    struct: ConstraintTable
+    held: list[Any] = field(default_factory=list)
+
+
+def table_of(constraint: Constraint, failure: list[BaseException]) -> Table:
+    """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks. What those
+    raise is appended to `failure`."""
+    own = getattr(constraint, "constraint_table", None)
+    return Table(own(), [constraint]) if own is not None else _callbacks(constraint, failure)
+
+
+def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
+    sentence = [ctypes.create_string_buffer(b"")]  # of the last failure
+
+    def guarded(body: Callable[..., None]) -> Callable[..., int]:
+        def call(_: Any, *arguments: Any) -> int:
+            try:
+                body(*arguments)
+            except BaseException as error:  # nothing may cross C
+                line = f"{type(error).__name__}: {error}"
+                sentence[0] = ctypes.create_string_buffer(line.encode(errors="replace"))
+                failure.append(error)
+                return EXECUTION
+            return OK
+
+        return call
+
+    def put_state(state: Any) -> None:
+        state[0] = constraint.state()
+
+    def put_allowed(tokens: Any, n: int, allowed: Any) -> None:
+        given = np.ctypeslib.as_array(tokens, (n,)).copy()
+        np.ctypeslib.as_array(allowed, (n,))[:] = constraint.allows(given)
+
+    def put_mask(bits: Any) -> None:
+        packed = np.packbits(np.asarray(constraint.mask(), np.bool_), bitorder="little")
+        words = np.zeros(-(-len(packed) // 4), "<u4")
+        words.view(np.uint8)[: len(packed)] = packed
+        np.ctypeslib.as_array(bits, words.shape)[:] = words
+
+    def put_forced(tokens: Any, room: int, n: Any) -> None:
+        found = list(constraint.forced(room))[:room]
+        tokens[: len(found)] = found
+        n[0] = len(found)
+
+    bodies: dict[str, Callable[..., None]] = {
+        "accept": constraint.accept, "rollback": constraint.rollback, "state": put_state, "allows": put_allowed,
+        "mask": put_mask, "forced": put_forced,
+    }  # fmt: skip
+    types: dict[str, Any] = {name: type_ for name, type_, *_ in ConstraintTable._fields_}
+    table = Table(ConstraintTable())
+    table.held = [types[name](guarded(body)) for name, body in bodies.items()]
+    for name, function in zip(bodies, table.held, strict=True):
+        setattr(table.struct, name, function)
+    table.struct.error = types["error"](lambda _: ctypes.addressof(sentence[0]))
+    table.struct.release = types["release"](lambda _: None)
+    return table
