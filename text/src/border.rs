@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod bundle;
+mod constraint;
 mod text;
 
 use std::ffi::{c_char, c_int, CString};

@@ -57,7 +57,8 @@ impl Bundle {
         let path = folder.file(TOKENIZER);
         let file = folder.read(&path, tokenizer_bytes)?;
         let (bos, eos) = (manifest.bos_token_id, &manifest.eos_token_ids);
-        let language = Arc::new(Language::new(&file, &path, manifest.chat_template.clone(), bos, eos)?);
+        let (template, vocab_size) = (manifest.chat_template.clone(), usize::try_from(manifest.vocab_size).ok());
+        let language = Arc::new(Language::new(&file, &path, template, bos, eos, vocab_size)?);
         let (tensors, tables) = match manifest.file(DRAFT) {
             Some(_) => read_tables(&folder.file(DRAFT))?,
             None => (Vec::new(), None),

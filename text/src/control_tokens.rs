@@ -55,6 +55,10 @@ impl ControlTokens {
         Ok(ControlTokens { words, finder, spelt, beginnings, ends })
     }
 
+    pub fn has(&self, token: u32) -> bool {
+        self.words.contains_key(&token)
+    }
+
     /// The words of control tokens that occur in a text.
     pub fn in_text(&self, text: &str) -> Kept {
         self.words.values().filter(|word| text.contains(*word)).cloned().collect()

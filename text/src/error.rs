@@ -5,6 +5,7 @@ pub const BAD_ARGUMENT: i32 = 1;
 pub const BROKEN: i32 = 8;
 pub const BAD_TABLES: i32 = 9;
 pub const BAD_FILE: i32 = 10;
+pub const BAD_GRAMMAR: i32 = 11;
 pub const END: i32 = 100;
 
 #[derive(Debug)]
@@ -21,6 +22,10 @@ pub fn bad_argument(sentence: impl Into<String>) -> Failure {
 
 pub fn bad_file(sentence: impl Into<String>) -> Failure {
     Failure { code: BAD_FILE, sentence: sentence.into() }
+}
+
+pub fn bad_grammar(sentence: impl Into<String>) -> Failure {
+    Failure { code: BAD_GRAMMAR, sentence: sentence.into() }
 }
 
 /// An error of a library in one line of at most 200 characters.

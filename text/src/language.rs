@@ -1,8 +1,10 @@
 //! A tokenizer and the chat template of its model: all that turns text into tokens and back.
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use crate::chat::{Message, Writer};
+use crate::constraint::vocabulary::Vocabulary;
 use crate::control_tokens::{Kept, CUT};
 use crate::error::{bad_argument, Result};
 use crate::stream::Decoder;
@@ -15,16 +17,21 @@ pub struct Language {
     pub tokenizer: Tokenizer,
     template: Option<Template>,
     source: String, // of the template
+    ends: Vec<i64>, // end-of-sequence tokens
+    vocab_size: Option<usize>,
+    vocabulary: OnceLock<Arc<Vocabulary>>, // from the first constraint on
 }
 
 impl Language {
-    /// `file` are the bytes of a tokenizer.json, whose `path` errors name.
+    /// `file` are the bytes of a tokenizer.json, whose `path` errors name. `vocab_size` is the model's number of logits;
+    /// None: the tokenizer's number of tokens.
     pub fn new(
         file: &[u8],
         path: &Path,
         chat_template: Option<String>,
         bos_token_id: Option<i64>,
         eos_token_ids: &[i64],
+        vocab_size: Option<usize>,
     ) -> Result<Language> {
         let ends: Vec<i64> = bos_token_id.iter().chain(eos_token_ids).copied().collect();
         let source = chat_template.clone().unwrap_or_default();
@@ -37,7 +44,17 @@ impl Language {
             }
             None => None,
         };
-        Ok(Language { tokenizer, template, source })
+        let (ends, vocabulary) = (eos_token_ids.to_vec(), OnceLock::new());
+        Ok(Language { tokenizer, template, source, ends, vocab_size, vocabulary })
+    }
+
+    /// The tokens as constraints see them, made on the first call.
+    pub fn vocabulary(&self) -> Result<Arc<Vocabulary>> {
+        if let Some(made) = self.vocabulary.get() {
+            return Ok(made.clone());
+        }
+        let made = Arc::new(Vocabulary::new(&self.tokenizer, self.vocab_size, &self.ends)?);
+        Ok(self.vocabulary.get_or_init(|| made).clone())
     }
 
     pub fn can_chat(&self) -> bool {

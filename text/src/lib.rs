@@ -7,6 +7,7 @@
 mod border;
 mod bundle;
 mod chat;
+mod constraint;
 mod control_tokens;
 mod error;
 mod files;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use tokenizers::ModelWrapper;
+use tokenizers::{DecoderWrapper, ModelWrapper};
 
+use crate::constraint::vocabulary::{Spelling, Word};
 use crate::control_tokens::{ControlTokens, Kept, CUT};
 use crate::error::{bad_argument, bad_file, one_line, Result};
 use crate::panics::caught;
@@ -81,6 +82,58 @@ impl Tokenizer {
             Ok(encoding) => Ok(encoding.get_ids().to_vec()),
             Err(error) => Err(bad_argument(format!("the tokenizer refuses this text ({})", one_line(&error)))),
         }
+    }
+
+    /// All tokens.
+    pub fn words(&self) -> impl Iterator<Item = (u32, Word)> + '_ {
+        let added = self.inner.get_added_tokens_decoder();
+        let unknown = self.unknown();
+        let mut ids: Vec<(String, u32)> = self.inner.get_vocab(true).into_iter().collect();
+        ids.sort_unstable_by_key(|&(_, id)| id);
+        ids.into_iter().map(move |(word, id)| {
+            let is_control = self.special.contains_key(&id) || self.control.has(id) || unknown == Some(id);
+            match added.get(&id) {
+                _ if is_control => (id, Word::Control(word)),
+                Some(added) => (id, Word::Added(added.content.clone())),
+                None => (id, Word::Plain(word)),
+            }
+        })
+    }
+
+    /// How words spell texts; None where they are parts of words, whose spaces the decoder adds.
+    pub fn spelling(&self) -> Option<Spelling> {
+        let mut spelling = Spelling::Text { space: None, bytes: false };
+        let mut is_known = false;
+        let decoders = match self.inner.get_decoder()? {
+            DecoderWrapper::Sequence(decoders) => decoders.get_decoders(),
+            decoder => std::slice::from_ref(decoder),
+        };
+        for decoder in decoders {
+            let Spelling::Text { space, bytes } = &mut spelling else { break };
+            match decoder {
+                DecoderWrapper::ByteLevel(_) => (spelling, is_known) = (Spelling::ByteLevel, true),
+                DecoderWrapper::Metaspace(metaspace) => {
+                    (*space, is_known) = (Some(metaspace.get_replacement()), true);
+                }
+                DecoderWrapper::Replace(replace) if replace.content == " " => (*space, is_known) = (Some('▁'), true),
+                DecoderWrapper::ByteFallback(_) => (*bytes, is_known) = (true, true),
+                DecoderWrapper::Fuse(_) => is_known = true,
+                DecoderWrapper::Strip(_) => (),
+                _ => return None,
+            }
+        }
+        is_known.then_some(spelling)
+    }
+
+    /// The token for what is not in the vocabulary.
+    fn unknown(&self) -> Option<u32> {
+        let word = match self.inner.get_model() {
+            ModelWrapper::BPE(model) => model.get_unk_token().clone(),
+            ModelWrapper::WordPiece(model) => Some(model.unk_token.clone()),
+            ModelWrapper::WordLevel(model) => Some(model.unk_token.clone()),
+            ModelWrapper::Unigram(_) => Some("<unk>".to_owned()),
+        };
+        self.inner.token_to_id(&word?)
     }
 
     pub fn has(&self, id: u32) -> bool {

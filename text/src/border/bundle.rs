@@ -63,6 +63,7 @@ pub struct Options {
     ignore_eos: i32,
     speculative: i32,
     width: i32,
+    constraint: *const c_void,
 }
 
 extern "C" {

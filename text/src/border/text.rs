@@ -8,8 +8,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::bundle::{opened, BundleHandle};
+use super::constraint::{give, CConstraint};
 use super::{free, guarded, need, optional_utf8, slice, utf8};
 use crate::bundle::MOST_TOKENIZER_BYTES;
+use crate::constraint::Constraint;
 use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK};
 use crate::files;
 use crate::language::Language;
@@ -30,6 +32,7 @@ struct Model {
     chat_template: Option<String>,
     bos_token_id: Option<i64>,
     eos_token_ids: Vec<i64>,
+    vocab_size: Option<usize>,
 }
 
 #[no_mangle]
@@ -51,8 +54,8 @@ pub unsafe extern "C" fn sf_text_open(
                 None => Model::default(),
             };
             let file = files::read_bounded(path, MOST_TOKENIZER_BYTES)?;
-            let Model { chat_template, bos_token_id, eos_token_ids } = model;
-            Ok(Arc::new(Language::new(&file, path, chat_template, bos_token_id, &eos_token_ids)?))
+            let Model { chat_template, bos_token_id, eos_token_ids, vocab_size } = model;
+            Ok(Arc::new(Language::new(&file, path, chat_template, bos_token_id, &eos_token_ids, vocab_size)?))
         })
     }
 }
@@ -293,6 +296,20 @@ pub unsafe extern "C" fn sf_text_end(handle: *mut TextHandle, text: *mut *const 
         need(bytes)?;
         let found = own.end()?;
         unsafe { out.give_text(found, text, bytes) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_constrain(
+    handle: *mut TextHandle,
+    kind: i32,
+    grammar: *const c_char,
+    bytes: usize,
+    out: *mut CConstraint,
+) -> c_int {
+    on(handle, |own, _| {
+        let grammar = unsafe { utf8(grammar, bytes) }?;
+        unsafe { give(out, || Constraint::new(own.language.clone(), kind, grammar)) }
     })
 }
 

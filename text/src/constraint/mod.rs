@@ -1,0 +1,180 @@
+//! A grammar that restricts a text, token by token.
+
+mod drafts;
+mod grammar;
+mod limits;
+pub mod vocabulary;
+
+use std::sync::Arc;
+
+use llguidance::api::StopReason;
+use llguidance::toktrie::SimpleVob;
+use llguidance::TokenParser;
+
+use crate::error::{bad_argument, bad_grammar, one_line, Result};
+use crate::language::Language;
+use grammar::Grammar;
+use vocabulary::Vocabulary;
+
+pub const MAY_END: i32 = 1;
+pub const MUST_END: i32 = 2;
+
+/// sf_constraint. Its state is the list of accepted tokens.
+pub struct Constraint {
+    language: Arc<Language>,
+    vocabulary: Arc<Vocabulary>,
+    grammar: Grammar,
+    parser: TokenParser,
+    tokens: Vec<u32>,
+    has_failed: bool,        // the parser is of no use: it is made anew before the next call
+    mask: Option<SimpleVob>, // of this state
+}
+
+impl Constraint {
+    pub fn new(language: Arc<Language>, kind: i32, text: &str) -> Result<Constraint> {
+        let grammar = Grammar::new(kind, text)?;
+        let vocabulary = language.vocabulary()?;
+        let parser = grammar.parser(&vocabulary)?;
+        let tokens = Vec::new();
+        Ok(Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None })
+    }
+
+    pub fn accept(&mut self, token: i64) -> Result<()> {
+        let token = u32::try_from(token).ok().filter(|&token| self.vocabulary.has(token));
+        let Some(token) = token else {
+            return Err(bad_argument("only tokens of the vocabulary can be accepted, without end tokens"));
+        };
+        self.mend()?;
+        self.mask = None;
+        self.push(token)?;
+        self.tokens.push(token);
+        Ok(())
+    }
+
+    pub fn rollback(&mut self, n: i32) -> Result<()> {
+        let Some(left) = usize::try_from(n).ok().and_then(|n| self.tokens.len().checked_sub(n)) else {
+            return Err(bad_argument(format!("{n} tokens cannot be dropped of {}", self.tokens.len())));
+        };
+        self.mask = None;
+        let n = self.tokens.len() - left;
+        self.tokens.truncate(left);
+        if !self.has_failed && self.parser.rollback(n).is_err() {
+            self.has_failed = true;
+        }
+        self.mend()
+    }
+
+    pub fn state(&mut self) -> Result<i32> {
+        self.mend()?;
+        if self.parser.stopped() {
+            return Ok(MAY_END | MUST_END);
+        }
+        let may_end = self.parser.is_accepting();
+        self.check()?;
+        Ok(if may_end { MAY_END } else { 0 })
+    }
+
+    pub fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()> {
+        self.mend()?;
+        for (token, allowed) in tokens.iter().zip(allowed) {
+            let token = u32::try_from(*token).ok().filter(|&token| self.vocabulary.has(token));
+            *allowed = match token {
+                Some(token) => self.allows_one(token)?.into(),
+                None => 0,
+            };
+        }
+        Ok(())
+    }
+
+    fn allows_one(&mut self, token: u32) -> Result<bool> {
+        if let Some(mask) = &self.mask {
+            return Ok(mask.is_allowed(token));
+        }
+        let fits = self.parser.validate_token(token);
+        self.checked(fits)
+    }
+
+    /// The words of a mask: (vocabulary + 31) / 32.
+    pub fn mask_words(&self) -> usize {
+        self.vocabulary.size.div_ceil(32)
+    }
+
+    pub fn mask(&mut self, words: &mut [u32]) -> Result<()> {
+        self.mend()?;
+        if self.mask.is_none() {
+            self.mask = Some(self.compute_mask()?);
+        }
+        if let Some(mask) = &self.mask {
+            words.copy_from_slice(&mask.as_slice()[..words.len()]);
+        }
+        Ok(())
+    }
+
+    fn compute_mask(&mut self) -> Result<SimpleVob> {
+        if self.parser.stopped() {
+            return Ok(self.vocabulary.trie().alloc_token_set());
+        }
+        let mask = self.parser.compute_mask();
+        if mask.is_err() && self.parser.stop_reason() == StopReason::NoExtensionBias {
+            self.has_failed = true; // it has stopped, which is not what the text says
+            return Ok(self.vocabulary.trie().alloc_token_set());
+        }
+        let mut mask = self.checked(mask)?;
+        for &end in self.vocabulary.ends() {
+            mask.disallow_token(end);
+        }
+        Ok(mask)
+    }
+
+    /// Tokens that spell the only text that can follow.
+    pub fn forced(&mut self, room: usize) -> Result<Vec<u32>> {
+        self.mend()?;
+        if self.parser.stopped() || room == 0 {
+            return Ok(Vec::new());
+        }
+        let mut tokens =
+            drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens);
+        self.check()?;
+        tokens.truncate(room);
+        Ok(tokens)
+    }
+
+    fn push(&mut self, token: u32) -> Result<()> {
+        let pushed = self.parser.consume_token(token).and_then(|_| self.parser.check_stop());
+        self.checked(pushed).map(|_| ())
+    }
+
+    /// A parser that has met an error does nothing any more, so a new one accepts the tokens again.
+    fn mend(&mut self) -> Result<()> {
+        if !self.has_failed {
+            return Ok(());
+        }
+        self.parser = self.grammar.parser(&self.vocabulary)?;
+        self.has_failed = false;
+        for place in 0..self.tokens.len() {
+            self.push(self.tokens[place])?;
+        }
+        Ok(())
+    }
+
+    fn checked<T>(&mut self, found: std::result::Result<T, impl std::fmt::Display>) -> Result<T> {
+        match found {
+            Ok(found) => self.check().map(|()| found),
+            Err(error) => {
+                self.has_failed = true;
+                Err(bad_grammar(format!("the grammar cannot go on: {}", one_line(&error))))
+            }
+        }
+    }
+
+    /// A limit that the parser has met.
+    fn check(&mut self) -> Result<()> {
+        match self.parser.parser.get_error() {
+            None => Ok(()),
+            Some(error) => {
+                self.has_failed = true;
+                Err(bad_grammar(format!("the grammar cannot go on: {}", one_line(&error.message()))))
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The bytes of every token, as a prefix tree: what a grammar is matched against.
+
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, INVALID_TOKEN};
+use llguidance::{earley::SlicedBiasComputer, ParserFactory};
+
+use super::limits::LIMITS;
+use crate::error::{bad_argument, one_line, Result};
+use crate::tokenizer::Tokenizer;
+
+const LONGEST_TOKEN: usize = 1000; // bytes; the tree is at most 1,024 deep
+const MOST_BYTES: usize = 1 << 22; // of all tokens; the tree has fewer nodes
+
+pub struct Vocabulary {
+    pub factory: ParserFactory,
+    /// Number of logits of the model.
+    pub size: usize,
+    ends: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// `size` is that of the model, which may have fewer or more tokens than the tokenizer; None: the tokenizer's. `ends`
+    /// are the end-of-sequence tokens.
+    pub fn new(tokenizer: &Tokenizer, size: Option<usize>, ends: &[i64]) -> Result<Vocabulary> {
+        let mut words = words_of(tokenizer)?;
+        let size = size.unwrap_or(words.len());
+        words.resize(size, Vec::new());
+        if words.iter().map(Vec::len).sum::<usize>() >= MOST_BYTES {
+            return Err(bad_argument("the vocabulary is too large for constraints: its tokens have 4 MiB or more"));
+        }
+        let ends: Vec<u32> = ends.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
+        for &end in &ends {
+            if let Some(word) = words.get_mut(end as usize) {
+                word.clear();
+            }
+        }
+        // Without an end token: a grammar says where a text may end, and the core does the rest.
+        let trie = TokTrie::from(&TokRxInfo::new(size as u32, INVALID_TOKEN), &words);
+        // Not canonical: a mask then has every token that fits, and not only the first of a text that is forced.
+        let env: TokEnv = std::sync::Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+            .map_err(|error| bad_argument(format!("the vocabulary cannot be constrained ({})", one_line(&error))))?;
+        factory.quiet();
+        *factory.limits_mut() = LIMITS;
+        Ok(Vocabulary { factory, size, ends })
+    }
+
+    pub fn trie(&self) -> &TokTrie {
+        self.factory.tok_env().tok_trie()
+    }
+
+    /// Whether a grammar may ask for this token: it exists and is no end token.
+    pub fn has(&self, token: u32) -> bool {
+        (token as usize) < self.size && !self.ends.contains(&token)
+    }
+
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+}
+
+/// The bytes of each token; none for one that is no text. A control token has the mark 0xff in front, which no text
+/// contains: only a grammar that names it reaches it.
+fn words_of(tokenizer: &Tokenizer) -> Result<Vec<Vec<u8>>> {
+    let spelling = tokenizer.spelling().ok_or_else(|| {
+        bad_argument("constraints need a tokenizer whose tokens are texts: byte-level, or with spaces as marks (▁)")
+    })?;
+    let mut words = Vec::new();
+    for (id, word) in tokenizer.words() {
+        let mut bytes = match word {
+            Word::Control(name) if name.starts_with('<') && name.ends_with('>') => {
+                [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+            }
+            Word::Control(_) => Vec::new(),
+            Word::Added(text) => text.into_bytes(),
+            Word::Plain(word) => spelling.bytes(&word),
+        };
+        if bytes.len() > LONGEST_TOKEN {
+            bytes.clear();
+        }
+        let id = id as usize;
+        if words.len() <= id {
+            words.resize(id + 1, Vec::new());
+        }
+        words[id] = bytes;
+    }
+    Ok(words)
+}
+
+/// A token as the vocabulary writes it.
+pub enum Word {
+    Plain(String),
+    Added(String), // a text that the vocabulary was extended with
+    Control(String),
+}
+
+/// How the words of a vocabulary spell bytes.
+#[derive(Clone, Copy)]
+pub enum Spelling {
+    /// A character for each byte, as GPT-2 has it.
+    ByteLevel,
+    /// Text, with a mark for a space; `<0x0A>` is a byte if `bytes`.
+    Text { space: Option<char>, bytes: bool },
+}
+
+impl Spelling {
+    fn bytes(self, word: &str) -> Vec<u8> {
+        match self {
+            Spelling::ByteLevel => {
+                word.chars().map(byte_of).collect::<Option<_>>().unwrap_or_else(|| word.as_bytes().to_owned())
+            }
+            Spelling::Text { space, bytes } => {
+                let code = word.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+                match code.filter(|code| bytes && code.len() == 2).and_then(|code| u8::from_str_radix(code, 16).ok()) {
+                    Some(byte) => vec![byte],
+                    None => space.map_or_else(|| word.to_owned(), |mark| word.replace(mark, " ")).into_bytes(),
+                }
+            }
+        }
+    }
+}
+
+/// The byte that a character of a byte-level vocabulary is: printable ones of Latin-1 are themselves, the others follow
+/// from 256 on in the order of bytes.
+fn byte_of(letter: char) -> Option<u8> {
+    let is_own = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    match u8::try_from(letter) {
+        Ok(byte) if is_own(byte) => Some(byte),
+        Ok(_) => None,
+        Err(_) => (0..=255).filter(|&byte| !is_own(byte)).nth((letter as usize).checked_sub(256)?),
+    }
+}
