@@ -89,8 +89,9 @@ SF_EXPORT int32_t sf_bundle_can_chat(const sf_bundle*);
 SF_EXPORT int sf_new_text(sf_bundle*, sf_text** out);
 
 /* A text for a checkpoint instead of a bundle. tokenizer: the path of a tokenizer.json. model: NULL, or a JSON object
- * with the optional keys chat_template (a string), bos_token_id (a number) and eos_token_ids (a list). SF_BAD_FILE if
- * the file is not a tokenizer or the template is invalid. */
+ * with the optional keys chat_template (a string), bos_token_id (a number), eos_token_ids (a list) and vocab_size (the
+ * model's number of logits; default: the tokenizer's number of tokens). SF_BAD_FILE if the file is not a tokenizer or
+ * the template is invalid. */
 SF_EXPORT int sf_text_open(const char* tokenizer, const char* model, size_t bytes, sf_text** out);
 
 /* Another text with the same tokenizer and template and its own conversation, for another sequence or thread. Cheap: no
@@ -176,11 +177,14 @@ enum {
   SF_LARK = 3         /* a context-free grammar in Lark's syntax, with llguidance's extensions */
 };
 
-/* A constraint for a text of this vocabulary (sf_constraint in streamfuse_core.h), for sf_options.constraint; the
- * caller, or the sequence that takes it, releases it once, and it may outlive the sf_text. The first call on a bundle
- * builds a prefix tree of its vocabulary. SF_BAD_GRAMMAR: the grammar is invalid, not supported or too large; the
- * message names the keyword and its path, or the line. */
+/* A constraint for a text of this vocabulary (sf_constraint in streamfuse_core.h), for sf_options.constraint. The caller
+ * sets `out->size`. The caller, or the sequence that takes it, releases it once, and it may outlive the sf_text. The
+ * first call on a bundle builds a prefix tree of its vocabulary. SF_BAD_GRAMMAR: the grammar is invalid, not supported
+ * or too large; the message names the keyword and its path, or the line. docs/structured.md says what is supported. */
 SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, size_t bytes, sf_constraint* out);
+
+/* The number of tokens in a constraint's mask: the model's vocab_size, as in sf_spec. */
+SF_EXPORT int64_t sf_text_vocab_size(const sf_text*);
 
 #ifdef __cplusplus
 }

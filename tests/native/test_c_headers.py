@@ -18,8 +18,17 @@ from streamfuse.runtime.reference import watch
 SIGNATURES = {**library.SIGNATURES, **core.SIGNATURES, **watch.SIGNATURES, **bundle_library.SIGNATURES,
               **app_library.SIGNATURES}  # fmt: skip
 STRUCTURES = {**core.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES}
-RUST = {"Method": "sf_method", "Spec": "sf_spec", "CTensor": "sf_tensor", "Options": "sf_options"}
-RUST_NUMBERS = {"i32": "int4", "c_int": "int4", "i64": "int8", "u64": "int8", "usize": "int8", "f64": "float8"}
+RUST = {"Method": "sf_method", "Spec": "sf_spec", "CTensor": "sf_tensor", "Options": "sf_options",
+        "CConstraint": "sf_constraint"}  # fmt: skip
+RUST_NUMBERS = {
+    "()": "void",
+    "i32": "int4",
+    "c_int": "int4",
+    "i64": "int8",
+    "u64": "int8",
+    "usize": "int8",
+    "f64": "float8",
+}
 JAVA = {"Long": "jlong", "Int": "jint", "Boolean": "jboolean", "Double": "jdouble", "ByteArray": "jbyteArray",
         "LongArray": "jlongArray", "ByteBuffer": "jobject", "": "void"}  # fmt: skip
 
@@ -68,6 +77,9 @@ def rust() -> str:
 
 def rust_kind(of: str) -> Kind:
     of = of.strip()
+    if match := re.fullmatch(r'unsafe extern "C" fn\((.*?)\)(?: -> (.*))?', of):
+        function = Function(rust_kind(match[2] or "()"), tuple(map(rust_kind, match[1].split(","))))
+        return Kind("pointer", function=function)
     if of.startswith(("*const", "*mut")):
         return Kind("pointer")
     if array := re.fullmatch(r"\[(\w+); (\d+)\]", of):

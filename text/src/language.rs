@@ -48,12 +48,17 @@ impl Language {
         Ok(Language { tokenizer, template, source, ends, vocab_size, vocabulary })
     }
 
+    /// The model's number of logits, as far as it is known.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size.unwrap_or_else(|| self.tokenizer.size())
+    }
+
     /// The tokens as constraints see them, made on the first call.
     pub fn vocabulary(&self) -> Result<Arc<Vocabulary>> {
         if let Some(made) = self.vocabulary.get() {
             return Ok(made.clone());
         }
-        let made = Arc::new(Vocabulary::new(&self.tokenizer, self.vocab_size, &self.ends)?);
+        let made = Arc::new(Vocabulary::new(&self.tokenizer, self.vocab_size(), &self.ends)?);
         Ok(self.vocabulary.get_or_init(|| made).clone())
     }
 

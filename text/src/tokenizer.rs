@@ -84,6 +84,11 @@ impl Tokenizer {
         }
     }
 
+    /// One more than the highest id.
+    pub fn size(&self) -> usize {
+        self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1)
+    }
+
     /// All tokens.
     pub fn words(&self) -> impl Iterator<Item = (u32, Word)> + '_ {
         let added = self.inner.get_added_tokens_decoder();

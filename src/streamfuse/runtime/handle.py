@@ -62,6 +62,13 @@ class Handle:
         with self._lock:
             self._closing = threading.get_ident()
 
+    def give_away(self) -> None:
+        """Close it without freeing it, which somebody else does. `error` where a call is inside."""
+        with self._lock:
+            if self._inside or self._closed:
+                raise self._error(f"this {self._what} is {'closed' if self._closed else 'at work'}")
+            self._closed = True
+
     def close(self) -> None:
         """Free it now, or when the last call that is inside returns. Nothing happens the second time."""
         with self._lock:

@@ -8,19 +8,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamfuse.native.library import path_argument
 from streamfuse.runtime.text_library import (
     END,
     BundleHandle,
+    GrammarError,
     TextError,
     TextHandle,
     ids_argument,
     text_library,
 )
 
-__all__ = ["Conversation", "Message", "TextError", "TextStream", "Tokenizer"]
+if TYPE_CHECKING:
+    from streamfuse.runtime.grammar import Grammar
+
+__all__ = ["Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
@@ -39,8 +43,11 @@ class Tokenizer:
         chat_template: str | None = None,
         bos_token_id: int | None = None,
         eos_token_ids: Sequence[int] = (),
+        vocab_size: int | None = None,
     ) -> None:
         """Of a tokenizer.json. What is for training in it is dropped: lengths (truncation, padding), random merges.
+
+        `vocab_size` is the model's number of logits, for constraints; by default the tokenizer's number of tokens.
 
         Raises:
             TextError: the file is not a tokenizer, or the template is not valid Jinja.
@@ -48,6 +55,8 @@ class Tokenizer:
         model: dict[str, Any] = {"bos_token_id": bos_token_id, "eos_token_ids": list(eos_token_ids)}
         if chat_template is not None:
             model["chat_template"] = _utf8(chat_template, "chat template")
+        if vocab_size is not None:
+            model["vocab_size"] = vocab_size
         facts, path = _json(model), path_argument(file)
         self._handle = TextHandle(lambda place: text_library().sf_text_open(path, *facts, place))
 
@@ -101,6 +110,23 @@ class Tokenizer:
         if self.can_chat:
             self.encode_chat([question])
             self.encode_chat([question, answer, question])
+
+    def constraint(
+        self,
+        schema: Mapping[str, Any] | bool | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+    ) -> Grammar:
+        """A constraint for one text: a JSON schema (a value or its JSON text), a regular expression that the whole text
+        matches, or a Lark grammar. docs/structured.md says what is supported.
+
+        Raises:
+            GrammarError: the grammar is invalid, not supported or too large.
+            ValueError: not exactly one of the three is given.
+        """
+        from streamfuse.runtime.grammar import Grammar, source_of  # needs numpy, which text alone does not
+
+        return Grammar(self._handle, *source_of(schema, regex, grammar))
 
     def stream(self, stop_strings: Sequence[str] = (), before: Sequence[int] = ()) -> TextStream:
         """A text that is written token by token. `before` are the tokens of a prompt that it continues."""

@@ -14,7 +14,8 @@ from typing import Any
 
 from streamfuse.native.library import find_text, load_typed
 
-OK, BAD_ARGUMENT, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE, END = 0, 1, 6, 8, 9, 10, 100  # core/streamfuse_core.h
+OK, BAD_ARGUMENT, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE = 0, 1, 6, 8, 9, 10  # core/streamfuse_core.h
+BAD_GRAMMAR, END = 11, 100
 
 _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
@@ -48,6 +49,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_begin_after": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
     "sf_text_push": (c_int, [c_void_p, c_int64, _place, _size]),
     "sf_text_end": (c_int, [c_void_p, _place, _size]),
+    "sf_text_constrain": (c_int, [c_void_p, c_int32, c_char_p, c_size_t, c_void_p]),
+    "sf_text_vocab_size": (c_int64, [c_void_p]),
 }
 
 
@@ -126,6 +129,12 @@ class TextError(ValueError):
     """A tokenizer or template that cannot be used, or a request that it cannot serve; one line."""
 
 
+class GrammarError(TextError):
+    """A schema or grammar that is invalid, not supported or too large; one line, with the keyword and its path."""
+
+    CODE = BAD_GRAMMAR
+
+
 class TextHandle:
     """sf_text. Threads take turns: what a function hands out is copied before the next call.
 
@@ -141,6 +150,11 @@ class TextHandle:
     def can_chat(self) -> bool:
         with self._lock:
             return bool(self._library.sf_text_can_chat(self.pointer))
+
+    @property
+    def vocab_size(self) -> int:
+        with self._lock:
+            return int(self._library.sf_text_vocab_size(self.pointer))
 
     def clone(self) -> TextHandle:
         with self._lock:
@@ -170,7 +184,8 @@ class TextHandle:
 
     def _check(self, code: int) -> int:
         if code not in (OK, END):
-            raise TextError(self._library.sf_text_error(self.pointer).decode())
+            message = self._library.sf_text_error(self.pointer).decode()
+            raise (GrammarError if code == GrammarError.CODE else TextError)(message)
         return code
 
     def __del__(self) -> None:

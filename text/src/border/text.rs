@@ -313,6 +313,12 @@ pub unsafe extern "C" fn sf_text_constrain(
     })
 }
 
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_vocab_size(handle: *const TextHandle) -> i64 {
+    let text = unsafe { handle.as_ref() }.and_then(|handle| handle.text.as_ref());
+    text.map_or(0, |text| text.language.vocab_size() as i64)
+}
+
 impl TextHandle {
     unsafe fn give_ids(&mut self, found: &[u32], ids: *mut *const i64, n: *mut i64) -> Result<c_int> {
         need(ids)?;

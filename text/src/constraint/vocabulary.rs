@@ -18,11 +18,10 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// `size` is that of the model, which may have fewer or more tokens than the tokenizer; None: the tokenizer's. `ends`
-    /// are the end-of-sequence tokens.
-    pub fn new(tokenizer: &Tokenizer, size: Option<usize>, ends: &[i64]) -> Result<Vocabulary> {
+    /// `size` is that of the model, which may have fewer or more tokens than the tokenizer. `ends` are the end-of-sequence
+    /// tokens.
+    pub fn new(tokenizer: &Tokenizer, size: usize, ends: &[i64]) -> Result<Vocabulary> {
         let mut words = words_of(tokenizer)?;
-        let size = size.unwrap_or(words.len());
         words.resize(size, Vec::new());
         if words.iter().map(Vec::len).sum::<usize>() >= MOST_BYTES {
             return Err(bad_argument("the vocabulary is too large for constraints: its tokens have 4 MiB or more"));

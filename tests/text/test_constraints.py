@@ -1,0 +1,247 @@
+"""Constraints of text/: what a schema, a regular expression or a Lark grammar lets a text be.
+
+Run: python -m pytest tests/text/test_constraints.py
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizer_samples import llama_like, metaspace_like, opened, qwen_like, sentencepiece_like, word_like
+from tokenizers import Tokenizer as Library
+
+from streamfuse.runtime.constraint import MAY_END, MUST_END
+from streamfuse.runtime.grammar import Grammar
+from streamfuse.runtime.text import GrammarError, TextError, Tokenizer
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "kind": {"enum": ["pub", "bar"]}},
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+SUM = 'start: term ("+" term)*\nterm: NUMBER | "(" start ")"\nNUMBER: /[0-9]+/'
+GRAMMARS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {  # and texts that fit, and that do not
+    "schema": (
+        {"schema": PERSON},
+        ['{"name":"Zoë 日本","age":-3,"kind":"bar"}', '{"name":"a\\n\\"b","age":0,"kind":"pub"}'],
+        ['{"name": "a","age":1,"kind":"pub"}', '{"age":1,"name":"a","kind":"pub"}', '{"name":"a","age":1.5}', "[]"],
+    ),
+    "regex": ({"regex": r"[a-z]+(-\d{2,3})?"}, ["the", "in-42", "a-123"], ["", "the-4", "The", "the-1234", " the"]),
+    "grammar": ({"grammar": SUM}, ["1", "1+22+3", "(1+2)+(3)"], ["", "1+", "(1", "1 + 2", "a"]),
+}
+KINDS: dict[str, Callable[[], Library]] = {
+    "bytes": llama_like,
+    "metaspace": metaspace_like,
+    "unigram": sentencepiece_like,
+}
+
+
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return opened(KINDS[request.param](), bos=1, eos=[2])
+
+
+def walk(constraint: Grammar, rng: random.Random, most: int) -> list[int]:
+    """Random tokens that are allowed, until the text must end."""
+    taken: list[int] = []
+    while len(taken) < most and constraint.state() != MAY_END | MUST_END:
+        allowed = np.flatnonzero(constraint.mask())
+        taken.append(int(rng.choice(allowed)))
+        constraint.accept(taken[-1])
+    return taken
+
+
+def fits(tokenizer: Tokenizer, given: dict[str, Any], text: str) -> bool:
+    """Whether the grammar accepts a text, which is spelt by its own tokens, one of the allowed ones after another."""
+    constraint = tokenizer.constraint(**given)
+    left = text.encode()
+    spelt = spelling(tokenizer)
+    while left:
+        tokens = [token for length in range(len(left), 0, -1) for token in spelt.get(left[:length], [])]
+        allowed = constraint.allows(tokens)
+        if not allowed.any():
+            return False
+        token = tokens[int(np.argmax(allowed))]
+        constraint.accept(token)
+        left = left[len(next(word for word, ids in spelt.items() if token in ids)) :]
+    return bool(constraint.state() & MAY_END)
+
+
+_SPELT: dict[int, dict[bytes, list[int]]] = {}
+
+
+def spelling(tokenizer: Tokenizer) -> dict[bytes, list[int]]:
+    """The tokens that spell some bytes, as streams show them."""
+    if id(tokenizer) not in _SPELT:
+        found: dict[bytes, list[int]] = {}
+        quote = tokenizer.encode_rendered("!")[-1:]
+        start = tokenizer.decode(quote)
+        for token in range(tokenizer.constraint(regex="a").vocab_size):
+            text = tokenizer.decode([*quote, token])[len(start) :]
+            if text and "\ufffd" not in text:
+                found.setdefault(text.encode(), []).append(token)
+        _SPELT[id(tokenizer)] = found
+    return _SPELT[id(tokenizer)]
+
+
+@pytest.mark.parametrize("kind", sorted(GRAMMARS))
+def test_a_grammar_accepts_its_texts_and_no_other(kind: str, tokenizer: Tokenizer) -> None:
+    given, fitting, others = GRAMMARS[kind]
+    ascii_only = [text for text in fitting if text.isascii()]
+    assert [text for text in ascii_only if not fits(tokenizer, given, text)] == []
+    assert [text for text in others if fits(tokenizer, given, text)] == []
+
+
+@pytest.mark.parametrize("kind", sorted(GRAMMARS))
+def test_a_rollback_is_as_if_the_tokens_had_never_been_accepted(kind: str, tokenizer: Tokenizer) -> None:
+    given = GRAMMARS[kind][0]
+    rng = random.Random(kind)
+    constraint = tokenizer.constraint(**given)
+    tokens: list[int] = []
+    for _ in range(40):
+        tokens += walk(constraint, rng, rng.randint(1, 12))
+        n = rng.randint(0, len(tokens))
+        constraint.rollback(n)
+        del tokens[len(tokens) - n :]
+        again = tokenizer.constraint(**given)
+        for token in tokens:
+            again.accept(token)
+        assert again.state() == constraint.state()
+        assert again.forced(64) == constraint.forced(64)
+        assert (again.mask() == constraint.mask()).all()
+
+
+@pytest.mark.parametrize("kind", sorted(GRAMMARS))
+def test_a_mask_has_every_token_that_is_allowed_and_no_other(kind: str, tokenizer: Tokenizer) -> None:
+    """Asked one by one, and as tokens that can be accepted."""
+    given = GRAMMARS[kind][0]
+    rng = random.Random(kind)
+    constraint = tokenizer.constraint(**given)
+    everything = np.arange(constraint.vocab_size)
+    for _ in range(20):
+        walk(constraint, rng, 1)
+        allowed = constraint.allows(everything)  # before there is a mask
+        assert (constraint.mask() == allowed).all()
+        for token in rng.sample(everything.tolist(), 5):
+            if allowed[token]:
+                constraint.accept(token)
+                constraint.rollback(1)
+            else:
+                with pytest.raises((GrammarError, TextError)):
+                    constraint.accept(token)
+        assert (constraint.mask() == allowed).all()
+
+
+def test_forced_tokens_are_those_of_the_tokenizer(tokenizer: Tokenizer) -> None:
+    constraint = tokenizer.constraint(schema=PERSON)
+    forced = constraint.forced(64)
+    assert tokenizer.decode(forced).strip() == '{"name":"'[: len(tokenizer.decode(forced).strip())]
+    assert forced
+    for token in forced:
+        assert constraint.allows([token]).all()
+        constraint.accept(token)
+    assert constraint.forced(0) == []
+    assert len(tokenizer.constraint(regex="abcdefgh").forced(2)) == 2
+
+
+def test_control_and_end_tokens_are_never_allowed() -> None:
+    for library in (llama_like(), qwen_like(), metaspace_like()):
+        tokenizer = opened(library, bos=1, eos=[2])
+        words = library.get_added_tokens_decoder()
+        constraint = tokenizer.constraint(regex="(?s:.*)")
+        allowed = constraint.mask()
+        for token, word in words.items():
+            if word.content.startswith("<"):
+                assert not allowed[token], word
+                assert not constraint.allows([token]).any()
+        assert not allowed[2]
+        with pytest.raises(TextError, match="end tokens"):
+            constraint.accept(2)
+
+
+def test_a_text_that_spells_a_control_token_is_text() -> None:
+    tokenizer = opened(llama_like())
+    assert fits(tokenizer, {"regex": r"<\|im_end\|>"}, "<|im_end|>")
+    forced = tokenizer.constraint(regex=r"<\|im_end\|>").forced(64)
+    assert all(token > 2 for token in forced)
+
+
+def test_added_words_are_text() -> None:
+    library = qwen_like()
+    tokenizer = opened(library)
+    covid = library.token_to_id("covid")
+    assert tokenizer.constraint(regex="covid").allows([covid]).all()
+
+
+def test_a_model_with_more_logits_than_tokens_or_fewer_has_masks_of_its_own_size(tmp_path: Any) -> None:
+    library = llama_like()
+    library.save(str(tmp_path / "tokenizer.json"))
+    size = library.get_vocab_size()
+    for vocab_size in (size + 40, size - 40):
+        tokenizer = Tokenizer(tmp_path / "tokenizer.json", vocab_size=vocab_size)
+        constraint = tokenizer.constraint(regex=".*")
+        mask = constraint.mask()
+        assert len(mask) == vocab_size
+        assert not mask[size:].any()
+        assert not constraint.allows([vocab_size, size + 40, -1, 2**40]).any()
+
+
+def test_a_tokenizer_of_parts_of_words_is_refused() -> None:
+    with pytest.raises(TextError, match="constraints need a tokenizer whose tokens are texts"):
+        opened(word_like()).constraint(regex="a")
+
+
+def test_a_constraint_that_was_given_away_is_used_no_more(tokenizer: Tokenizer) -> None:
+    constraint = tokenizer.constraint(regex="a")
+    table = constraint.constraint_table()
+    with pytest.raises(ValueError, match="closed"):
+        constraint.mask()
+    with pytest.raises(ValueError, match="closed"):
+        constraint.constraint_table()
+    constraint.close()
+    table.release(table.context)
+
+
+def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tokenizer) -> None:
+    constraint = tokenizer.constraint(regex="ab*")
+    a, b = (int(np.flatnonzero(tokenizer.constraint(regex=letter).mask())[0]) for letter in "ab")
+    with pytest.raises(GrammarError):
+        constraint.accept(b)
+    constraint.accept(a)
+    assert constraint.state() == MAY_END
+    constraint.accept(b)
+    with pytest.raises(TextError, match="cannot be dropped"):
+        constraint.rollback(3)
+    constraint.rollback(2)
+    assert constraint.state() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"regex": "("}, "unclosed group"),
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"grammar": "start: foo"}, 'unknown name: "foo"'),
+        ({"grammar": ""}, "grammar"),
+        ({"schema": "{"}, "not valid JSON"),
+        ({"schema": {"not": {}}}, "not"),
+        ({"schema": {"x-guidance": {"lenient": True}}}, r"x-guidance\.lenient"),
+        ({"schema": {"x-guidance": {"spaces": 2}}}, "spaces"),
+        ({"regex": "a" * 300_000}, "300000 bytes"),
+    ],
+)
+def test_a_grammar_that_cannot_be_taken_is_one_sentence(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(GrammarError, match=message) as error:
+        opened(llama_like()).constraint(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_exactly_one_grammar_is_given() -> None:
+    for given in ({}, {"regex": "a", "schema": {}}):
+        with pytest.raises(ValueError, match="exactly one"):
+            opened(llama_like()).constraint(**given)
