@@ -111,9 +111,10 @@ SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t m
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
 
 /* Renders messages with the chat template, ending where the answer begins. messages: a JSON list of
- * {"role": ..., "content": ...}; a template may read further fields. SF_BAD_ARGUMENT if there is no template or it
- * rejects the messages. The result is for display. For token ids use sf_text_ask or sf_text_encode_chat, which
- * distinguish the template's control tokens from the same characters in a message. */
+ * {"role": ..., "content": ...}; a template may read further fields, such as tool_calls (the content may then be null),
+ * tool_call_id, name and reasoning_content. SF_BAD_ARGUMENT if there is no template or it rejects the messages. The
+ * result is for display. For token ids use sf_text_ask or sf_text_encode_chat, which distinguish the template's control
+ * tokens from the same characters in a message. */
 SF_EXPORT int sf_text_render(sf_text*, const char* messages, size_t bytes, const char** text, size_t* text_bytes);
 
 /* The same, but with the character U+FDD0 inserted where a message contains the characters of a control token.
@@ -127,6 +128,16 @@ SF_EXPORT int sf_text_encode_chat(sf_text*, const char* messages, size_t bytes, 
 
 /* Starts a new conversation with these messages (as for sf_text_render; NULL: none), for example a system message. */
 SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
+
+/* The functions that the model may call: a JSON list in OpenAI's format, {"type": "function", "function": {"name": ...,
+ * "description": ..., "parameters": a JSON schema}}, or the function objects alone; NULL: none. The template writes them
+ * into the prompt; control tokens in them are encoded as plain text. They stay set, also across sf_text_reset. */
+SF_EXPORT int sf_text_set_tools(sf_text*, const char* tools, size_t bytes);
+
+/* Further template variables, as the keyword arguments of transformers' apply_chat_template: a JSON object such as
+ * {"enable_thinking": false}, which may include `documents`, a list of objects; NULL: none. They stay set, also across
+ * sf_text_reset. */
+SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t bytes);
 
 /* Adds a user message and returns the token ids of the whole context, for sf_sequence_start. Earlier answers keep the
  * tokens that the model generated instead of being encoded again, so that the KV cache stays valid. sf_text_end or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from bundle_samples import IM_END, IM_START, byte_tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -21,17 +22,19 @@ CHAT: list[Message] = [
 Rendered = tuple[bool, str]  # whether the template was rendered, and the text or the error
 
 
-def by_transformers(source: str, messages: list[Message]) -> Rendered:
+def by_transformers(source: str, messages: list[Message], tools: Any = None, **variables: Any) -> Rendered:
+    given = {**MARKS, "tools": tools, "add_generation_prompt": True, **variables}
     try:
-        texts, _ = render_jinja_template([messages], chat_template=source, add_generation_prompt=True, **MARKS)
+        texts, _ = render_jinja_template([messages], chat_template=source, **given)
         return True, texts[0]
     except Exception as error:
         return False, str(error)
 
 
-def by_streamfuse(source: str, messages: list[Message]) -> Rendered:
+def by_streamfuse(source: str, messages: list[Message], tools: Any = None, **variables: Any) -> Rendered:
     try:
-        return True, Tokenizer(_tokenizer_file(), source, IM_START, [IM_END]).render(messages)
+        tokenizer = Tokenizer(_tokenizer_file(), source, IM_START, [IM_END])
+        return True, tokenizer.render(messages, tools=tools, variables=variables or None)
     except TextError as error:
         return False, str(error)
 

@@ -130,7 +130,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda text: text.render(b"{}"),
     lambda text: text.render([{"role": "user"}]),
     lambda text: text.render([{"role": "user", "content": 3}]),
-    lambda text: text.render([{"role": "user", "content": "x", "more": 1}]),
+    lambda text: text.render([{"role": "user", "content": None, "tool_calls": []}]),
     lambda text: text.reset(b"nonsense"),
     lambda text: text.begin(b"[1]"),
     lambda text: text.begin([""]),

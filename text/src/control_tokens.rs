@@ -126,14 +126,14 @@ impl ControlTokens {
         parts.join(&CUT.to_string())
     }
 
-    /// The same for a role. Plain words stay: the template compares them, and writes them as they are. Others are cut at
-    /// both ends too, since templates write a role between brackets.
-    pub fn cut_role(&self, tokenizer: &Tokenizer, role: &str) -> String {
-        let plain = role.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(&byte));
+    /// The same for a role and for the name of a field. Plain words stay: the template compares them, and writes them as
+    /// they are. Others are cut at both ends too, since templates write such names between brackets.
+    pub fn cut_name(&self, tokenizer: &Tokenizer, name: &str) -> String {
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(&byte));
         if plain {
-            role.to_owned()
+            name.to_owned()
         } else {
-            format!("{CUT}{}{CUT}", self.cut(tokenizer, role, &Kept::new()))
+            format!("{CUT}{}{CUT}", self.cut(tokenizer, name, &Kept::new()))
         }
     }
 

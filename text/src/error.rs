@@ -14,7 +14,7 @@ pub struct Failure {
     pub sentence: String,
 }
 
-pub type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 pub fn bad_argument(sentence: impl Into<String>) -> Failure {
     Failure { code: BAD_ARGUMENT, sentence: sentence.into() }

@@ -5,7 +5,8 @@ use std::fmt;
 
 use indexmap::map::Entry;
 use indexmap::IndexMap;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
 
 pub type Object = IndexMap<String, Json>;
 
@@ -25,11 +26,17 @@ pub enum Json {
 pub struct Bounds {
     pub values: usize,
     pub name: Option<usize>, // its characters
+    pub zero: bool,          // zeros with a sign are refused
 }
 
 impl Json {
     pub fn parse(text: &str) -> Result<Json, String> {
-        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None })
+        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, zero: true })
+    }
+
+    /// The same for what a caller or a model wrote, where a zero may have a sign.
+    pub fn parse_lenient(text: &str) -> Result<Json, String> {
+        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, zero: false })
     }
 
     /// The same for what a sentence names the parts of: with a bound on values and the length of names, which hold no
@@ -42,6 +49,24 @@ impl Json {
         Ok(value)
     }
 
+    /// Values one after another, with only spaces and these characters between them.
+    pub fn parse_several(text: &str, between: &[char]) -> Result<Vec<Json>, String> {
+        let (mut values, mut rest) = (Vec::new(), text);
+        loop {
+            rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || between.contains(&c));
+            if rest.is_empty() {
+                return Ok(values);
+            }
+            let mut source = serde_json::Deserializer::from_str(rest).into_iter::<Lenient>();
+            match source.next() {
+                Some(Ok(Lenient(value))) => values.push(value),
+                Some(Err(error)) => return Err(error.to_string()),
+                None => return Ok(values),
+            }
+            rest = &rest[source.byte_offset()..];
+        }
+    }
+
     /// A field of an object; nothing where this is no object or has no such field.
     pub fn get(&self, name: &str) -> Option<&Json> {
         self.object().and_then(|object| object.get(name))
@@ -51,6 +76,19 @@ impl Json {
         match self {
             Json::Object(object) => Some(object),
             _ => None,
+        }
+    }
+
+    /// The same value with other texts: `name` writes the names of fields, `text` the texts.
+    pub fn map(&self, name: &impl Fn(&str) -> String, text: &impl Fn(&str) -> String) -> Json {
+        match self {
+            Json::Text(value) => Json::Text(text(value)),
+            Json::List(values) => Json::List(values.iter().map(|value| value.map(name, text)).collect()),
+            Json::Object(values) => {
+                let field = |(key, value): (&String, &Json)| (name(key), value.map(name, text));
+                Json::Object(Box::new(values.iter().map(field).collect()))
+            }
+            other => other.clone(),
         }
     }
 
@@ -80,6 +118,20 @@ impl Json {
             Json::Whole(number) => Some(*number as f64),
             Json::Real(number) => Some(*number),
             _ => None,
+        }
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Json::Null => out.serialize_unit(),
+            Json::Bool(value) => out.serialize_bool(*value),
+            Json::Whole(value) => out.serialize_i128(*value),
+            Json::Real(value) => out.serialize_f64(*value),
+            Json::Text(value) => out.serialize_str(value),
+            Json::List(values) => out.collect_seq(values),
+            Json::Object(values) => out.collect_map(values.iter()),
         }
     }
 }
@@ -119,6 +171,15 @@ fn is_control(c: char) -> bool {
 /// A name in single quotes, with what cannot be printed escaped.
 pub fn quoted(name: &str) -> String {
     format!("'{}'", name.escape_debug().to_string().replace("\\\"", "\""))
+}
+
+struct Lenient(Json);
+
+impl<'de> Deserialize<'de> for Lenient {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Lenient, D::Error> {
+        let bounds = Bounds { values: usize::MAX, name: None, zero: false };
+        Reader { bounds, left: &Cell::new(bounds.values) }.deserialize(source).map(Lenient)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -163,7 +224,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
-        if value == 0.0 && value.is_sign_negative() {
+        if self.bounds.zero && value == 0.0 && value.is_sign_negative() {
             return Err(E::custom("a zero with a sign")); // -0 comes here too, and readers differ in what it is
         }
         Ok(Json::Real(value))

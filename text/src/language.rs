@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::chat::{Message, Writer};
+use crate::chat::Writer;
 use crate::constraint::vocabulary::Vocabulary;
 use crate::control_tokens::{Kept, CUT};
 use crate::error::{bad_argument, Result};
+use crate::message::Message;
 use crate::stream::Decoder;
-use crate::template::Template;
+use crate::template::{Setting, Template};
 use crate::tokenizer::Tokenizer;
 
 const MODEL: &str = "assistant"; // the role of what the model wrote
@@ -68,28 +69,28 @@ impl Language {
 
     /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their ends,
     /// where a control token may span one.
-    fn render_cut(&self, messages: &[Message], kept: &Kept, edges: bool) -> Result<String> {
+    fn render_cut(&self, messages: &[Message], setting: &Setting, kept: &Kept, edges: bool) -> Result<String> {
         let Some(template) = &self.template else {
             return Err(bad_argument(
                 "this bundle has no chat template, so it takes neither chats nor system messages; give it raw text",
             ));
         };
         let none = Kept::new();
-        let cut = |message: &Message| {
-            let kept = if message.role == MODEL { kept } else { &none };
-            message.map(
-                |role| self.tokenizer.cut_role(role),
-                |text| {
-                    let text = self.tokenizer.cut(text, kept);
-                    if edges {
-                        self.tokenizer.cut_edges(&text)
-                    } else {
-                        text
-                    }
-                },
-            )
+        let cut = |text: &str, kept: &Kept| {
+            let text = self.tokenizer.cut(text, kept);
+            if edges {
+                self.tokenizer.cut_edges(&text)
+            } else {
+                text
+            }
         };
-        template.render(&messages.iter().map(cut).collect::<Vec<_>>())
+        let name = |name: &str| self.tokenizer.cut_name(name);
+        let message = |message: &Message| {
+            let kept = if message.role() == MODEL { kept } else { &none };
+            message.map(name, |text| cut(text, kept), |text| cut(text, &none))
+        };
+        let setting = setting.map(name, |text| cut(text, &none));
+        template.render(&messages.iter().map(message).collect::<Vec<_>>(), &setting)
     }
 }
 
@@ -101,21 +102,21 @@ impl Writer for Language {
     /// A template may look for control tokens in the model's own turns, as for the `</think>` behind which an answer
     /// begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
     /// template writes one part and a message the other is cut between the two.
-    fn render(&self, messages: &[Message]) -> Result<String> {
-        let own = messages.iter().filter(|message| message.role == MODEL);
-        let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content.replace(CUT, "")));
+    fn render(&self, messages: &[Message], setting: &Setting) -> Result<String> {
+        let own = messages.iter().filter(|message| message.role() == MODEL);
+        let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content().replace(CUT, "")));
         let mut kept: Kept = spelt.filter(|word| self.source.contains(word)).collect();
-        let mut rendered = self.render_cut(messages, &kept, false)?;
+        let mut rendered = self.render_cut(messages, setting, &kept, false)?;
         for word in kept.clone() {
             let fewer: Kept = kept.iter().filter(|other| **other != word).cloned().collect();
-            match self.render_cut(messages, &fewer, false) {
+            match self.render_cut(messages, setting, &fewer, false) {
                 Ok(without) if without.replace(CUT, "") == rendered.replace(CUT, "") => {
                     (rendered, kept) = (without, fewer);
                 }
                 _ => (),
             }
         }
-        match self.render_cut(messages, &kept, true) {
+        match self.render_cut(messages, setting, &kept, true) {
             Ok(edged) if edged.replace(CUT, "") == rendered.replace(CUT, "") => {
                 Ok(self.tokenizer.cut_spanning(&rendered, &edged))
             }

@@ -9,7 +9,7 @@ use crate::signature;
 pub const NAME: &str = "manifest.json";
 
 // More than any model needs; what a reader says of a manifest, and the memory that it takes, is bounded by them.
-const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255) };
+const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), zero: true };
 
 /// Custom operators that an engine of this version carries; the list of manifest.py.
 const OPERATORS: [&str; 9] = [

@@ -1,8 +1,56 @@
 //! The chat template, as Hugging Face transformers renders it.
 
-use crate::chat::Message;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
 use crate::error::{bad_argument, bad_file, one_line, Result};
-use crate::jinja::{Program, Value};
+use crate::jinja::{self, Fault, Program, Value};
+use crate::json::{quoted, Json, Object};
+use crate::message::Message;
+use crate::tools::Tools;
+
+/// What a template reads besides the messages.
+#[derive(Clone, Default)]
+pub struct Setting {
+    pub tools: Option<Tools>,
+    variables: Object, // `documents` among them
+}
+
+impl Setting {
+    /// `json` is an object of variables for the template, such as {"enable_thinking": false}.
+    pub fn set_variables(&mut self, json: &str) -> Result<()> {
+        const OWN: [&str; 5] = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];
+        let value = Json::parse_lenient(json)
+            .map_err(|error| bad_argument(format!("template variables: not JSON ({error})")))?;
+        let Json::Object(variables) = value else {
+            return Err(bad_argument("template variables must be a JSON object"));
+        };
+        if let Some(name) = OWN.iter().find(|name| variables.contains_key(**name)) {
+            return Err(bad_argument(format!("template variables: {} cannot be set here", quoted(name))));
+        }
+        let documents = variables.get("documents").filter(|value| **value != Json::Null);
+        let is_list = |value: &Json| value.list().is_some_and(|list| list.iter().all(|item| item.object().is_some()));
+        if documents.is_some_and(|value| !is_list(value)) {
+            return Err(bad_argument("template variables: documents must be a list of objects with title and text"));
+        }
+        self.variables = *variables;
+        Ok(())
+    }
+
+    /// The same with other texts: `name` writes the names of fields, `text` the texts.
+    pub fn map(&self, name: impl Fn(&str) -> String, text: impl Fn(&str) -> String) -> MappedSetting {
+        let tools = self.tools.as_ref().map(|tools| tools.list().iter().map(|tool| tool.map(&name, &text)).collect());
+        let variable = |(key, value): (&String, &Json)| (key.clone(), value.map(&name, &text));
+        MappedSetting { tools, variables: self.variables.iter().map(variable).collect() }
+    }
+}
+
+/// A setting as a template sees it.
+pub struct MappedSetting {
+    tools: Option<Vec<Json>>,
+    variables: Object,
+}
 
 pub struct Template {
     program: Program,
@@ -19,25 +67,64 @@ impl Template {
     }
 
     /// The chat up to where its answer begins.
-    pub fn render(&self, messages: &[Message]) -> Result<String> {
+    pub fn render(&self, messages: &[Message], setting: &MappedSetting) -> Result<String> {
         let variables = || {
             let text = |text: &String| Value::text(text.as_str());
-            let message = |message: &Message| {
-                let mut pairs = vec![("role", text(&message.role)), ("content", text(&message.content))];
-                pairs.extend(message.others.iter().map(|(name, value)| (name.as_str(), text(value))));
-                Value::pairs(pairs)
+            let list = |items: Option<&[Json]>| match items {
+                Some(items) => list_of(items.iter().map(value)),
+                None => Ok(Value::None),
             };
-            vec![
-                ("messages", Value::list(messages.iter().map(message).collect())),
+            let mut variables = vec![
+                ("messages", list_of(messages.iter().map(message))?),
                 ("add_generation_prompt", Value::Bool(true)),
-                ("tools", Value::None),
+                ("tools", list(setting.tools.as_deref())?),
                 ("documents", Value::None),
                 ("bos_token", text(&self.bos_token)),
                 ("eos_token", text(&self.eos_token)),
-            ]
+            ];
+            for (name, own) in &setting.variables {
+                variables.push((name, value(own)?)); // those behind replace those before
+            }
+            Ok(variables)
         };
         let refused =
             |reason: &str| bad_argument(format!("the chat template refuses these messages ({})", one_line(&reason)));
         self.program.render(variables).map_err(|fault| refused(&fault.0))
     }
+}
+
+/// transformers gives the thoughts of a message under two names.
+fn message(message: &Message) -> jinja::Result<Value> {
+    const NAMES: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+    let fields = message.fields();
+    let thoughts = NAMES.iter().filter_map(|name| fields.get(*name)).find(|value| **value != Json::Null);
+    let Some(thoughts) = thoughts else { return dict_of(fields.iter()) };
+    let mut all: IndexMap<&str, &Json> = IndexMap::from([("thinking", thoughts)]);
+    all.extend(fields.iter().map(|(name, value)| (name.as_str(), value)));
+    all.insert("reasoning_content", thoughts);
+    dict_of(all)
+}
+
+fn value(json: &Json) -> jinja::Result<Value> {
+    Ok(match json {
+        Json::Null => Value::None,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Whole(value) => match i64::try_from(*value) {
+            Ok(value) => Value::Int(value),
+            Err(_) => return Err(Fault(format!("the number {value} is too large"))),
+        },
+        Json::Real(value) => Value::Float(*value),
+        Json::Text(text) => Value::text(text.as_str()),
+        Json::List(items) => list_of(items.iter().map(value))?,
+        Json::Object(fields) => dict_of(fields.iter())?,
+    })
+}
+
+fn list_of(items: impl Iterator<Item = jinja::Result<Value>>) -> jinja::Result<Value> {
+    Value::list(items.collect::<jinja::Result<_>>()?)
+}
+
+fn dict_of<'a, N: AsRef<str>>(fields: impl IntoIterator<Item = (N, &'a Json)>) -> jinja::Result<Value> {
+    let field = |(name, own): (N, &Json)| Ok((Arc::from(name.as_ref()), value(own)?));
+    Value::dict(fields.into_iter().map(field).collect::<jinja::Result<_>>()?)
 }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::chat::{Conversation, Message, Writer};
+use crate::chat::{Conversation, Writer};
 use crate::control_tokens::CUT;
 use crate::error::{bad_argument, Result};
 use crate::language::Language;
+use crate::message::Message;
 use crate::stream::Stream;
+use crate::tools::Tools;
 
 pub struct Text {
     pub language: Arc<Language>,
@@ -29,7 +31,7 @@ impl Text {
     }
 
     pub fn encode_chat(&self, messages: &str) -> Result<Vec<u32>> {
-        self.language.encode(&self.language.render(&Message::list(messages)?)?)
+        self.language.encode(&self.render_cut(messages)?)
     }
 
     pub fn decode(&self, ids: &[i64]) -> Result<String> {
@@ -41,19 +43,28 @@ impl Text {
     }
 
     pub fn render_cut(&self, messages: &str) -> Result<String> {
-        self.language.render(&Message::list(messages)?)
+        self.language.render(&Message::list(messages)?, &self.conversation.setting)
     }
 
     pub fn reset(&mut self, messages: Option<&str>) -> Result<()> {
         let messages = messages.map_or_else(|| Ok(Vec::new()), Message::list)?;
-        self.conversation = Conversation::new(messages);
+        self.conversation = Conversation::new(messages, self.conversation.setting.clone());
         self.stream = None;
         Ok(())
     }
 
     pub fn ask(&mut self, question: &str) -> Result<&[u32]> {
         self.end()?;
-        self.conversation.ask(question.to_owned(), &*self.language)
+        self.conversation.ask(vec![Message::new("user", question)], &*self.language)
+    }
+
+    pub fn set_tools(&mut self, tools: Option<&str>) -> Result<()> {
+        self.conversation.setting.tools = tools.map(Tools::parse).transpose()?;
+        Ok(())
+    }
+
+    pub fn set_variables(&mut self, variables: Option<&str>) -> Result<()> {
+        self.conversation.setting.set_variables(variables.unwrap_or("{}"))
     }
 
     /// Closes the turn with an answer that another text has streamed.
@@ -86,7 +97,7 @@ impl Text {
     }
 
     pub fn restore(&mut self, note: &[u8]) -> Result<()> {
-        self.conversation = Conversation::of_note(note, &*self.language)?;
+        self.conversation = Conversation::of_note(note, self.conversation.setting.clone(), &*self.language)?;
         self.stream = None;
         Ok(())
     }

@@ -73,8 +73,8 @@ impl Tokenizer {
         self.control.cut_spanning(&self.inner, text, edged)
     }
 
-    pub fn cut_role(&self, role: &str) -> String {
-        self.control.cut_role(&self.inner, role)
+    pub fn cut_name(&self, name: &str) -> String {
+        self.control.cut_name(&self.inner, name)
     }
 
     fn ids(&self, text: &str, marks: bool) -> Result<Vec<u32>> {

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
 
-Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
+# {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
+# The content may be None beside `tool_calls`.
+Message = dict[str, Any]
 
 
 class Tokenizer:
@@ -80,13 +82,22 @@ class Tokenizer:
         """Token ids of text that a template wrote: the template has put every mark there already."""
         return self._ids(text, marks=False)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Token ids of a chat, up to where its answer begins.
+
+        `tools` are functions that the model may call, in OpenAI's form, and `variables` further variables of the
+        template, such as {"enable_thinking": False} or `documents`, as for transformers' apply_chat_template.
 
         Raises:
             TextError: there is no template, or it refuses these messages.
         """
-        return self._handle.ids("sf_text_encode_chat", *_json(checked(messages)))
+        return self._set(tools, variables).ids("sf_text_encode_chat", *_json(checked(messages)))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
@@ -96,11 +107,17 @@ class Tokenizer:
         """Tokens of a raw prompt."""
         return len(self.encode(text))
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The chat as the model was trained to read it, up to where its answer begins. TextError as `encode_chat`."""
-        return self._handle.text("sf_text_render", *_json(checked(messages)))
+        return self._set(tools, variables).text("sf_text_render", *_json(checked(messages)))
 
-    def render_cut(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render_cut(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The same for `encode_rendered`: control tokens that messages spell are cut in two by U+FDD0."""
         return self._handle.text("sf_text_render_cut", *_json(checked(messages)))
 
@@ -131,6 +148,15 @@ class Tokenizer:
     def stream(self, stop_strings: Sequence[str] = (), before: Sequence[int] = ()) -> TextStream:
         """A text that is written token by token. `before` are the tokens of a prompt that it continues."""
         return TextStream(self._handle.clone(), stop_strings, before)
+
+    def _set(self, tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any] | None) -> TextHandle:
+        """A handle with these; they stay on it."""
+        handle = self._handle if tools is None and variables is None else self._handle.clone()
+        if tools is not None:
+            handle.call("sf_text_set_tools", *_json(list(tools)))
+        if variables is not None:
+            handle.call("sf_text_set_variables", *_json(dict(variables)))
+        return handle
 
     def _ids(self, text: str, marks: bool) -> list[int]:
         data = text.encode()
@@ -166,15 +192,23 @@ class Conversation:
 
     A model may spell its answer in other tokens than the tokenizer would. The next prompt therefore continues from the
     tokens that were generated wherever the template leaves the answer's text as it was. It begins with the system
-    message and the turns of `history`; TextError where one of those is no {"role", "content"} of texts.
+    message and the turns of `history`; TextError where one of those is no message. `tools` and `variables` are as for
+    `Tokenizer.encode_chat`.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, system: str | None = None, history: Sequence[Mapping[str, str]] = ()
+        self,
+        tokenizer: Tokenizer,
+        system: str | None = None,
+        history: Sequence[Mapping[str, Any]] = (),
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         first = [] if system is None else [{"role": "system", "content": system}]
         self._first = [*checked(first), *checked(history)]
-        self._handle = tokenizer._handle.clone()
+        handle = tokenizer._set(tools, variables)
+        self._handle = handle.clone() if handle is tokenizer._handle else handle
         self.reset()
 
     @property
@@ -217,12 +251,19 @@ def checked(messages: Sequence[object]) -> list[Message]:
 
 
 def _checked(number: int, message: object) -> Message:
-    if not isinstance(message, Mapping) or not all(name in message for name in ("role", "content")):
-        raise TextError(f'message {number} must be {{"role": text, "content": text}}, not {message!r:.40}')
-    for name, text in message.items():
-        if not isinstance(text, str):
-            raise TextError(f"message {number}: its {name} must be text, not {text!r:.40}")
-        _utf8(text, name if name == "role" else f"{message['role']} message")
+    form = '{"role": text, "content": text}'
+    if not isinstance(message, Mapping) or not ("content" in message or "tool_calls" in message):
+        raise TextError(f"message {number} must be {form}, not {message!r:.40}")
+    role, content = message.get("role"), message.get("content")
+    if "role" not in message:
+        raise TextError(f"message {number} must be {form}, not {message!r:.40}")
+    if not isinstance(role, str):
+        raise TextError(f"message {number}: its role must be text, not {role!r:.40}")
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise TextError(f"message {number}: its content must be text, not {content!r:.40}")
+    for name, value in message.items():
+        if isinstance(value, str):
+            _utf8(value, name if name == "role" else f"{role} message")
     return dict(message)
 
 
@@ -238,5 +279,8 @@ def _utf8(text: str, what: str) -> str:
 
 
 def _json(value: Any) -> tuple[bytes, int]:
-    data = json.dumps(value, ensure_ascii=False).encode()
+    try:
+        data = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise TextError(f"it cannot be written as JSON ({error})") from None
     return data, len(data)

@@ -40,6 +40,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_render_cut": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_encode_chat": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_reset": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_set_tools": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_set_variables": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_answer": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
     "sf_text_take_back": (c_int, [c_void_p]),

@@ -191,6 +191,20 @@ pub unsafe extern "C" fn sf_text_reset(handle: *mut TextHandle, messages: *const
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_text_set_tools(handle: *mut TextHandle, tools: *const c_char, bytes: usize) -> c_int {
+    on(handle, |own, _| own.set_tools(unsafe { optional_utf8(tools, bytes) }?).map(|()| OK))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_set_variables(
+    handle: *mut TextHandle,
+    variables: *const c_char,
+    bytes: usize,
+) -> c_int {
+    on(handle, |own, _| own.set_variables(unsafe { optional_utf8(variables, bytes) }?).map(|()| OK))
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_text_ask(
     handle: *mut TextHandle,
     text: *const c_char,

@@ -71,7 +71,7 @@ impl Render {
                 none()?;
                 match value {
                     Value::Safe(_) if name != "forceescape" => Ok(value),
-                    _ => self.escaped(&self.text_of(&value)?),
+                    _ => Ok(Value::Safe(self.escaped(&self.text_of(&value)?)?.into())),
                 }
             }
             "string" => {
@@ -194,7 +194,7 @@ impl Render {
         }))
     }
 
-    fn escaped(&self, text: &str) -> Result<Value> {
+    pub fn escaped(&self, text: &str) -> Result<String> {
         self.spend_bytes(5 * text.len())?;
         let mut out = String::new();
         for c in text.chars() {
@@ -207,7 +207,7 @@ impl Render {
                 _ => out.push(c),
             }
         }
-        Ok(Value::Safe(out.into()))
+        Ok(out)
     }
 
     /// Words begin after spaces, dashes and opening brackets.

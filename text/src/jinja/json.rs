@@ -5,6 +5,7 @@ use super::python::float;
 use super::render::Render;
 use super::value::Value;
 use super::{fault, Result};
+use crate::control_tokens::CUT;
 
 struct Form {
     is_ascii: bool,
@@ -132,6 +133,7 @@ impl Render {
                 '\t' => out.push_str("\\t"),
                 '\x08' => out.push_str("\\b"),
                 '\x0c' => out.push_str("\\f"),
+                CUT => out.push(c), // for the tokenizer and not for the model
                 _ if c < ' ' || (form.is_ascii && c > '~') => {
                     let mut halves = [0; 2];
                     let halves = c.encode_utf16(&mut halves);

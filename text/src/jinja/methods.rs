@@ -58,6 +58,7 @@ pub fn is_refused(value: &Value, name: &str) -> bool {
         Value::View(..) => matches!(name, "isdisjoint" | "mapping"),
         Value::None | Value::Tuple(_) | Value::Namespace(_) | Value::Undefined(_) => false,
         Value::Loop(_) => name.starts_with('_'),
+        Value::Stream(_) => matches!(name, "close" | "send" | "throw") || name.starts_with("gi_"),
         _ => true,
     }
 }

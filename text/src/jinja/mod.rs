@@ -64,8 +64,8 @@ impl Program {
     }
 
     /// The text, with variables of a chat given as (name, value).
-    pub fn render(&self, variables: impl FnOnce() -> Vec<(&'static str, Value)> + Send) -> Result<String> {
-        on_a_stack(|| Render::new(MOST_STEPS, MOST_DEPTH).template(&self.body, variables()))
+    pub fn render<'a>(&self, variables: impl FnOnce() -> Result<Vec<(&'a str, Value)>> + Send) -> Result<String> {
+        on_a_stack(|| Render::new(MOST_STEPS, MOST_DEPTH).template(&self.body, variables()?))
     }
 }
 

@@ -15,6 +15,9 @@ impl Render {
             (Operator::Remainder, Value::Text(form), _) => return self.percent(form, b).map(Value::text),
             (_, _, Value::Undefined(what)) => return fault(&**what),
             (Operator::Add, Value::Text(a), Value::Text(b)) => return self.joined(a, b),
+            (Operator::Add, Value::Text(_) | Value::Safe(_), Value::Text(_) | Value::Safe(_)) => {
+                return self.safe_joined(a, b);
+            }
             (Operator::Add, Value::List(a), Value::List(b)) => {
                 return List::new(self.chained(&a.items, &b.items)?).map(Value::List)
             }
@@ -46,6 +49,22 @@ impl Render {
     pub fn joined(&self, a: &str, b: &str) -> Result<Value> {
         self.spend_bytes(a.len() + b.len())?;
         Ok(Value::text([a, b].concat()))
+    }
+
+    /// A safe text beside another, which is escaped unless it is safe too.
+    fn safe_joined(&self, a: &Value, b: &Value) -> Result<Value> {
+        let mut parts = Vec::new();
+        for part in [a, b] {
+            match part {
+                Value::Text(text) => parts.push(self.escaped(text)?),
+                Value::Safe(text) => parts.push(text.to_string()),
+                _ => (),
+            }
+        }
+        match self.joined(&parts[0], &parts[1])? {
+            Value::Text(text) => Ok(Value::Safe(text)),
+            other => Ok(other),
+        }
     }
 
     fn chained(&self, a: &[Value], b: &[Value]) -> Result<Vec<Value>> {

@@ -1,5 +1,7 @@
 //! How Python writes values and sorts characters.
 
+use crate::control_tokens::CUT;
+
 /// str.isspace: four separators more than Unicode's property.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
@@ -51,7 +53,7 @@ pub fn write_repr(text: &str, out: &mut String) {
             '\t' => out.push_str("\\t"),
             _ if c == quote => out.extend(['\\', c]),
             ' '..='~' => out.push(c),
-            _ if is_printable(c) => out.push(c),
+            _ if c == CUT || is_printable(c) => out.push(c),
             '\0'..='\u{ff}' => out.push_str(&format!("\\x{:02x}", c as u32)),
             '\u{100}'..='\u{ffff}' => out.push_str(&format!("\\u{:04x}", c as u32)),
             _ => out.push_str(&format!("\\U{:08x}", c as u32)),

@@ -112,16 +112,14 @@ impl Value {
         Value::Text(text.into())
     }
 
-    pub fn list(items: Vec<Value>) -> Value {
-        let depth = 1 + items.iter().map(Value::depth).max().unwrap_or(0);
-        Value::List(Rc::new(List { items, depth, is_group: false }))
+    pub fn list(items: Vec<Value>) -> Result<Value> {
+        List::new(items).map(Value::List)
     }
 
     /// A dict of names that differ.
-    pub fn pairs(fields: Vec<(&str, Value)>) -> Value {
-        let depth = 1 + fields.iter().map(|(_, value)| value.depth()).max().unwrap_or(0);
-        let item = |(name, value): (&str, Value)| (Key::Text(name.into()), (Value::text(name), value));
-        Value::Dict(Rc::new(Dict { items: fields.into_iter().map(item).collect(), depth }))
+    pub fn dict(fields: Vec<(Arc<str>, Value)>) -> Result<Value> {
+        let item = |(name, value): (Arc<str>, Value)| (Key::Text(name.clone()), (Value::Text(name), value));
+        Dict::new(fields.into_iter().map(item).collect()).map(Value::Dict)
     }
 
     pub fn undefined(what: impl Into<Arc<str>>) -> Value {

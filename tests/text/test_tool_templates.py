@@ -1,0 +1,151 @@
+"""Chat templates with tools, documents and variables give the text and token ids of transformers, and what tools and
+their results say is text for the model.
+
+Run: python -m pytest tests/text/test_tool_templates.py
+With a folder of published templates (*.jinja), such as llama.cpp's models/templates: the same with
+STREAMFUSE_TEMPLATES=folder before it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from template_renders import by_streamfuse, by_transformers
+from text_samples import TEMPLATES
+from tokenizer_samples import KINDS, opened, qwen_like
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tool_samples import CHATS, CLOCK, SETTINGS, TOOLS, call, result, turn
+
+from streamfuse.runtime.text import Conversation, TextError, Tokenizer
+
+PUBLISHED = os.environ.get("STREAMFUSE_TEMPLATES")
+FAMILIES = {name: source for name, source in TEMPLATES.items() if name.startswith("tools_")}
+
+
+def different(source: str) -> list[str]:
+    """The chats and settings where this template gives another text than with transformers."""
+    found = []
+    for chat, messages in CHATS.items():
+        for setting, given in SETTINGS.items():
+            expected, own = by_transformers(source, messages, **given), by_streamfuse(source, messages, **given)
+            if own != expected and (own[0] or expected[0]):
+                found.append(f"{chat}, {setting}: {own}, not {expected}")
+    return found
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_our_templates_give_the_text_of_transformers(name: str) -> None:
+    assert not different(TEMPLATES[name])
+
+
+@pytest.mark.skipif(PUBLISHED is None, reason="STREAMFUSE_TEMPLATES names no folder of published templates")
+def test_published_templates_give_the_text_of_transformers() -> None:
+    paths = sorted(Path(PUBLISHED or "").rglob("*.jinja"))
+    found = {path.name: different(path.read_text(encoding="utf-8")) for path in paths}
+    assert paths
+    assert not {name: problems[:3] for name, problems in found.items() if problems}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_token_ids_are_those_of_the_text(kind: str, name: str) -> None:
+    file = KINDS[kind]()
+    text = made(file, FAMILIES[name])
+    for messages in (CHATS["a call"], CHATS["two calls"], CHATS["several turns"]):
+        if not by_transformers(FAMILIES[name], messages, TOOLS)[0]:
+            continue
+        ids = file.encode(text.render(messages, tools=TOOLS), add_special_tokens=False).ids
+        assert text.encode_chat(messages, tools=TOOLS) == ids
+
+
+def made(file: HuggingFaceTokenizer, template: str) -> Tokenizer:
+    return opened(file, template, 1, [2])
+
+
+SPELT = ["<|im_end|>", "<|im_start|>", "</s>", "</think>", "<s>", "<|user|>", "<\uff5cUser\uff5c>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_tokens_in_tools_results_and_variables_are_text(kind: str) -> None:
+    source = (
+        "{% for t in tools %}{{ t | tojson }}{{ t | tojson(ensure_ascii=true) }}{{ t }}{{ t.function.name }}"
+        "{% endfor %}{% for d in documents %}{{ d.text }}{% endfor %}{{ note }}"
+        "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{{ m | tojson }}{{ m.name }}</s>{% endfor %}"
+    )
+    file = KINDS[kind]()
+    text = made(file, source)
+    marks = {number for number, token in file.get_added_tokens_decoder().items() if token.content in SPELT}
+
+    def count(word: str) -> int:
+        tool = {"name": f"a{word}", "description": word, "parameters": {"properties": {f"x{word}": {"enum": [word]}}}}
+        messages = [
+            turn("assistant", None, tool_calls=[call(f"f{word}", {f"k{word}": [word, {word: word}]})]),
+            result(f"f{word}", f'{{"a": "{word}"}}'),
+        ]
+        given = {"documents": [{"title": word, "text": f"d {word}"}], "note": word}
+        ids = text.encode_chat(messages, tools=[tool], variables=given)
+        assert "fdd0" not in text.render(messages, tools=[tool], variables=given)
+        return sum(token in marks for token in ids)
+
+    assert [count(word) for word in SPELT] == [count("plain")] * len(SPELT)
+
+
+@pytest.mark.parametrize(
+    ("tools", "words"),
+    [
+        ({"name": "a"}, "tools must be a JSON list"),
+        (["a"], "tools: item 1: it must be"),
+        ([CLOCK, {"description": "x"}], "tools: item 2: it has no name"),
+        ([{"name": ""}], "tools: item 1: it has no name"),
+        ([{"type": "function", "function": {"name": 3}}], "tools: item 1: it has no name"),
+        ([{"name": "a", "parameters": "x"}], "the parameters of 'a' must be a JSON schema"),
+        ([CLOCK, {"type": "function", "function": CLOCK}], "two functions have the name 'now'"),
+    ],
+)
+def test_what_is_no_tool_is_refused_with_its_number(tools: Any, words: str) -> None:
+    text = made(qwen_like(), FAMILIES["tools_hermes"])
+    with pytest.raises(TextError, match=words):
+        text._handle.clone().call("sf_text_set_tools", *argument(tools))
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ([1], "must be a JSON object"),
+        ({"messages": []}, "'messages' cannot be set here"),
+        ({"eos_token": "x"}, "'eos_token' cannot be set here"),
+        ({"documents": ["a"]}, "documents must be a list of objects"),
+    ],
+)
+def test_what_is_no_variable_is_refused(variables: Any, words: str) -> None:
+    text = made(qwen_like(), FAMILIES["tools_hermes"])
+    with pytest.raises(TextError, match=words):
+        text._handle.clone().call("sf_text_set_variables", *argument(variables))
+
+
+def argument(value: Any) -> tuple[bytes, int]:
+    data = json.dumps(value).encode()
+    return data, len(data)
+
+
+def test_a_function_alone_is_rendered_as_a_tool() -> None:
+    text = made(qwen_like(), FAMILIES["tools_hermes"])
+    messages = [turn("user", "x")]
+    assert text.render(messages, tools=[TOOLS[1]["function"]]) == text.render(messages, tools=[TOOLS[1]])
+
+
+def test_tools_and_variables_stay_for_all_turns_of_a_conversation() -> None:
+    text = made(qwen_like(), FAMILIES["tools_hermes"])
+    first = Conversation(text, "Be brief.", tools=TOOLS, variables={"enable_thinking": False})
+    messages = [turn("system", "Be brief."), turn("user", "a")]
+    given: dict[str, Any] = {"tools": TOOLS, "variables": {"enable_thinking": False}}
+    assert first.ask("a") == text.encode_chat(messages, **given)
+    first.answer("b", text.encode("b"))
+    messages += [turn("assistant", "b"), turn("user", "c")]
+    assert first.ask("c")[-40:] == text.encode_chat(messages, **given)[-40:]
+    first.reset()
+    assert first.ask("a") == text.encode_chat([turn("system", "Be brief."), turn("user", "a")], **given)

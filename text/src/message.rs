@@ -1,0 +1,86 @@
+//! A message of a chat.
+
+use serde::{Serialize, Serializer};
+
+use crate::error::{bad_argument, Result};
+use crate::json::{Json, Object};
+
+/// {"role": text, "content": text}, with any other fields that a template may read, such as reasoning_content. Beside
+/// tool_calls the content may be null or missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message(Object);
+
+impl Message {
+    pub fn list(json: &str) -> Result<Vec<Message>> {
+        let read = || {
+            let value = Json::parse_lenient(json)?;
+            let items = value.list().ok_or("it is no list")?;
+            let message = |(at, item): (usize, &Json)| {
+                Message::of(item).map_err(|reason| format!("message {}: {reason}", at + 1))
+            };
+            items.iter().enumerate().map(message).collect::<Result<Vec<_>, String>>()
+        };
+        read().map_err(|error| {
+            bad_argument(format!("messages must be a JSON list of {{\"role\": text, \"content\": text}} ({error})"))
+        })
+    }
+
+    pub fn of(value: &Json) -> Result<Message, String> {
+        let fields = value.object().ok_or("it is no object")?;
+        fields.get("role").and_then(Json::text).ok_or("its role must be text")?;
+        let calls = fields.get("tool_calls").and_then(Json::list).unwrap_or_default();
+        match fields.get("content") {
+            Some(Json::Text(_)) => (),
+            None | Some(Json::Null) if !calls.is_empty() => (),
+            _ => return Err("its content must be text, or null beside tool_calls".to_owned()),
+        }
+        Ok(Message(fields.clone()))
+    }
+
+    pub fn new(role: &str, content: &str) -> Message {
+        let field = |name: &str, text: &str| (name.to_owned(), Json::Text(text.to_owned()));
+        Message(Object::from_iter([field("role", role), field("content", content)]))
+    }
+
+    pub fn fields(&self) -> &Object {
+        &self.0
+    }
+
+    pub fn role(&self) -> &str {
+        self.text_of("role")
+    }
+
+    /// Empty where there is none.
+    pub fn content(&self) -> &str {
+        self.text_of("content")
+    }
+
+    fn text_of(&self, name: &str) -> &str {
+        self.0.get(name).and_then(Json::text).unwrap_or_default()
+    }
+
+    /// The same with other texts: `name` writes the role and the names of fields inside others, `own` the texts of the
+    /// message, `inner` those inside its fields.
+    pub fn map(
+        &self,
+        name: impl Fn(&str) -> String,
+        own: impl Fn(&str) -> String,
+        inner: impl Fn(&str) -> String,
+    ) -> Message {
+        let field = |(key, value): (&String, &Json)| {
+            let value = match value {
+                Json::Text(text) if key == "role" => Json::Text(name(text)),
+                Json::Text(text) => Json::Text(own(text)),
+                value => value.map(&name, &inner),
+            };
+            (key.clone(), value)
+        };
+        Message(self.0.iter().map(field).collect())
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_map(&self.0)
+    }
+}

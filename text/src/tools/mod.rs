@@ -1,0 +1,70 @@
+//! Tools: functions that a model may call.
+
+use crate::error::{bad_argument, Result};
+use crate::json::{quoted, Json, Object};
+
+/// Functions in the form of OpenAI: {"type": "function", "function": {"name", "description", "parameters"}}.
+#[derive(Clone, Default)]
+pub struct Tools {
+    list: Vec<Json>,
+}
+
+impl Tools {
+    /// A JSON list of tools, or of functions alone: {"name", "description", "parameters"}.
+    pub fn parse(json: &str) -> Result<Tools> {
+        let value = Json::parse_lenient(json).map_err(|error| bad_argument(format!("tools: not JSON ({error})")))?;
+        let items = value.list().ok_or_else(|| bad_argument("tools must be a JSON list"))?;
+        let mut tools = Tools::default();
+        for (number, item) in items.iter().enumerate() {
+            let tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {}: {reason}", number + 1)))?;
+            tools.list.push(tool);
+            let mut names = tools.functions().map(|function| function.name);
+            let name = names.next_back();
+            if names.any(|other| Some(other) == name) {
+                let name = quoted(name.unwrap_or_default());
+                return Err(bad_argument(format!("tools: two functions have the name {name}")));
+            }
+        }
+        Ok(tools)
+    }
+
+    pub fn list(&self) -> &[Json] {
+        &self.list
+    }
+
+    pub fn functions(&self) -> impl DoubleEndedIterator<Item = Function<'_>> {
+        self.list.iter().filter_map(Function::of)
+    }
+}
+
+pub struct Function<'a> {
+    pub name: &'a str,
+    pub parameters: Option<&'a Json>, // a JSON schema
+}
+
+impl Function<'_> {
+    fn of(tool: &Json) -> Option<Function<'_>> {
+        let function = tool.get("function")?;
+        Some(Function { name: function.get("name")?.text()?, parameters: function.get("parameters") })
+    }
+}
+
+fn tool(item: &Json) -> Result<Json, String> {
+    const FORM: &str = r#"{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}"#;
+    let fields = item.object().ok_or_else(|| format!("it must be {FORM}"))?;
+    let tool = if fields.contains_key("function") {
+        item.clone()
+    } else {
+        let kind = ("type".to_owned(), Json::Text("function".to_owned()));
+        Json::Object(Box::new(Object::from_iter([kind, ("function".to_owned(), item.clone())])))
+    };
+    match Function::of(&tool) {
+        Some(function) if !function.name.is_empty() => match function.parameters {
+            Some(schema) if schema.object().is_none() && *schema != Json::Null => {
+                Err(format!("the parameters of {} must be a JSON schema, an object", quoted(function.name)))
+            }
+            _ => Ok(tool),
+        },
+        _ => Err(format!("it has no name; it must be {FORM}")),
+    }
+}
