@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "constraint.h"
 #include "generation.h"
 #include "statistics.h"
 #include "stopwatch.h"
@@ -20,6 +21,7 @@ struct Path {
   std::vector<int32_t> rows;       // [tokens] of the tree: the row that each token follows, the root first
   std::vector<uint8_t> near_ties;  // [tokens] whether another engine's rounding might have chosen otherwise
   int64_t survivor = 0;            // index of the last row among those that the pass kept
+  bool complete = false;           // the constraint allows nothing after the last token
 
   void reserve(size_t rows);
 };
@@ -28,19 +30,21 @@ class Acceptor {
  public:
   Acceptor(int64_t vocab_size, size_t history);
 
-  // Finds the path through the first `nodes` rows of the tree of a pass, after `text`. It also ends at a stop token and
-  // after `room` tokens. If a later choice fails, the path ends before it: the tokens so far are delivered, and the
-  // next pass fails as plain decoding would. Throws Failure(SF_EXECUTION) if the first choice fails.
+  // Finds the path through the first `nodes` rows of the tree of a pass, after `text`. It also ends at a stop token,
+  // where the constraint allows nothing more, and after `room` tokens. The constraint, null for none, accepts the path
+  // except a stop token. If a later choice fails, the path ends before it: the tokens so far are delivered, and the
+  // next pass fails as plain decoding would. Throws Failure if the first choice fails.
   void accept(const Tree& tree, int64_t nodes, const sf_results& results, const Generation& generation,
-              const std::vector<int64_t>& text, int64_t room, Statistics& statistics, Stopwatch& watch, Path& path);
+              Constraint* constraint, const std::vector<int64_t>& text, int64_t room, Statistics& statistics,
+              Stopwatch& watch, Path& path);
 
  private:
-  int64_t choose(const sf_results& results, int64_t survivor, const Sampling& sampling, Statistics& statistics,
-                 Stopwatch& watch);
+  int64_t choose(const sf_results& results, int64_t survivor, const Sampling& sampling, Constraint* constraint,
+                 Statistics& statistics, Stopwatch& watch);
 
   int64_t vocab_size_;
   Sampler sampler_;
-  std::vector<int64_t> history_;  // the text and the path, if sampling needs them
+  std::vector<int64_t> history_;  // the text and the path, if choices need them
 };
 
 }  // namespace streamfuse

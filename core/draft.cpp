@@ -8,6 +8,12 @@
 #include "numbers.h"
 
 namespace streamfuse {
+namespace {
+
+// How often the model spells forced text in the tokens that are drafted: the initial share, its weight, and the decay.
+constexpr double kForcedShare = 0.97, kForcedTrials = 20.0, kForcedDecay = 0.98;
+
+}  // namespace
 
 void Draft::reserve(size_t nodes) {
   for (Tree* one : {&tree, &streams, &table}) one->nodes.reserve(nodes);
@@ -24,47 +30,61 @@ Drafter::Drafter(const Model& model)
       table_(model),
       look_up_(model.spec.capacity, model.spec.widest()),
       of_streams_(model.tables.calibration, model.spec.num_streams),
-      of_table_({}, kTableDepth) {
+      of_table_({}, kTableDepth),
+      forced_hits_(kForcedTrials * kForcedShare),
+      forced_trials_(kForcedTrials) {
   ids_.resize(static_cast<size_t>(spec_.num_streams * spec_.top_k));
   log_probs_.resize(ids_.size());
 }
 
-void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint) {
   streams_ready_ = false;
   look_up_.follow(tokens, kept);
+  guide_.begin(constraint);
+}
+
+void Drafter::begin_draft(const std::vector<int64_t>& tokens) {
+  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  guide_.begin_draft(spec_.widest());
+  guide_.forced_log_prob = logarithm(forced_hits_ / forced_trials_);
 }
 
 void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
   const int64_t widest = spec_.widest();
-  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  begin_draft(tokens);
   grow_streams(tokens.back(), widest, depth, out.streams);
   out.from_streams = streams_ready_;
   out.table.set_root(tokens.back());
-  attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, out.table); });
+  attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, guide_, out.table); });
   out.tree.nodes = out.streams.nodes;
   joiner_.join(out.table, widest, out.tree);
   out.from_lookup = false;
-  attempt(look_up_failed_, out.tree, [&] { out.from_lookup = look_up_.join(tokens, widest, depth, out.tree); });
+  attempt(look_up_failed_, out.tree, [&] { out.from_lookup = look_up_.join(tokens, widest, depth, guide_, out.tree); });
+  guide_.end_draft();
 }
 
 bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out) {
+  begin_draft(tokens);
+  bool found = true;
   if (spec_.num_streams > 0) {
     grow_streams(tokens.back(), width, depth, out);
-    return !streams_failed_;
+    found = !streams_failed_;
+  } else {
+    out.set_root(tokens.back());
+    found = false;
+    attempt(look_up_failed_, out, [&] { found = look_up_.join(tokens, width, depth, guide_, out); });
   }
-  out.set_root(tokens.back());
-  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
-  bool found = false;
-  attempt(look_up_failed_, out, [&] { found = look_up_.join(tokens, width, depth, out); });
+  guide_.end_draft();
   return found;
 }
 
-// Only a root if there are no streams, or if they fail.
+// Without streams, or if they fail: only what the constraint forces.
 void Drafter::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
   out.set_root(root);
-  if (!streams_ready_) return;
-  attempt(streams_failed_, out, [&] { grower_.grow(root, ids_.data(), log_probs_.data(), width, depth, out); });
-  streams_ready_ = !streams_failed_;
+  attempt(streams_failed_, out, [&] {
+    grower_.grow(root, streams_ready_ ? ids_.data() : nullptr, log_probs_.data(), width, depth, guide_, out);
+  });
+  streams_ready_ = streams_ready_ && !streams_failed_;
 }
 
 // Runs one source of drafts. If it fails, `tree` is only the root.
@@ -87,6 +107,11 @@ void Drafter::fail(bool& failed, const std::string& why) {
 void Drafter::expect(const Draft& draft, std::vector<double>& hits) const {
   hits.clear();
   for (const Tree::Node& node : draft.tree.nodes) {
+    if (node.source == SF_GRAMMAR) {
+      const Tree::Node& parent = draft.tree[node.parent];
+      hits.push_back(hits[static_cast<size_t>(node.parent)] * exponential(node.log_prob - parent.log_prob));
+      continue;
+    }
     const Calibration& calibration = node.source == SF_TABLE ? of_table_ : of_streams_;
     hits.push_back(exponential(node.log_prob) * (node.exact ? 1.0 : calibration.ratio(node.depth)));
   }
@@ -96,6 +121,16 @@ void Drafter::learn(const Draft& draft, std::span<const int64_t> chosen) {
   if (draft.from_streams) of_streams_.learn(draft.streams, chosen);
   if (draft.table.size() > 1) of_table_.learn(draft.table, chosen);
   if (draft.from_lookup) look_up_.learn(chosen);
+  int64_t row = 0;
+  for (const int64_t token : chosen) {
+    const int64_t forced = draft.tree.forced_child(row);
+    row = draft.tree.child(row, token);
+    if (forced > 0) {
+      forced_hits_ = kForcedDecay * forced_hits_ + (row == forced);
+      forced_trials_ = kForcedDecay * forced_trials_ + 1;
+    }
+    if (row == 0) return;
+  }
 }
 
 void Drafter::take(const Streams& streams) {

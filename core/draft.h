@@ -32,10 +32,12 @@ class Drafter {
   explicit Drafter(const Model& model);
 
   // A text begins with these tokens; the first `kept` are the same as before. Drops the streams of the previous text.
-  void begin(const std::vector<int64_t>& tokens, int64_t kept);
+  // The constraint, null for none, must outlive the text; its state is the end of `tokens` whenever a draft begins.
+  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint);
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
-  // At a fixed width, from streams alone, or by look-up alone if the bundle has no streams. False: the draft is empty.
+  // At a fixed width, from streams alone, or by look-up alone if the bundle has no streams; with tokens that the
+  // constraint forces. False: the draft is empty.
   bool draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out);
   // The expected number of accepted tokens from each node of the draft's tree.
   void expect(const Draft& draft, std::vector<double>& hits) const;
@@ -43,6 +45,7 @@ class Drafter {
   void learn(const Draft& draft, std::span<const int64_t> chosen);
   void forget_streams() { of_streams_.forget(); }  // see Calibration
   double streams_ratio() const { return of_streams_.ratio(1); }
+  int64_t refused() const { return guide_.refused(); }  // candidates that the constraint refused in this text
 
   // Streams of the last accepted node; null: it has none.
   void take(const Streams& streams);
@@ -53,6 +56,7 @@ class Drafter {
   const char* damage() const { return damage_.empty() ? nullptr : damage_.c_str(); }
 
  private:
+  void begin_draft(const std::vector<int64_t>& tokens);
   void grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out);
   template <typename Grow>
   void attempt(bool& failed, Tree& tree, const Grow& grow);
@@ -63,7 +67,9 @@ class Drafter {
   TableGrower table_;
   LookUp look_up_;
   TreeJoiner joiner_;
+  Guide guide_;
   Calibration of_streams_, of_table_;
+  double forced_hits_, forced_trials_;  // tokens that the constraint forces: those that the model chose
   bool streams_failed_ = false, table_failed_ = false, look_up_failed_ = false;
   std::string damage_;
   bool streams_ready_ = false;

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "backend.h"
 #include "costs.h"
 #include "draft.h"
+#include "owned.h"
 #include "tree.h"
 
 namespace streamfuse {

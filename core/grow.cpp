@@ -14,6 +14,7 @@ StreamGrower::StreamGrower(const Model& model) : model_(model) {
   const size_t k = static_cast<size_t>(model.spec.top_k);
   gated_.resize(static_cast<size_t>(model.tables.rank));
   scores_.resize(k);
+  allowed_.resize(k);
   slots_.resize(k * static_cast<size_t>(model.spec.num_streams));
   open_.reserve(static_cast<size_t>(model.spec.widest()) + 1);
 }
@@ -26,18 +27,20 @@ bool StreamGrower::before(const Candidate& a, const Candidate& b) {
 }
 
 void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs, int64_t width, int64_t depth,
-                        Tree& out) {
-  const int64_t levels = std::min(depth, model_.spec.num_streams);
+                        Guide& guide, Tree& out) {
+  const int64_t levels = ids == nullptr ? 0 : std::min(depth, model_.spec.num_streams);
   out.set_root(root);
   open_.clear();
-  if (width < 2 || levels < 1) return;
-  find_slots(ids, levels * model_.spec.top_k);
-  offer(out, 0, ids, log_probs, width - 1);
+  if (width < 2 || depth < 1) return;
+  if (levels > 0) find_slots(ids, levels * model_.spec.top_k);
+  offer(out, 0, ids, log_probs, levels, width - 1, guide);
   while (out.size() < width && !open_.empty()) {
     const Candidate best = open_.front();
     open_.erase(open_.begin());
-    const int64_t row = out.add(best.token, best.parent, best.log_prob, SF_STREAMS);
-    if (row + 1 < width && best.depth < levels) offer(out, row, ids, log_probs, width - out.size());
+    const bool forced = best.rank < 0;
+    const int64_t row = out.add(best.token, best.parent, best.log_prob, forced ? SF_GRAMMAR : SF_STREAMS, forced,
+                                guide.after(out[best.parent].state, best.token));
+    if (row + 1 < width && best.depth < depth) offer(out, row, ids, log_probs, levels, width - out.size(), guide);
   }
 }
 
@@ -65,20 +68,46 @@ void StreamGrower::find_slots(const int64_t* ids, int64_t count) {
 }
 
 // Adds the children of a row that are among the best `room` open candidates.
-void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t room) {
+void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t levels,
+                         int64_t room, Guide& guide) {
   const int64_t level = tree[row].depth, k = model_.spec.top_k;
-  score(level, tree[row].token, log_probs + level * k);
-  for (int64_t rank = 0; rank < k; ++rank) {
-    const Candidate child{tree[row].log_prob + std::min(scores_[static_cast<size_t>(rank)], 0.0), level + 1, row, rank,
-                          ids[level * k + rank]};
-    if (!(child.log_prob > -HUGE_VAL)) continue;
-    if (static_cast<int64_t>(open_.size()) >= room) {
-      open_.resize(static_cast<size_t>(room));
-      if (!before(child, open_.back())) continue;
-      open_.pop_back();
-    }
-    open_.insert(std::upper_bound(open_.begin(), open_.end(), child, before), child);
+  if (const int64_t token = guide.forced(tree[row].state); token >= 0) {
+    insert({tree[row].log_prob + guide.forced_log_prob, level + 1, row, -1, token}, room);
+    return;
   }
+  if (level >= levels) return;
+  score(level, tree[row].token, log_probs + level * k);
+  restrict_to_allowed(tree[row].state, ids + level * k, guide);
+  for (int64_t rank = 0; rank < k; ++rank) {
+    const double score = scores_[static_cast<size_t>(rank)];
+    if (score > -HUGE_VAL)
+      insert({tree[row].log_prob + std::min(score, 0.0), level + 1, row, rank, ids[level * k + rank]}, room);
+  }
+}
+
+void StreamGrower::insert(const Candidate& child, int64_t room) {
+  if (!(child.log_prob > -HUGE_VAL)) return;
+  if (static_cast<int64_t>(open_.size()) >= room) {
+    open_.resize(static_cast<size_t>(room));
+    if (!before(child, open_.back())) return;
+    open_.pop_back();
+  }
+  open_.insert(std::upper_bound(open_.begin(), open_.end(), child, before), child);
+}
+
+// Candidates that the constraint refuses get the score -infinity, and the others their share of the remaining
+// probability.
+void StreamGrower::restrict_to_allowed(int32_t state, const int64_t* ids, Guide& guide) {
+  guide.allows(state, {ids, scores_.size()}, allowed_.data());
+  double refused = 0.0;
+  for (size_t c = 0; c < scores_.size(); ++c) {
+    if (allowed_[c]) continue;
+    refused += exponential(scores_[c]);
+    scores_[c] = -HUGE_VAL;
+  }
+  if (refused == 0.0) return;
+  const double norm = logarithm(std::max(1.0 - refused, 1e-9));
+  for (double& score : scores_) score -= norm;
 }
 
 // scores_[rank]: log-probability of each candidate of a stream under this parent.
@@ -109,32 +138,47 @@ void StreamGrower::score(int64_t level, int64_t parent, const float* own) {
 
 TableGrower::TableGrower(const Model& model) : model_(model) {
   children_.reserve(static_cast<size_t>(model.spec.widest()));
+  levels_.reserve(static_cast<size_t>(model.spec.widest()));
   open_.reserve(2 * static_cast<size_t>(model.spec.widest()));
 }
 
-void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t depth, Tree& out) {
-  const int64_t levels = std::min(depth, kTableDepth);
+void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t depth, Guide& guide, Tree& out) {
   text_ = text;
   out.set_root(text.back());
-  children_.clear();
+  levels_.assign(1, 0);
+  children_.assign(1, depth > 0 && exists() ? entries(out, 0) : Span{0, 0});
   open_.clear();
-  children_.push_back(levels > 0 && exists() ? entries(out, 0) : Span{0, 0});
-  offer(out, 0, 0);
+  if (depth > 0) offer(out, 0, 0, guide);
   while (!open_.empty() && out.size() < width) {
     const Candidates::One best = open_.take();
-    const int64_t token = model_.tables.ngram_ids[children_[static_cast<size_t>(best.parent)].begin + best.rank];
-    const int64_t row = out.add(token, best.parent, best.log_prob, SF_TABLE);
-    children_.push_back(out[row].depth < levels ? entries(out, row) : Span{0, 0});
-    offer(out, best.parent, best.rank + 1);
-    offer(out, row, 0);
+    const Span span = children_[static_cast<size_t>(best.parent)];
+    const int64_t forced = guide.forced(out[best.parent].state);
+    const int64_t token = forced >= 0 ? forced : model_.tables.ngram_ids[span.begin + best.rank];
+    const int64_t row = out.add(token, best.parent, best.log_prob, forced >= 0 ? SF_GRAMMAR : SF_TABLE, forced >= 0,
+                                guide.after(out[best.parent].state, token));
+    levels_.push_back(levels_[static_cast<size_t>(best.parent)] + (forced < 0));
+    const bool extends = levels_.back() < kTableDepth && exists();
+    children_.push_back(extends ? entries(out, row) : Span{0, 0});
+    if (forced < 0) offer(out, best.parent, best.rank + 1, guide);
+    if (out[row].depth < depth) offer(out, row, 0, guide);
   }
 }
 
-void TableGrower::offer(const Tree& tree, int64_t parent, int64_t rank) {
+// Offers the forced child of a row, or its best child from this rank on that may follow.
+void TableGrower::offer(const Tree& tree, int64_t parent, int64_t rank, Guide& guide) {
+  const double log_prob = tree[parent].log_prob;
+  if (guide.forced(tree[parent].state) >= 0) {
+    open_.add(log_prob + guide.forced_log_prob, parent, 0);
+    return;
+  }
   const Span span = children_[static_cast<size_t>(parent)];
-  if (span.begin + rank >= span.end) return;
-  const double own = static_cast<double>(from_half(model_.tables.ngram_log_probs[span.begin + rank]));
-  open_.add(tree[parent].log_prob + own, parent, rank);
+  for (; span.begin + rank < span.end; ++rank) {
+    const double path = log_prob + static_cast<double>(from_half(model_.tables.ngram_log_probs[span.begin + rank]));
+    if (!(path > kLeastPath)) return;  // the rest is less likely
+    if (!guide.allows(tree[parent].state, model_.tables.ngram_ids[span.begin + rank])) continue;
+    open_.add(path, parent, rank);
+    return;
+  }
 }
 
 // Uses the longest context in the table that matches the path up to `row` and the text before the root. Contexts with

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "guide.h"
 #include "model.h"
 #include "tree.h"
 
@@ -17,25 +18,30 @@ class StreamGrower {
  public:
   explicit StreamGrower(const Model& model);
 
-  // ids, log_probs: [num_streams, top_k] of the node that was accepted last. At most `width` nodes and min(depth,
-  // num_streams) levels below the root; rows are ordered by log-probability, ties by depth, parent's row and
-  // candidate's rank, so that a narrower tree is a prefix of a wider one. Throws Failure(SF_EXECUTION) for a token
-  // outside the stream vocabulary.
-  void grow(int64_t root, const int64_t* ids, const float* log_probs, int64_t width, int64_t depth, Tree& out);
+  // ids, log_probs: [num_streams, top_k] of the node that was accepted last; null: only forced tokens are drafted. At
+  // most `width` nodes and min(depth, num_streams) levels below the root, and `depth` levels of forced tokens; rows are
+  // ordered by log-probability, ties by depth, parent's row and candidate's rank, so that a narrower tree is a prefix
+  // of a wider one. Throws Failure(SF_EXECUTION) for a token outside the stream vocabulary.
+  void grow(int64_t root, const int64_t* ids, const float* log_probs, int64_t width, int64_t depth, Guide& guide,
+            Tree& out);
 
  private:
   struct Candidate {
     double log_prob;
-    int64_t depth, parent, rank, token;
+    int64_t depth, parent, rank, token;  // rank -1: forced
   };
   static bool before(const Candidate& a, const Candidate& b);
   void find_slots(const int64_t* ids, int64_t count);
-  void offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t room);
+  void offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t levels, int64_t room,
+             Guide& guide);
   void score(int64_t level, int64_t parent, const float* own);
+  void restrict_to_allowed(int32_t state, const int64_t* ids, Guide& guide);
+  void insert(const Candidate& child, int64_t room);
 
   const Model& model_;
   std::vector<double> gated_, scores_;
-  std::vector<int32_t> slots_;  // of each candidate of each stream
+  std::vector<uint8_t> allowed_;  // of the candidates of one stream
+  std::vector<int32_t> slots_;    // of each candidate of each stream
   std::vector<Candidate> open_;
 };
 
@@ -44,23 +50,24 @@ class TableGrower {
   explicit TableGrower(const Model& model);
   bool exists() const { return model_.tables.contexts > 0; }
 
-  // After a text, whose last token is the root. At most `width` nodes and min(depth, kTableDepth) levels; ties
-  // in the order in which they were found; paths below a probability of 0.02 are left out.
-  void grow(std::span<const int64_t> text, int64_t width, int64_t depth, Tree& out);
+  // After a text, whose last token is the root. At most `width` nodes and min(depth, kTableDepth) levels, not counting
+  // forced tokens; ties in the order in which they were found; paths below a probability of 0.02 are left out.
+  void grow(std::span<const int64_t> text, int64_t width, int64_t depth, Guide& guide, Tree& out);
 
  private:
   struct Span {
     int32_t begin, end;
   };
-  void offer(const Tree& tree, int64_t parent, int64_t rank);
+  void offer(const Tree& tree, int64_t parent, int64_t rank, Guide& guide);
   Span entries(const Tree& tree, int64_t row) const;
   // The index of a key in keys[first, end); `end` if it is not there.
   int64_t find(int64_t key, int64_t first, int64_t end) const;
 
   const Model& model_;
   std::span<const int64_t> text_;
-  std::vector<Span> children_;
-  Candidates open_;  // for each row, its best child that is not in the tree yet
+  std::vector<Span> children_;   // of each row
+  std::vector<int64_t> levels_;  // of each row: its depth, not counting forced tokens
+  Candidates open_;              // for each row, its best child that is not in the tree yet
 };
 
 }  // namespace streamfuse

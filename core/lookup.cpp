@@ -71,7 +71,7 @@ LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
 
   Match found;
   int64_t places = 0, agree = 0;
-  size_t end = static_cast<size_t>(latest(path[0], tokens));  // of a run of tokens that ends with this one
+  size_t end = static_cast<size_t>(latest(path[0], tokens));     // of a run of tokens that ends with this one
   if (end == size) end = static_cast<size_t>(before_[end - 1]);  // nothing follows it yet
   for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = static_cast<size_t>(before_[end - 1])) {
     size_t same = 1;
@@ -93,26 +93,39 @@ LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
   return found;
 }
 
-void LookUp::offer(int64_t row) {
+void LookUp::offer(int64_t row, Guide& guide) {
+  const double log_prob = tree_[row].log_prob;
+  const int32_t state = tree_[row].state;
+  if (guide.forced(state) >= 0) {
+    open_.add(log_prob + guide.forced_log_prob, row, 0);
+    return;
+  }
   const Match& match = matches_[static_cast<size_t>(row)];
+  std::array<uint8_t, kOffers> allowed;
+  guide.allows(state, {match.next.data(), static_cast<size_t>(match.count)}, allowed.data());
   for (int64_t rank = 0; rank < match.count; ++rank) {
     const Seen& past = seen(match, rank);
-    if (past.hits > 0) open_.add(tree_[row].log_prob + logarithm(past.hits / past.trials), row, rank);
+    if (allowed[static_cast<size_t>(rank)] && past.hits > 0)
+      open_.add(log_prob + logarithm(past.hits / past.trials), row, rank);
   }
 }
 
-bool LookUp::join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& tree) {
+bool LookUp::join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Guide& guide, Tree& tree) {
   tree_.set_root(tokens.back());
   matches_.assign(1, match(tokens, 0));
-  if (matches_[0].count == 0) return false;
+  if (matches_[0].count == 0 && guide.forced(0) < 0) return false;
   open_.clear();
-  if (depth > 0) offer(0);
+  if (depth > 0) offer(0, guide);
   while (!open_.empty() && tree_.size() < width) {
     const Candidates::One best = open_.take();
-    const int64_t token = matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
-    const int64_t row = tree_.add(token, best.parent, best.log_prob, SF_LOOKUP, true);
+    const int32_t state = tree_[best.parent].state;
+    const int64_t forced = guide.forced(state);
+    const int64_t token =
+        forced >= 0 ? forced : matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
+    const int64_t row = tree_.add(token, best.parent, best.log_prob, forced >= 0 ? SF_GRAMMAR : SF_LOOKUP, true,
+                                  guide.after(state, token));
     matches_.push_back(match(tokens, row));
-    if (tree_[row].depth < depth) offer(row);
+    if (tree_[row].depth < depth) offer(row, guide);
   }
   joiner_.join(tree_, width, tree);
   return true;

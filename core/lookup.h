@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "guide.h"
 #include "tree.h"
 
 namespace streamfuse {
@@ -24,8 +25,8 @@ class LookUp {
   void follow(const std::vector<int64_t>& tokens, int64_t kept);
 
   // Grows the most probable tree of at most `width` nodes and `depth` levels, and merges it into `tree`, best first.
-  // False if nothing matches.
-  bool join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& tree);
+  // False if nothing matches and nothing is forced.
+  bool join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Guide& guide, Tree& tree);
 
   // The model chose these tokens after the root of the last `join` that found something.
   void learn(std::span<const int64_t> chosen);
@@ -48,7 +49,7 @@ class LookUp {
   Seen& seen(const Match& match, int64_t rank) {
     return seen_[static_cast<size_t>(((match.length - 1) * kKinds + match.kind) * kOffers + rank)];
   }
-  void offer(int64_t row);
+  void offer(int64_t row, Guide& guide);
 
   std::vector<int32_t> slots_;   // hash table by token: its latest position in the text, counted from 1; 0: free
   std::vector<int32_t> before_;  // of each position: the previous one of the same token, counted from 1; 0: none

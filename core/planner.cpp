@@ -17,9 +17,9 @@ Facts Planner::facts() const {
   return {spec_, costs_, spec_.num_streams > 0 && !drafter_.streams_failed(), drafter_.streams_ready()};
 }
 
-void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint) {
   drafted_ahead_ = false;
-  drafter_.begin(tokens, kept);
+  drafter_.begin(tokens, kept, constraint);
   begin_text(state_);
 }
 

@@ -41,23 +41,29 @@ Sampler::Sampler(int64_t vocab_size) : vocab_size_(vocab_size) {}
 bool Sampler::before(const Token& a, const Token& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
 
 int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history,
-                        int64_t position) {
-  const bool changed = sampling.penalty != 1.0 && !history.empty();
-  if (changed) penalise(sampling, logits, history);
-  if (sampling.temperature == 0.0) return changed ? greedy(penalised_.data()) : greedy(logits);
+                        int64_t position, const uint32_t* allowed) {
+  const bool penalises = sampling.penalty != 1.0 && !history.empty(), changes = penalises || allowed != nullptr;
+  if (changes) changed_.assign(logits, logits + vocab_size_);
+  if (penalises) penalise(sampling, history);
+  if (allowed != nullptr) forbid(allowed);
+  if (sampling.temperature == 0.0) return changes ? greedy(changed_.data()) : greedy(logits);
   const double number = uniform(sampling.seed, static_cast<uint64_t>(position));
-  return changed ? draw(sampling, penalised_.data(), number) : draw(sampling, logits, number);
+  return changes ? draw(sampling, changed_.data(), number) : draw(sampling, logits, number);
+}
+
+void Sampler::forbid(const uint32_t* allowed) {
+  for (int64_t id = 0; id < vocab_size_; ++id)
+    if ((allowed[id / 32] >> (id % 32) & 1u) == 0) changed_[static_cast<size_t>(id)] = -HUGE_VAL;
 }
 
 // The rule of CTRL (Keskar et al., 2019) as Hugging Face applies it.
-void Sampler::penalise(const Sampling& sampling, const float* logits, std::span<const int64_t> history) {
-  penalised_.assign(logits, logits + vocab_size_);
+void Sampler::penalise(const Sampling& sampling, std::span<const int64_t> history) {
   seen_.resize(static_cast<size_t>(vocab_size_), 0);
   for (const int64_t token : history) {
     const size_t id = static_cast<size_t>(token);
     if (seen_[id]) continue;
     seen_[id] = 1;
-    double& score = penalised_[id];
+    double& score = changed_[id];
     score = score < 0 ? score * sampling.penalty : score / sampling.penalty;
   }
   for (const int64_t token : history) seen_[static_cast<size_t>(token)] = 0;

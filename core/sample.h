@@ -21,9 +21,10 @@ class Sampler {
  public:
   explicit Sampler(int64_t vocab_size);
 
-  // The token at `position` from logits [vocab_size] and all tokens before it. Throws Failure(SF_EXECUTION) if the
-  // best logit is not finite.
-  int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position);
+  // The token at `position` from logits [vocab_size] and all tokens before it. `allowed` is one bit per token, null if
+  // all are; the others have no probability. Throws Failure(SF_EXECUTION) if the best logit is not finite.
+  int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position,
+                 const uint32_t* allowed = nullptr);
 
   double distance = 0.0;  // of the last choice to another token (greedy: in logits; else as a share of the total)
   bool near_tie = false;  // whether another engine's rounding might change the choice
@@ -34,7 +35,8 @@ class Sampler {
     double score, weight;
   };
   static bool before(const Token& a, const Token& b);
-  void penalise(const Sampling& sampling, const float* logits, std::span<const int64_t> history);
+  void penalise(const Sampling& sampling, std::span<const int64_t> history);
+  void forbid(const uint32_t* allowed);
   template <class Number>
   int64_t greedy(const Number* scores);
   template <class Number>
@@ -46,8 +48,8 @@ class Sampler {
   int64_t fall(const double* lanes, int64_t count, double number, WeightAt weight_at);
 
   int64_t vocab_size_;
-  std::vector<double> penalised_;
-  std::vector<uint8_t> seen_;  // tokens of the history, while their scores are changed
+  std::vector<double> changed_;  // logits under a penalty or a constraint
+  std::vector<uint8_t> seen_;    // tokens of the history, while their scores are changed
   std::vector<Token> kept_;
 };
 

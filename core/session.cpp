@@ -13,7 +13,8 @@ namespace {
 
 constexpr const char* kOffByRequest = "off by request";
 constexpr const char* kNoVerify = "no verify methods in this bundle";
-constexpr const char *kStop = "stop", *kLength = "length", *kContext = "context", *kStopped = "stopped";
+constexpr const char *kStop = "stop", *kLength = "length", *kContext = "context", *kIncomplete = "incomplete",
+                     *kStopped = "stopped";
 
 int64_t common_prefix(const std::vector<int64_t>& a, const int64_t* b, int64_t b_size) {
   const auto end = a.begin() + std::min(static_cast<int64_t>(a.size()), b_size);
@@ -56,7 +57,7 @@ void Session::check_start(const int64_t* ids, int64_t n, const Generation& gener
   bad("width must be one of " + widths + " for this bundle, not " + std::to_string(generation.width));
 }
 
-void Session::start(const int64_t* ids, int64_t n, const Generation& generation) {
+void Session::start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar) {
   const bool drafts = generation.speculative && !spec_.verify.empty();
   check_start(ids, n, generation, drafts);
   stop_.store(false, std::memory_order_relaxed);  // a stop during the measurement counts
@@ -64,6 +65,8 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   const bool needs_costs = drafts && generation.width == 0;
   const double measure_ms = needs_costs ? learn_costs() : 0.0;
   generation_ = generation;
+  constraint_.reset();
+  if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   if (!drafts) generation_.width = 1;
   const int64_t same = common_prefix(tokens_, ids, n);
   engine_.truncate(std::min({engine_.cached(), same, n - 1}));
@@ -74,7 +77,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation)
   statistics_.prompt_tokens = n;
   statistics_.measure_ms = measure_ms;
   if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
-  planner_.begin(tokens_, same);
+  planner_.begin(tokens_, same, constraint());
   running_ = true;
   block_.open = false;
   reason_ = nullptr;
@@ -100,7 +103,10 @@ bool Session::prefill(bool one_pass) {
   watch_.lap(statistics_.ms[kPrefill]);
   if (more) return true;
   room_ = std::min(generation_.max_new_tokens, spec_.capacity - static_cast<int64_t>(tokens_.size()));
-  if (room_ == 0) reason_ = kContext;
+  if (constraint_ && constraint_->must_end())
+    reason_ = kStop;
+  else if (room_ == 0)
+    reason_ = at_limit(kContext);
   return false;
 }
 
@@ -138,12 +144,13 @@ bool Session::next(sf_token& out) {
 void Session::pass() {
   const Step step = planner_.next(tokens_, room_, generation_.width);
   const Tree& tree = planner_.tree();
-  statistics_.count_pass(step.method, tree.depth(step.nodes), step.nodes - 1, step.reason);
+  statistics_.count_pass(step.method, tree, step.nodes, step.reason);
   block_.step = step;
   block_.ms.draft = watch_.lap(statistics_.ms[kDraft]);
-  block_.results = &engine_.run(step.method, tree, step.nodes, generation_.sampling.needs_logits());
+  block_.results = &engine_.run(step.method, tree, step.nodes, generation_.sampling.needs_logits() || constraint_);
   block_.ms.pass = watch_.lap(statistics_.ms[kVerify]);
-  acceptor_.accept(tree, step.nodes, *block_.results, generation_, tokens_, room_, statistics_, watch_, block_.path);
+  acceptor_.accept(tree, step.nodes, *block_.results, generation_, constraint(), tokens_, room_, statistics_, watch_,
+                   block_.path);
   block_.open = true;
   block_.delivered = 0;
   block_.saw_stop = false;
@@ -179,16 +186,18 @@ void Session::end_block() {
   watch_.lap(statistics_.ms[kAccept]);
   statistics_.count_accepted(accepted, delivered + block_.saw_stop);
   for (int64_t i = 1; i <= accepted; ++i)
-    ++statistics_.accepted_of[planner_.tree()[path.rows[static_cast<size_t>(i)]].source & 3];
+    ++statistics_.accepted_of[planner_.tree()[path.rows[static_cast<size_t>(i)]].source];
   // The root and every delivered token but the last, which becomes the next root.
   if (delivered > 0) engine_.commit({path.rows.data(), static_cast<size_t>(delivered)});
   watch_.lap(statistics_.ms[kCommit]);
   room_ -= delivered;
+  if (reason_ == nullptr && path.complete && delivered == static_cast<int64_t>(path.tokens.size())) reason_ = kStop;
   if (room_ == 0 && reason_ == nullptr)
-    reason_ = statistics_.generated_tokens == generation_.max_new_tokens ? kLength : kContext;
+    reason_ = at_limit(statistics_.generated_tokens == generation_.max_new_tokens ? kLength : kContext);
   observer_.see(engine_.name_of(block_.step.method), block_.step, planner_.tree(), *block_.results, path, delivered,
                 engine_.cached());
   learn();
+  statistics_.refused = planner_.refused();
 }
 
 // Updates the planner with the pass, and runs a pass of streams if it pays.
@@ -218,8 +227,14 @@ void Session::learn() {
     planner_.fail_streams(failed);
 }
 
+// Why the text ends at a limit: a constraint may not be complete.
+const char* Session::at_limit(const char* reason) const {
+  return constraint_ && !constraint_->may_end() ? kIncomplete : reason;
+}
+
 void Session::end(const char* reason) {
   running_ = false;
+  constraint_.reset();
   statistics_.finish_reason = reason;
   engine_.idle();
 }
@@ -282,7 +297,7 @@ void Session::save(const std::string& path, const std::string& note) {
 void Session::restore(const std::string& path, const std::function<int(const std::string&)>& take) {
   tokens_ = restore_session(path, spec_, engine_, take, [this] { discard(); });
   statistics_.clear();
-  planner_.begin(tokens_, 0);
+  planner_.begin(tokens_, 0, nullptr);
 }
 
 }  // namespace streamfuse

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "accept.h"
+#include "constraint.h"
 #include "engine.h"
 #include "generation.h"
 #include "measure.h"
@@ -26,7 +28,7 @@ class Session {
 
   // See streamfuse_core.h; all throw Failure.
   void prepare();
-  void start(const int64_t* ids, int64_t n, const Generation& generation);
+  void start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar);
   bool read();               // processes a part of the prompt in one pass; false: nothing is left
   bool next(sf_token& out);  // false: the text has ended
   void finish(const char* reason);
@@ -63,8 +65,10 @@ class Session {
   bool deliver(sf_token& out);
   void end_block();
   void learn();
+  const char* at_limit(const char* reason) const;
   void end(const char* reason);
   void discard();
+  Constraint* constraint() { return constraint_ ? &*constraint_ : nullptr; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
 
   std::shared_ptr<const Model> model_;
@@ -82,8 +86,9 @@ class Session {
   std::vector<int64_t> tokens_;
   bool running_ = false;
   Generation generation_;
-  int64_t room_ = 0;              // tokens that may still be delivered; -1: the prompt is not processed yet
-  const char* reason_ = nullptr;  // why the text ends; NULL: it does not end yet
+  std::optional<Constraint> constraint_;  // its state is the end of `tokens_` between two passes
+  int64_t room_ = 0;                      // tokens that may still be delivered; -1: the prompt is not processed yet
+  const char* reason_ = nullptr;          // why the text ends; NULL: it does not end yet
   Block block_;
 };
 

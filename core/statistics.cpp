@@ -13,7 +13,7 @@ namespace streamfuse {
 namespace {
 
 constexpr const char* kPhaseNames[] = {"prefill", "draft", "verify", "accept", "commit", "sample"};
-constexpr const char* kSourceNames[] = {"model", "streams", "lookup", "table"};
+constexpr const char* kSourceNames[] = {"model", "streams", "lookup", "table", "grammar"};
 
 void add_to_first(std::vector<int64_t>& counts, int64_t depth) {
   if (static_cast<int64_t>(counts.size()) < depth) counts.resize(static_cast<size_t>(depth), 0);
@@ -81,7 +81,7 @@ void Statistics::clear() {
   *this = std::move(fresh);
 }
 
-void Statistics::count_pass(int64_t method, int64_t depth, int64_t drafted, const char* reason) {
+void Statistics::count_pass(int64_t method, const Tree& tree, int64_t nodes, const char* reason) {
   if (reason != nullptr) {
     size_t i = 0;
     while (i < fallback_reasons.size() && fallback_reasons[i].first != reason) ++i;
@@ -93,8 +93,9 @@ void Statistics::count_pass(int64_t method, int64_t depth, int64_t drafted, cons
   ++widths[place];
   ++passes;
   rounds += method != kDecode;
-  proposed += drafted;
-  add_to_first(depth_proposed, depth);
+  proposed += nodes - 1;
+  for (int64_t row = 1; row < nodes; ++row) forced += tree[row].source == SF_GRAMMAR;
+  add_to_first(depth_proposed, tree.depth(nodes));
 }
 
 void Statistics::count_accepted(int64_t count, int64_t emitted) {
@@ -169,6 +170,9 @@ std::string Statistics::json(const Spec& spec) const {
   out.member("prefilled_tokens", prefilled_tokens);
   out.member("streams_passes", streams_passes);
   out.member("near_ties", near_ties);
+  out.member("forced_tokens", forced);
+  out.member("refused_drafts", refused);
+  out.member("mask_ms", mask_ms);
   out.close('}');
   return out.done();
 }

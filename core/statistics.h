@@ -21,7 +21,9 @@ struct Statistics {
   int64_t generated_tokens = 0, emitted_tokens = 0;    // emitted: also a final stop token
   int64_t rounds = 0, passes = 0, streams_passes = 0;  // rounds: verify passes; passes: verify and plain
   int64_t proposed = 0, accepted = 0, near_ties = 0;
-  std::array<int64_t, 4> accepted_of{};  // by source
+  int64_t forced = 0, refused = 0;       // drafts that the constraint forced; candidates that it refused
+  double mask_ms = 0.0;                  // part of the phase `accept`: what the constraint allows
+  std::array<int64_t, 5> accepted_of{};  // by source
   std::vector<int64_t> depth_proposed, depth_accepted, rank_offered, rank_accepted;
   std::vector<int64_t> widths;                                    // decode, then the verify methods: passes
   std::vector<std::pair<const char*, int64_t>> fallback_reasons;  // plain passes per reason, in order of occurrence
@@ -31,7 +33,7 @@ struct Statistics {
   std::string finish_reason = "stopped";  // the default, since the caller may stop at any token
 
   void clear();
-  void count_pass(int64_t method, int64_t depth, int64_t drafted, const char* reason);
+  void count_pass(int64_t method, const Tree& tree, int64_t nodes, const char* reason);
   void count_accepted(int64_t accepted, int64_t emitted);
   void count_rank(int64_t offers, int64_t rank);  // of a node on the path with `offers` children; -1: none accepted
   double total_ms() const;

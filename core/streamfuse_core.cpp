@@ -39,7 +39,7 @@ int on(sf_sequence* handle, Body body) noexcept {
   });
 }
 
-sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0}; }
+sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr}; }
 
 streamfuse::Sampling sampling_of(const sf_options& o) {
   if (!(o.temperature >= 0 && o.temperature < 1e30)) bad("temperature must be at least 0 and below 1e+30");
@@ -64,6 +64,12 @@ streamfuse::Generation generation_of(const sf_options* given, const streamfuse::
   generation.speculative = o.speculative != 0;
   generation.width = o.width;
   return generation;
+}
+
+// Null for options of a version without constraints.
+const sf_constraint* constraint_of(const sf_options* given) {
+  constexpr size_t kEnd = offsetof(sf_options, constraint) + sizeof(given->constraint);
+  return given == nullptr || given->size < kEnd ? nullptr : given->constraint;
 }
 
 int64_t copy_tree(const streamfuse::Tree& tree, int64_t* tokens, int64_t* parents, double* log_probs) {
@@ -135,8 +141,10 @@ int sf_sequence_prepare(sf_sequence* handle) {
 }
 
 int sf_sequence_start(sf_sequence* handle, const int64_t* ids, int64_t n, const sf_options* options) {
+  // Owned from here on, so that it is released also if the call fails.
+  streamfuse::Owned<sf_constraint> constraint(constraint_of(options));
   return on(handle, [&](streamfuse::Session& session) {
-    session.start(ids, n, generation_of(options, session.spec()));
+    session.start(ids, n, generation_of(options, session.spec()), std::move(constraint));
     return SF_OK;
   });
 }
@@ -237,7 +245,8 @@ int64_t sf_grow_streams(sf_core_model* handle, int64_t root, const int64_t* stre
     if (root < 0 || root >= handle->model->spec.vocab_size) bad("the root lies outside the vocabulary");
     streamfuse::StreamGrower grower(*handle->model);
     streamfuse::Tree tree;
-    grower.grow(root, stream_ids, stream_log_probs, width, depth, tree);
+    streamfuse::Guide unrestricted;
+    grower.grow(root, stream_ids, stream_log_probs, width, depth, unrestricted, tree);
     rows = copy_tree(tree, tokens, parents, log_probs);
     return SF_OK;
   });
@@ -254,7 +263,8 @@ int64_t sf_grow_table(sf_core_model* handle, const int64_t* text, int64_t n, int
       if (text[i] < 0 || text[i] >= vocabulary) bad("a token lies outside the vocabulary");
     streamfuse::TableGrower grower(*handle->model);
     streamfuse::Tree tree;
-    grower.grow({text, static_cast<size_t>(n)}, width, depth, tree);
+    streamfuse::Guide unrestricted;
+    grower.grow({text, static_cast<size_t>(n)}, width, depth, unrestricted, tree);
     rows = copy_tree(tree, tokens, parents, log_probs);
     return SF_OK;
   });

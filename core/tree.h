@@ -14,16 +14,17 @@ struct Tree {
   struct Node {
     int64_t token, parent, depth;
     double log_prob;  // of the path from the root, natural logarithm
-    uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE; SF_MODEL for the root
+    uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR; SF_MODEL for the root
     bool exact;       // its probability is a measured frequency, which needs no calibration
+    int32_t state;    // of the constraint after this node (guide.h); 0 for the root
   };
   std::vector<Node> nodes;
 
   int64_t size() const { return static_cast<int64_t>(nodes.size()); }
   const Node& operator[](int64_t row) const { return nodes[static_cast<size_t>(row)]; }
-  void set_root(int64_t token) { nodes.assign(1, {token, -1, 0, 0.0, SF_MODEL, false}); }
-  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source, bool exact = false) {
-    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact});
+  void set_root(int64_t token) { nodes.assign(1, {token, -1, 0, 0.0, SF_MODEL, false, 0}); }
+  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source, bool exact = false, int32_t state = 0) {
+    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact, state});
     return size() - 1;
   }
   // The depth of the deepest of the first `rows` nodes.
@@ -31,6 +32,12 @@ struct Tree {
     int64_t deepest = 0;
     for (int64_t row = 0; row < rows; ++row) deepest = std::max(deepest, (*this)[row].depth);
     return deepest;
+  }
+  // The row of the child of `row` that the constraint forces; 0 if there is none.
+  int64_t forced_child(int64_t row) const {
+    for (int64_t other = row + 1; other < size(); ++other)
+      if ((*this)[other].parent == row && (*this)[other].source == SF_GRAMMAR) return other;
+    return 0;
   }
   // The row of the child of `row` with this token; 0 if there is none.
   int64_t child(int64_t row, int64_t token) const {

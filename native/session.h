@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "backend.h"
+#include "owned.h"
 #include "handle.h"
 #include "model.h"
 #include "streamfuse.h"

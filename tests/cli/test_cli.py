@@ -34,7 +34,8 @@ STATS_KEYS = [
     "decode_token_per_sec", "prefill_token_per_sec", "rounds", "target_forward_passes", "draft_tokens_proposed",
     "draft_tokens_accepted", "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths",
     "speculative", "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
-    "accepted_by_source", "prefilled_tokens", "streams_passes", "near_ties",
+    "accepted_by_source", "prefilled_tokens", "streams_passes", "near_ties", "forced_tokens",
+    "refused_drafts", "mask_ms",
 ]  # fmt: skip
 
 

@@ -267,7 +267,7 @@ def test_without_streams_planned_text_is_the_plain_one_and_drafts_are_look_ups(
             assert found.speculative
             assert set(found.widths) <= {DECODE, *model.widths}
             by_source = found.accepted_by_source
-            assert by_source == {"streams": 0, "lookup": found.draft_tokens_accepted, "table": 0}
+            assert by_source == {"streams": 0, "lookup": found.draft_tokens_accepted, "table": 0, "grammar": 0}
             assert set(found.fallback_reasons) <= {
                 "nothing to draft from in the text",
                 "verifying costs more here than drafts bring",
@@ -1104,7 +1104,7 @@ STANDARD = {  # and POSIX, for files
         "mutex",
         "new",
     ),
-    *("numeric", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "string_view", "vector"),
+    *("numeric", "optional", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "string_view", "vector"),
 }
 
 

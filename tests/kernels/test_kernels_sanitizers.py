@@ -33,7 +33,7 @@ def built(sanitizers: str) -> Path:
     """The folder of the programs built with these sanitizers."""
     folder = default_build_dir().parent / "sanitize" / sanitizers.split(",")[0]
     return build(
-        folder, sanitize=sanitizers, targets=("test_core", "test_ops", "test_engine"), quiet=True, jobs=2
+        folder, sanitize=sanitizers, targets=("test_core", "test_constraint", "test_ops", "test_engine"), quiet=True, jobs=2
     ).parent
 
 
@@ -70,6 +70,10 @@ def test_the_engine_touches_only_its_memory(address: Path, tiny_graph: Path, wid
 
 def test_the_loop_the_decisions_and_the_acceptance_hold_by_themselves(address: Path) -> None:
     run(address / "test_core")
+
+
+def test_constraints_hold_by_themselves(address: Path) -> None:
+    run(address / "test_constraint")
 
 
 @pytest.mark.full

@@ -37,6 +37,9 @@ class Statistics:
     prefilled_tokens: int
     streams_passes: int
     near_ties: int
+    forced_tokens: int
+    refused_drafts: int
+    mask_ms: float
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys and order in every language: the object of `--json`."""

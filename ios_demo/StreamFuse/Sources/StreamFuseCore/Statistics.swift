@@ -42,7 +42,8 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let speculative: Bool
   /// Why they were not, or why passes were plain; nil if neither happened.
   public let fallbackReason: String?
-  /// `stop` (a stop token or stop string), `length` (`maxNewTokens`), `context` (the context is full) or `stopped` (ended
+  /// `stop` (a stop token or stop string), `length` (`maxNewTokens`), `context` (the context is full), `incomplete`
+  /// (a limit came before the constraint was complete) or `stopped` (ended
   /// early, from outside or by an error).
   public let finishReason: String
   /// Acceptance rate per rank of a candidate among its siblings.
@@ -59,6 +60,12 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let streamsPasses: Int
   /// Choices so close that another engine's rounding could change them.
   public let nearTies: Int
+  /// Drafted tokens that the constraint forces.
+  public let forcedTokens: Int
+  /// Candidates for drafts that the constraint refused.
+  public let refusedDrafts: Int
+  /// Milliseconds that it took to find out what the constraint allows.
+  public let maskMs: Double
 
   /// Names as in every language.
   enum CodingKeys: String, CodingKey {
@@ -88,6 +95,9 @@ public struct Statistics: Sendable, Equatable, Codable {
     case prefilledTokens = "prefilled_tokens"
     case streamsPasses = "streams_passes"
     case nearTies = "near_ties"
+    case forcedTokens = "forced_tokens"
+    case refusedDrafts = "refused_drafts"
+    case maskMs = "mask_ms"
   }
 
   /// Parses the JSON object of any language's statistics; unknown keys are ignored.

@@ -38,6 +38,9 @@ import kotlinx.serialization.json.Json
  * @property prefilledTokens tokens of the prompt that were not in the cache.
  * @property streamsPasses passes that computed only streams.
  * @property nearTies choices so close that another engine's rounding could change them.
+ * @property forcedTokens drafted tokens that the constraint forces.
+ * @property refusedDrafts candidates for drafts that the constraint refused.
+ * @property maskMs finding out what the constraint allows.
  */
 @Serializable
 public data class Statistics(
@@ -68,6 +71,9 @@ public data class Statistics(
     @SerialName("prefilled_tokens") val prefilledTokens: Int = 0,
     @SerialName("streams_passes") val streamsPasses: Int = 0,
     @SerialName("near_ties") val nearTies: Int = 0,
+    @SerialName("forced_tokens") val forcedTokens: Int = 0,
+    @SerialName("refused_drafts") val refusedDrafts: Int = 0,
+    @SerialName("mask_ms") val maskMs: Double = 0.0,
 ) {
     /** The JSON object as the core wrote it, including keys of later versions. */
     @Transient

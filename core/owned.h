@@ -1,4 +1,4 @@
-// Ownership of a caller's engine (sf_backend).
+// Ownership of what a caller gives as a table of functions: an engine (sf_backend) or a constraint (sf_constraint).
 #pragma once
 
 #include <algorithm>
@@ -9,26 +9,29 @@
 namespace streamfuse {
 
 // A caller's table of functions; the last owner releases it, once.
-class Backend {
+template <typename Table>
+class Owned {
  public:
   // A table of this version or another; null: no functions.
-  explicit Backend(const sf_backend* given) {
+  explicit Owned(const Table* given) {
     if (given == nullptr) return;
     std::copy_n(reinterpret_cast<const char*>(given), std::min(given->size, sizeof table_),
                 reinterpret_cast<char*>(&table_));
   }
-  ~Backend() {
+  ~Owned() {
     if (table_.release != nullptr) table_.release(table_.context);
   }
-  Backend(Backend&& other) noexcept : table_(other.take()) {}
-  Backend& operator=(Backend&&) = delete;
+  Owned(Owned&& other) noexcept : table_(other.take()) {}
+  Owned& operator=(Owned&&) = delete;
 
-  const sf_backend* operator->() const { return &table_; }
+  const Table* operator->() const { return &table_; }
   // The table for its next owner.
-  sf_backend take() { return std::exchange(table_, {}); }
+  Table take() { return std::exchange(table_, {}); }
 
  private:
-  sf_backend table_{};
+  Table table_{};
 };
+
+using Backend = Owned<sf_backend>;
 
 }  // namespace streamfuse

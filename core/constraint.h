@@ -1,0 +1,48 @@
+// Calls the caller's constraint (sf_constraint) and checks its results. Its state is the text of an answer so far.
+//
+// Throws Failure with the constraint's message.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "owned.h"
+
+namespace streamfuse {
+
+class Constraint {
+ public:
+  // `ends` are the tokens that end the text: allowed where the constraint says that the text may end.
+  Constraint(Owned<sf_constraint> table, int64_t vocab_size, const std::vector<int64_t>& ends);
+
+  bool may_end() const { return has(SF_MAY_END | SF_MUST_END); }
+  bool must_end() const { return has(SF_MUST_END); }
+  bool unrestricted() const { return has(SF_UNRESTRICTED); }
+  bool is_end(int64_t token) const;
+
+  // allowed [tokens]: 1 if the token may follow. Nothing may follow where the text must end.
+  void allows(std::span<const int64_t> tokens, uint8_t* allowed) const;
+  bool allows(int64_t token) const;
+  // One bit per token of the vocabulary, at least one of them set, including the end tokens.
+  const uint32_t* mask();
+  // The tokens that must follow, at most `room`, as a view that is valid until the next call; empty if there is a
+  // choice.
+  std::span<const int64_t> forced(int64_t room);
+
+  void accept(int64_t token);
+  void rollback(int64_t count);
+
+ private:
+  bool has(int32_t flags) const;
+  void check(int code) const;
+
+  Owned<sf_constraint> table_;
+  int64_t vocab_size_;
+  std::vector<int64_t> ends_;
+  int64_t accepted_ = 0;
+  std::vector<uint32_t> bits_;
+  std::vector<int64_t> forced_;
+};
+
+}  // namespace streamfuse

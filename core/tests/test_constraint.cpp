@@ -1,0 +1,254 @@
+// Tests of texts under a constraint, on a small grammar of token ids.
+#include <algorithm>
+
+#include "../error.h"
+#include "../guide.h"
+#include "hash_engine.h"
+
+using namespace streamfuse;
+
+namespace {
+
+// The texts ([5 6 7] word+ (8 | 9))*, which end after a 9: "5 6 7" is forced, a word is a token from 10 to 19, 8 begins
+// the next record, and nothing follows 9. With `free_until`, everything is allowed up to the first token of that id.
+struct RecordGrammar {
+  std::vector<int32_t> states = {0};  // the last one is the present
+  int64_t free_until = -1;
+  bool dead_end = false;  // nothing may follow a word
+  int releases = 0, fails_after = -1;
+  std::vector<int64_t> accepted;
+
+  RecordGrammar() = default;
+  explicit RecordGrammar(int64_t trigger) : states{-1}, free_until(trigger) {}
+
+  // The state after a token, or -2 if it is refused. 0 to 2: in "5 6 7", 3: before the first word, 4: after a word,
+  // 5: the end, -1: unrestricted.
+  int32_t after(int32_t state, int64_t token) const {
+    if (state == -1) return token == free_until ? 0 : -1;
+    if (state <= 2) return token == 5 + state ? state + 1 : -2;
+    if (state == 4 && dead_end) return -2;
+    if (state <= 4 && token >= 10 && token < 20) return 4;
+    if (state == 4 && token == 8) return 0;
+    if (state == 4 && token == 9) return 5;
+    return -2;
+  }
+
+  sf_constraint table() {
+    sf_constraint constraint = {};
+    constraint.size = sizeof constraint;
+    constraint.context = this;
+    constraint.accept = [](void* self, int64_t token) {
+      RecordGrammar& own = *static_cast<RecordGrammar*>(self);
+      if (own.fails_after-- == 0) return int{SF_BAD_GRAMMAR};
+      const int32_t next = own.after(own.states.back(), token);
+      if (next == -2) return int{SF_BAD_GRAMMAR};
+      own.states.push_back(next);
+      own.accepted.push_back(token);
+      return int{SF_OK};
+    };
+    constraint.rollback = [](void* self, int32_t n) {
+      RecordGrammar& own = *static_cast<RecordGrammar*>(self);
+      expect(n < static_cast<int32_t>(own.states.size()), "no more tokens are taken back than were accepted");
+      own.states.resize(own.states.size() - static_cast<size_t>(n));
+      own.accepted.resize(own.states.size() - 1);
+      return int{SF_OK};
+    };
+    constraint.state = [](void* self, int32_t* state) {
+      const int32_t now = static_cast<RecordGrammar*>(self)->states.back();
+      *state = now == 5 ? SF_MAY_END | SF_MUST_END : now == -1 ? SF_MAY_END | SF_UNRESTRICTED : 0;
+      return int{SF_OK};
+    };
+    constraint.allows = [](void* self, const int64_t* tokens, int32_t n, uint8_t* allowed) {
+      const RecordGrammar& own = *static_cast<RecordGrammar*>(self);
+      for (int32_t i = 0; i < n; ++i) allowed[i] = own.after(own.states.back(), tokens[i]) != -2;
+      return int{SF_OK};
+    };
+    constraint.mask = [](void* self, uint32_t* bits) {
+      const RecordGrammar& own = *static_cast<RecordGrammar*>(self);
+      for (int64_t token = 0; token < kVocabulary; ++token)
+        if (own.after(own.states.back(), token) != -2) bits[token / 32] |= 1u << (token % 32);
+      return int{SF_OK};
+    };
+    constraint.forced = [](void* self, int64_t* tokens, int32_t room, int32_t* n) {
+      const int32_t now = static_cast<RecordGrammar*>(self)->states.back();
+      *n = 0;
+      for (int32_t state = now; now >= 0 && state <= 2 && *n < room; ++state) tokens[(*n)++] = 5 + state;
+      return int{SF_OK};
+    };
+    constraint.error = [](void*) { return "refused by the test"; };
+    constraint.release = [](void* self) { ++static_cast<RecordGrammar*>(self)->releases; };
+    return constraint;
+  }
+
+  bool accepts(const std::vector<int64_t>& text, size_t from) const {
+    int32_t state = states.front();
+    for (size_t i = from; i < text.size() && state != -2; ++i) state = after(state, text[i]);
+    return state != -2;
+  }
+};
+
+const std::vector<int64_t> kPrompt = {3, 1, 4, 1, 5, 6, 7, 11, 12, 8, 5, 6, 7, 11};
+
+// A session on an engine of its own, with the latency of its passes in plain passes.
+struct Bench {
+  HashEngine hashes;
+  sf_backend table = hashes.table();
+  Session session{model(), Backend(&table), {}};
+
+  explicit Bench(double verify_4 = 1.05, double verify_8 = 1.1) {
+    const double ms[] = {1.0, verify_4, verify_8};
+    session.set_costs(ms, ms, 3, true);
+  }
+  std::vector<int64_t> text(const Generation& generation, RecordGrammar& grammar) {
+    const sf_constraint constraint = grammar.table();
+    return text_of(session, kPrompt, generation, &constraint);
+  }
+  int64_t counted(const std::string& name) const {
+    const std::string json = session.statistics(), key = "\"" + name + "\": ";
+    return std::stoll(json.substr(json.find(key) + key.size()));
+  }
+};
+
+void constrained_text_is_the_same_with_drafts() {
+  for (const int64_t trigger : {int64_t{-1}, int64_t{12}}) {
+    const auto grammar = [&] { return trigger < 0 ? RecordGrammar() : RecordGrammar(trigger); };
+    for (Generation generation : generations()) {
+      for (uint64_t seed = 0; seed < 12; ++seed) {
+        generation.sampling.seed = seed;
+        generation.max_new_tokens = 5 + static_cast<int64_t>(seed) * 5;
+        Generation plain = generation;
+        plain.speculative = false;
+        RecordGrammar own = grammar();
+        Bench one;
+        const std::vector<int64_t> expected = one.text(plain, own);
+        const std::string reason = one.session.finish_reason();
+        expect(own.releases == 1, "a constraint is released at the end of the text");
+        expect(own.accepts(expected, kPrompt.size()), "the text is in the grammar");
+        expect(reason == (expected.back() == 9 && trigger < 0 ? "stop" : reason), "a complete text ends");
+        for (const int64_t width : {0, 4, 8}) {
+          generation.width = width;
+          Bench other(1.0 + 0.02 * static_cast<double>(seed));
+          RecordGrammar again = grammar();
+          expect(other.text(generation, again) == expected, "drafts change no token of a constrained text");
+          expect(other.session.finish_reason() == reason, "nor why it ends");
+          expect(again.releases == 1, "and the constraint is released");
+        }
+      }
+    }
+  }
+}
+
+void forced_tokens_are_drafted_and_refused_ones_are_not() {
+  RecordGrammar grammar, again;
+  Generation plain;
+  plain.speculative = false;
+  Bench one, other;
+  one.text(plain, grammar);
+  other.text({}, again);
+  expect(one.counted("forced_tokens") == 0, "plain decoding drafts nothing");
+  expect(other.counted("forced_tokens") > 0, "what the grammar forces is drafted");
+  expect(other.counted("grammar") > 0, "and accepted");
+  expect(other.counted("refused_drafts") > 0, "look-up offers tokens that the grammar refuses");
+  expect(other.counted("target_forward_passes") < one.counted("target_forward_passes"), "which saves passes");
+}
+
+void a_limit_inside_the_grammar_is_incomplete() {
+  RecordGrammar grammar;
+  Generation generation;
+  generation.max_new_tokens = 2;
+  Bench bench;
+  bench.text(generation, grammar);
+  expect(std::string(bench.session.finish_reason()) == "incomplete", "a limit inside the grammar is told");
+}
+
+void end_tokens_are_allowed_only_at_the_end() {
+  Generation generation;
+  generation.stop_ids = {5, 10, 11, 12, 13, 14, 15, 16, 17, 18};  // the grammar allows them, but not as ends
+  RecordGrammar grammar;
+  Bench bench;
+  std::string sentence;
+  try {
+    bench.text(generation, grammar);
+  } catch (const Failure& failure) {
+    sentence = failure.what();
+    expect(failure.code == SF_BAD_GRAMMAR, "a grammar that cannot go on has its own code");
+  }
+  expect(sentence.find("allows no token") != std::string::npos, "an end token does not end a text inside the grammar");
+  expect(bench.session.tokens().size() == kPrompt.size(), "and is not part of the text");
+}
+
+void a_dead_end_fails_alike_with_and_without_drafts() {
+  std::vector<std::vector<int64_t>> texts;
+  for (const bool speculative : {false, true}) {
+    RecordGrammar grammar;
+    grammar.dead_end = true;
+    Generation generation;
+    generation.speculative = speculative;
+    Bench bench;
+    std::string sentence;
+    try {
+      bench.text(generation, grammar);
+    } catch (const Failure& failure) {
+      sentence = failure.what();
+    }
+    expect(sentence.find("after the first 4 tokens") != std::string::npos, "the message says where the grammar ends");
+    texts.push_back(bench.session.tokens());
+    RecordGrammar next;
+    bench.text({}, next);
+    expect(grammar.releases == 1, "a failed text's constraint is released with the next text, at the latest");
+  }
+  expect(texts[0] == texts[1], "both deliver the tokens before it");
+}
+
+void a_refused_start_releases_the_constraint() {
+  RecordGrammar grammar;
+  Generation generation;
+  generation.width = 5;
+  Bench bench;
+  try {
+    bench.text(generation, grammar);
+    expect(false, "a width that the bundle lacks is refused");
+  } catch (const Failure&) {
+  }
+  expect(grammar.releases == 1, "and the constraint released");
+}
+
+void a_guide_visits_every_node_of_a_draft() {
+  RecordGrammar grammar;
+  const sf_constraint table = grammar.table();
+  Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {2});
+  Guide guide;
+  guide.begin(&constraint);
+  guide.begin_draft(8);
+  int32_t state = 0;
+  for (const int64_t token : {5, 6, 7}) {
+    expect(guide.forced(state) == token, "a forced token is known at its place");
+    state = guide.after(state, token);
+  }
+  expect(guide.forced(state) == -1, "where there is a choice, nothing is forced");
+  expect(guide.allows(state, 10) && !guide.allows(state, 8) && !guide.allows(state, 2),
+         "the node's own state is asked");
+  const int32_t first = guide.after(state, 10), second = guide.after(state, 11);
+  expect(guide.allows(first, 8) && guide.allows(second, 9) && !guide.allows(0, 8), "whatever the order of visits");
+  const int32_t end = guide.after(second, 9);
+  expect(!guide.allows(end, 5) && guide.forced(end) == -1, "nothing follows the end");
+  expect(guide.after(state, 10) == first, "a node is visited once");
+  guide.end_draft();
+  expect(grammar.accepted.empty(), "afterwards the constraint is where it was");
+  expect(guide.refused() == 4, "refused candidates are counted");
+}
+
+}  // namespace
+
+int main() {
+  constrained_text_is_the_same_with_drafts();
+  forced_tokens_are_drafted_and_refused_ones_are_not();
+  a_limit_inside_the_grammar_is_incomplete();
+  end_tokens_are_allowed_only_at_the_end();
+  a_dead_end_fails_alike_with_and_without_drafts();
+  a_refused_start_releases_the_constraint();
+  a_guide_visits_every_node_of_a_draft();
+  if (failures > 0) return EXIT_FAILURE;
+  std::puts("constraints: all tests passed");
+  return EXIT_SUCCESS;
+}
