@@ -248,6 +248,9 @@ typedef struct sf_token {
   int32_t reserved;
 } sf_token;
 
+/* What a part of an answer is, for text/streamfuse_bundle.h and native/streamfuse.h. */
+enum { SF_ANSWER = 0, SF_THINKING = 1, SF_TOOL_CALL = 2 };
+
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
  * two calls. Afterwards *read of *total tokens are in the cache (either may be NULL). SF_END once the whole prompt is
  * processed or the text has ended. sf_sequence_next processes what is left. */

@@ -146,6 +146,16 @@ SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t byte
  */
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 
+/* The same with the results of the last answer's tool calls instead of a user message. results: a JSON list of
+ * {"tool_call_id": ..., "content": ...}, or with the function's "name" instead of the id, or without both in the order
+ * of the calls. Content that is not text is written as JSON. */
+SF_EXPORT int sf_text_ask_results(sf_text*, const char* results, size_t bytes, const int64_t** ids, int64_t* n);
+
+/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}; [] without any. Calls
+ * are recognized after sf_text_set_tools, in the format of the model's family, which the chat template shows. A call
+ * that cannot be parsed is text. The message contains valid calls as `tool_calls`, and its content is the other text. */
+SF_EXPORT int sf_text_tool_calls(sf_text*, const char** json, size_t* bytes);
+
 /* Completes the turn with an answer that another text has streamed, complete or not: the text that was shown, and its
  * tokens. SF_BAD_ARGUMENT if there is no open turn. */
 SF_EXPORT int sf_text_answer(sf_text*, const char* text, size_t bytes, const int64_t* ids, int64_t n);
@@ -179,6 +189,18 @@ SF_EXPORT int sf_text_push(sf_text*, int64_t id, const char** text, size_t* byte
 /* Ends the stream and returns text that was held back as the possible beginning of a stop string. In a turn, the shown
  * text becomes the assistant's message and the turn is complete. Does nothing if no stream is running. */
 SF_EXPORT int sf_text_end(sf_text*, const char** text, size_t* bytes);
+
+typedef struct sf_text_part {
+  const char* text;
+  size_t bytes;
+  int32_t channel; /* SF_ANSWER, SF_THINKING or SF_TOOL_CALL */
+  int32_t reserved;
+} sf_text_part;
+
+/* The parts of an answer that the last sf_text_push or sf_text_end completed; *n is often 0. Thinking is what a model
+ * writes between tags such as <think> and </think>. Together they are the text of the answer without these tags and the
+ * white space beside them. The beginning of a possible tag is held back. */
+SF_EXPORT int sf_text_parts(sf_text*, const sf_text_part** parts, int32_t* n);
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */
 

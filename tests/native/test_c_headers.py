@@ -12,14 +12,14 @@ import pytest
 from c_headers import APP_HEADER, ROOT, Function, Kind, functions, layout, structures
 
 from streamfuse.native import library
-from streamfuse.runtime import core
+from streamfuse.runtime import core, text_library
 from streamfuse.runtime.reference import watch
 
 SIGNATURES = {**library.SIGNATURES, **core.SIGNATURES, **watch.SIGNATURES, **bundle_library.SIGNATURES,
               **app_library.SIGNATURES}  # fmt: skip
-STRUCTURES = {**core.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES}
+STRUCTURES = {**core.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES, **text_library.STRUCTURES}
 RUST = {"Method": "sf_method", "Spec": "sf_spec", "CTensor": "sf_tensor", "Options": "sf_options",
-        "CConstraint": "sf_constraint"}  # fmt: skip
+        "CConstraint": "sf_constraint", "TextPart": "sf_text_part"}  # fmt: skip
 RUST_NUMBERS = {
     "()": "void",
     "i32": "int4",

@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use crate::control_tokens::CUT;
 use crate::error::{bad_argument, bad_file, Failure, Result};
 use crate::json::Json;
 use crate::message::Message;
 use crate::template::Setting;
+use crate::tools::channels::Answer;
 
 /// What a conversation needs of the text around it.
 pub trait Writer {
@@ -47,6 +49,11 @@ impl Conversation {
         self.asked.is_some()
     }
 
+    /// The context of the last question, up to where its answer begins.
+    pub fn asked_text(&self) -> &str {
+        self.asked.as_ref().map_or("", |asked| asked.text.as_str())
+    }
+
     /// Adds turns that the model answers; the whole context as token ids.
     pub fn ask(&mut self, turns: Vec<Message>, writer: &impl Writer) -> Result<&[u32]> {
         if self.is_asked() {
@@ -64,28 +71,36 @@ impl Conversation {
 
     fn context(&self, messages: &[Message], writer: &impl Writer) -> Result<(String, Vec<u32>)> {
         let rendered = writer.render(messages, &self.setting)?;
-        let ids = match rendered.strip_prefix(&self.read_text) {
+        let ids = match after(&rendered, &self.read_text) {
             Some(new) if !self.read_ids.is_empty() => [self.read_ids.clone(), writer.encode(new)?].concat(),
             _ => writer.encode(&rendered)?,
         };
         Ok((rendered, ids))
     }
 
-    /// Adds the model's turn, whole or cut short. Nothing happens where none was asked for.
-    pub fn answer(&mut self, text: String, ids: &[u32], writer: &impl Writer) -> Result<()> {
+    /// Adds the model's turn, whole or cut short: its text without calls, as in `text`, the calls, and all of it as it
+    /// was spelt. Nothing happens where none was asked for.
+    pub fn answer(&mut self, text: String, answer: Answer, ids: &[u32], writer: &impl Writer) -> Result<()> {
         let Some(Asked { text: asked_text, ids: asked_ids, .. }) = &self.asked else {
             return Ok(());
         };
         let whole = writer.decode(ids).is_ok_and(|decoded| decoded == text);
+        let written = if answer.calls.is_empty() { &text } else { &answer.spelt };
         (self.read_text, self.read_ids) = if whole {
-            (asked_text.clone() + &writer.cut(&text), [asked_ids.as_slice(), ids].concat())
+            (asked_text.clone() + &writer.cut(written), [asked_ids.as_slice(), ids].concat())
         } else {
             // A stop string or an unfinished character is in the tokens and not in the text.
             Default::default()
         };
         self.asked = None;
-        self.messages.push(Message::new("assistant", &text));
+        let earlier: usize = self.messages.iter().map(|message| message.calls().len()).sum();
+        self.messages.push(Message::answer(&answer.content, answer.calls, earlier));
         Ok(())
+    }
+
+    /// The calls of the last message, if it is an answer.
+    pub fn calls(&self) -> &[Json] {
+        self.messages.last().map_or(&[], Message::calls)
     }
 
     /// The last question was not answered: forgets it.
@@ -133,6 +148,15 @@ impl Conversation {
             asked: None,
         })
     }
+}
+
+/// What follows `start`, which may be cut at other places.
+fn after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
+    let mut rest = text;
+    for c in start.chars().filter(|c| *c != CUT) {
+        rest = rest.trim_start_matches(CUT).strip_prefix(c)?;
+    }
+    Some(rest)
 }
 
 fn not_a_note() -> Failure {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::io::{self, Write};
 
 use indexmap::map::Entry;
 use indexmap::IndexMap;
@@ -47,6 +48,13 @@ impl Json {
         let value = reader.deserialize(&mut source).map_err(|error| error.to_string())?;
         source.end().map_err(|error| error.to_string())?;
         Ok(value)
+    }
+
+    /// JSON text with spaces behind commas and colons, as Python writes it.
+    pub fn spaced(&self) -> String {
+        let mut out = Vec::new();
+        self.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Spaced)).expect("values are always JSON");
+        String::from_utf8(out).expect("JSON is UTF-8")
     }
 
     /// Values one after another, with only spaces and these characters between them.
@@ -133,6 +141,22 @@ impl Serialize for Json {
             Json::List(values) => out.collect_seq(values),
             Json::Object(values) => out.collect_map(values.iter()),
         }
+    }
+}
+
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, is_first: bool) -> io::Result<()> {
+        out.write_all(if is_first { b"" } else { b", " })
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, is_first: bool) -> io::Result<()> {
+        out.write_all(if is_first { b"" } else { b", " })
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
     }
 }
 

@@ -7,12 +7,12 @@ use crate::chat::Writer;
 use crate::constraint::vocabulary::Vocabulary;
 use crate::control_tokens::{Kept, CUT};
 use crate::error::{bad_argument, Result};
-use crate::message::Message;
+use crate::message::{Message, MODEL};
 use crate::stream::Decoder;
 use crate::template::{Setting, Template};
 use crate::tokenizer::Tokenizer;
-
-const MODEL: &str = "assistant"; // the role of what the model wrote
+use crate::tools::channels::Marks;
+use crate::tools::{families, plain, Tools};
 
 pub struct Language {
     pub tokenizer: Tokenizer,
@@ -92,6 +92,12 @@ impl Language {
         let setting = setting.map(name, |text| cut(text, &none));
         template.render(&messages.iter().map(message).collect::<Vec<_>>(), &setting)
     }
+
+    /// The marks that the model writes in an answer.
+    pub fn marks(&self, tools: &Tools) -> Marks {
+        let calls = (!tools.list().is_empty()).then(|| families::family(&self.source));
+        Marks { thoughts: families::thoughts(&self.source), calls }
+    }
 }
 
 impl Writer for Language {
@@ -103,6 +109,14 @@ impl Writer for Language {
     /// begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
     /// template writes one part and a message the other is cut between the two.
     fn render(&self, messages: &[Message], setting: &Setting) -> Result<String> {
+        let without;
+        let (messages, setting) = match setting.tools.list() {
+            tools if tools.is_empty() || families::has_tools(&self.source) => (messages, setting),
+            tools => {
+                without = (plain::as_text(messages, tools), setting.without_tools());
+                (without.0.as_slice(), &without.1)
+            }
+        };
         let own = messages.iter().filter(|message| message.role() == MODEL);
         let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content().replace(CUT, "")));
         let mut kept: Kept = spelt.filter(|word| self.source.contains(word)).collect();

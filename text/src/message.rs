@@ -4,6 +4,9 @@ use serde::{Serialize, Serializer};
 
 use crate::error::{bad_argument, Result};
 use crate::json::{Json, Object};
+use crate::tools::channels::Call;
+
+pub const MODEL: &str = "assistant"; // the role of what the model wrote
 
 /// {"role": text, "content": text}, with any other fields that a template may read, such as reasoning_content. Beside
 /// tool_calls the content may be null or missing.
@@ -28,18 +31,61 @@ impl Message {
     pub fn of(value: &Json) -> Result<Message, String> {
         let fields = value.object().ok_or("it is no object")?;
         fields.get("role").and_then(Json::text).ok_or("its role must be text")?;
-        let calls = fields.get("tool_calls").and_then(Json::list).unwrap_or_default();
+        let message = Message(fields.clone());
         match fields.get("content") {
-            Some(Json::Text(_)) => (),
-            None | Some(Json::Null) if !calls.is_empty() => (),
-            _ => return Err("its content must be text, or null beside tool_calls".to_owned()),
+            Some(Json::Text(_)) => Ok(message),
+            None | Some(Json::Null) if !message.calls().is_empty() => Ok(message),
+            _ => Err("its content must be text, or null beside tool_calls".to_owned()),
         }
-        Ok(Message(fields.clone()))
     }
 
     pub fn new(role: &str, content: &str) -> Message {
         let field = |name: &str, text: &str| (name.to_owned(), Json::Text(text.to_owned()));
         Message(Object::from_iter([field("role", role), field("content", content)]))
+    }
+
+    /// The model's turn. Its calls are numbered from `first` on, in a form that every template takes: nine letters and
+    /// digits.
+    pub fn answer(content: &str, calls: Vec<Call>, first: usize) -> Message {
+        let mut message = Message::new(MODEL, content);
+        if !calls.is_empty() {
+            let text = |text: String| Json::Text(text);
+            let object = |fields: Vec<(&str, Json)>| {
+                Json::Object(Box::new(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
+            };
+            let call = |(at, (name, arguments)): (usize, Call)| {
+                object(vec![
+                    ("id", text(format!("call{:05}", first + at + 1))),
+                    ("type", text("function".to_owned())),
+                    ("function", object(vec![("name", text(name)), ("arguments", arguments)])),
+                ])
+            };
+            let calls = calls.into_iter().enumerate().map(call).collect();
+            message.0.insert("tool_calls".to_owned(), Json::List(calls));
+        }
+        message
+    }
+
+    /// {"id", "type": "function", "function": {"name", "arguments"}}
+    pub fn calls(&self) -> &[Json] {
+        self.0.get("tool_calls").and_then(Json::list).unwrap_or_default()
+    }
+
+    /// The result of a call; `call` is one of `calls`.
+    pub fn result(call: &Json, content: &str) -> Message {
+        let mut message = Message::new("tool", content);
+        let name = call.get("function").and_then(|function| function.get("name"));
+        for (field, value) in [("name", name), ("tool_call_id", call.get("id"))] {
+            if let Some(value) = value {
+                message.0.insert(field.to_owned(), value.clone());
+            }
+        }
+        message
+    }
+
+    pub fn append(&mut self, text: &str) {
+        let content = self.content().to_owned() + text;
+        self.0.insert("content".to_owned(), Json::Text(content));
     }
 
     pub fn fields(&self) -> &Object {

@@ -46,10 +46,18 @@ impl Detokenized {
 pub struct Stream {
     detokenized: Detokenized,
     stops: Vec<String>,
-    held: Vec<(String, bool)>, // a character that is shown, or a special token that is not
+    held: Vec<Segment>, // with stop strings, of a character or a special token each
     stopped: bool,
     ids: Vec<u32>,
     text: String,
+}
+
+/// Text, and whether it is shown: a special token is not.
+pub type Segment = (String, bool);
+
+/// What is shown of segments.
+pub fn shown(segments: &[Segment]) -> String {
+    segments.iter().filter(|(_, shown)| *shown).map(|(text, _)| text.as_str()).collect()
 }
 
 impl Stream {
@@ -64,19 +72,19 @@ impl Stream {
     }
 
     /// Text that may be shown now. Afterwards `stopped` says whether a stop string is complete.
-    pub fn push(&mut self, token: u32, decoder: &impl Decoder) -> Result<String> {
+    pub fn push(&mut self, token: u32, decoder: &impl Decoder) -> Result<Vec<Segment>> {
         if self.stopped {
-            return Ok(String::new());
+            return Ok(Vec::new());
         }
         let new = self.detokenized.push(token, decoder)?;
         self.ids.push(token);
-        if self.stops.is_empty() {
-            self.text += &new;
-            return Ok(new);
-        }
         match decoder.special(token) {
+            "" if self.stops.is_empty() => self.held.push((new, true)),
             "" => self.held.extend(new.chars().map(|c| (c.to_string(), true))),
             word => self.held.push((word.to_owned(), false)),
+        }
+        if self.stops.is_empty() {
+            return Ok(self.release(1));
         }
         // Stop strings are looked for in what is shown, and in the same with special tokens.
         let all: Vec<&str> = self.held.iter().map(|(part, _)| part.as_str()).collect();
@@ -95,7 +103,7 @@ impl Stream {
     }
 
     /// The end: what was held back as the possible beginning of a stop string.
-    pub fn flush(&mut self) -> String {
+    pub fn flush(&mut self) -> Vec<Segment> {
         self.release(self.held.len())
     }
 
@@ -108,10 +116,10 @@ impl Stream {
         (self.text, self.ids)
     }
 
-    fn release(&mut self, end: usize) -> String {
-        let text: String = self.held.drain(..end).filter(|(_, shown)| *shown).map(|(part, _)| part).collect();
-        self.text += &text;
-        text
+    fn release(&mut self, end: usize) -> Vec<Segment> {
+        let released: Vec<Segment> = self.held.drain(..end).collect();
+        self.text += &shown(&released);
+        released
     }
 
     /// Where the first stop string begins.

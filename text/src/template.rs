@@ -13,7 +13,7 @@ use crate::tools::Tools;
 /// What a template reads besides the messages.
 #[derive(Clone, Default)]
 pub struct Setting {
-    pub tools: Option<Tools>,
+    pub tools: Tools,
     variables: Object, // `documents` among them
 }
 
@@ -38,9 +38,13 @@ impl Setting {
         Ok(())
     }
 
+    pub fn without_tools(&self) -> Setting {
+        Setting { tools: Tools::default(), variables: self.variables.clone() }
+    }
+
     /// The same with other texts: `name` writes the names of fields, `text` the texts.
     pub fn map(&self, name: impl Fn(&str) -> String, text: impl Fn(&str) -> String) -> MappedSetting {
-        let tools = self.tools.as_ref().map(|tools| tools.list().iter().map(|tool| tool.map(&name, &text)).collect());
+        let tools = self.tools.given().map(|tools| tools.iter().map(|tool| tool.map(&name, &text)).collect());
         let variable = |(key, value): (&String, &Json)| (key.clone(), value.map(&name, &text));
         MappedSetting { tools, variables: self.variables.iter().map(variable).collect() }
     }

@@ -5,21 +5,26 @@ use std::sync::Arc;
 use crate::chat::{Conversation, Writer};
 use crate::control_tokens::CUT;
 use crate::error::{bad_argument, Result};
+use crate::json::Json;
 use crate::language::Language;
 use crate::message::Message;
-use crate::stream::Stream;
-use crate::tools::Tools;
+use crate::stream::{shown, Stream};
+use crate::tools::channels::{Channel, Channels, Part};
+use crate::tools::{self, Tools};
 
 pub struct Text {
     pub language: Arc<Language>,
     conversation: Conversation,
     stream: Option<Stream>,
-    prompt: Vec<u32>, // the raw prompt that was encoded last, until a stream continues it
+    channels: Option<Channels>, // of the stream, if it is an answer
+    parts: Vec<Part>,           // of the last push or end
+    prompt: Vec<u32>,           // the raw prompt that was encoded last, until a stream continues it
 }
 
 impl Text {
     pub fn new(language: Arc<Language>) -> Text {
-        Text { language, conversation: Conversation::default(), stream: None, prompt: Vec::new() }
+        let (conversation, parts, prompt) = Default::default();
+        Text { language, conversation, stream: None, channels: None, parts, prompt }
     }
 
     pub fn encode(&mut self, text: &str, marks: bool) -> Result<Vec<u32>> {
@@ -59,12 +64,31 @@ impl Text {
     }
 
     pub fn set_tools(&mut self, tools: Option<&str>) -> Result<()> {
-        self.conversation.setting.tools = tools.map(Tools::parse).transpose()?;
+        self.conversation.setting.tools = tools.map(Tools::parse).transpose()?.unwrap_or_default();
         Ok(())
     }
 
     pub fn set_variables(&mut self, variables: Option<&str>) -> Result<()> {
         self.conversation.setting.set_variables(variables.unwrap_or("{}"))
+    }
+
+    /// Adds the results of the last answer's calls; the whole context.
+    pub fn ask_results(&mut self, results: &str) -> Result<&[u32]> {
+        self.end()?;
+        let turns = tools::results::results(results, self.conversation.calls())?;
+        self.conversation.ask(turns, &*self.language)
+    }
+
+    /// A JSON list of {"id", "name", "arguments"}.
+    pub fn tool_calls(&self) -> String {
+        let call = |call: &Json| {
+            let function = call.get("function");
+            let field = |of: Option<&Json>, name: &str| of.and_then(|of| of.get(name)).cloned().unwrap_or(Json::Null);
+            let fields = [("id", Some(call)), ("name", function), ("arguments", function)];
+            Json::Object(Box::new(fields.into_iter().map(|(name, of)| (name.to_owned(), field(of, name))).collect()))
+        };
+        let calls: Vec<Json> = self.conversation.calls().iter().map(call).collect();
+        serde_json::to_string(&calls).expect("values are always JSON")
     }
 
     /// Closes the turn with an answer that another text has streamed.
@@ -74,7 +98,34 @@ impl Text {
         }
         let ids = tokens(ids)?;
         self.stream = None;
-        self.conversation.answer(text.to_owned(), &ids, &*self.language)
+        let mut segments = Vec::new();
+        let mut stream = Stream::new(Vec::new(), &[], &self.language.tokenizer)?;
+        for &id in &ids {
+            segments.extend(stream.push(id, &self.language.tokenizer)?);
+        }
+        if shown(&segments) != text {
+            segments = vec![(text.to_owned(), true)]; // cut at a stop string
+        }
+        let mut channels = self.new_channels();
+        segments.iter().for_each(|segment| channels.push(segment));
+        self.close(text.to_owned(), channels, &ids)
+    }
+
+    fn new_channels(&self) -> Channels {
+        let marks = self.language.marks(&self.conversation.setting.tools);
+        Channels::new(marks, &self.conversation.asked_text().replace(CUT, ""))
+    }
+
+    fn close(&mut self, text: String, mut channels: Channels, ids: &[u32]) -> Result<()> {
+        channels.end();
+        let answer = channels.finish(&self.conversation.setting.tools);
+        self.parts = channels.take();
+        self.conversation.answer(text, answer, ids, &*self.language)
+    }
+
+    /// The parts of the text that the last push or end gave.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
     }
 
     /// Forgets a stream that may be half changed.
@@ -107,15 +158,21 @@ impl Text {
         self.end()?;
         let prompt = std::mem::take(&mut self.prompt);
         let before = if self.conversation.is_asked() { &[] } else { prompt.as_slice() };
-        self.stream = Some(Stream::new(stops, before, &self.language.tokenizer)?);
+        self.start(Stream::new(stops, before, &self.language.tokenizer)?);
         Ok(())
+    }
+
+    fn start(&mut self, stream: Stream) {
+        self.channels = self.conversation.is_asked().then(|| self.new_channels());
+        self.stream = Some(stream);
+        self.parts.clear();
     }
 
     pub fn begin_after(&mut self, stops: Option<&str>, before: &[i64]) -> Result<()> {
         let stops = stops_of(stops)?;
         let before = tokens(before)?;
         self.end()?;
-        self.stream = Some(Stream::new(stops, &before, &self.language.tokenizer)?);
+        self.start(Stream::new(stops, &before, &self.language.tokenizer)?);
         Ok(())
     }
 
@@ -124,19 +181,40 @@ impl Text {
         let Some(stream) = &mut self.stream else {
             return Err(bad_argument("no stream runs: begin one with sf_text_begin"));
         };
-        let text = stream.push(token(id)?, &self.language.tokenizer)?;
+        let segments = stream.push(token(id)?, &self.language.tokenizer)?;
+        let text = shown(&segments);
+        self.parts = match &mut self.channels {
+            Some(channels) => {
+                segments.iter().for_each(|segment| channels.push(segment));
+                channels.take()
+            }
+            None => of_answer(&text),
+        };
         Ok((text, stream.stopped()))
     }
 
     pub fn end(&mut self) -> Result<String> {
+        self.parts.clear();
         let Some(mut stream) = self.stream.take() else {
             return Ok(String::new());
         };
-        let tail = stream.flush();
+        let segments = stream.flush();
+        let tail = shown(&segments);
         let (text, ids) = stream.into_answer();
-        self.conversation.answer(text, &ids, &*self.language)?;
+        match self.channels.take() {
+            Some(mut channels) => {
+                segments.iter().for_each(|segment| channels.push(segment));
+                self.close(text, channels, &ids)?;
+            }
+            None => self.parts = of_answer(&tail),
+        }
         Ok(tail)
     }
+}
+
+fn of_answer(text: &str) -> Vec<Part> {
+    let part = || Part { channel: Channel::Answer, text: text.to_owned() };
+    (!text.is_empty()).then(part).into_iter().collect()
 }
 
 fn stops_of(json: Option<&str>) -> Result<Vec<String>> {

@@ -14,6 +14,7 @@ from streamfuse.native.library import path_argument
 from streamfuse.runtime.text_library import (
     END,
     BundleHandle,
+    Channel,
     GrammarError,
     TextError,
     TextHandle,
@@ -24,7 +25,7 @@ from streamfuse.runtime.text_library import (
 if TYPE_CHECKING:
     from streamfuse.runtime.grammar import Grammar
 
-__all__ = ["Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
+__all__ = ["Channel", "Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
 
 # {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
 # The content may be None beside `tool_calls`.
@@ -176,6 +177,12 @@ class TextStream:
         stops = _json([_utf8(stop, "stop string") for stop in stop_strings])
         handle.call("sf_text_begin_after", *stops, *ids_argument(before))
 
+    @property
+    def parts(self) -> list[tuple[Channel, str]]:
+        """The parts of an answer that the last `push` or `flush` completed, without the tags around thinking and tool
+        calls. The beginning of a possible tag is held back."""
+        return self._handle.parts()
+
     def push(self, token: int) -> str:
         """Text that may be shown now. Afterwards `stopped` says whether a stop string is complete."""
         text, code = self._handle.data("sf_text_push", token)
@@ -226,6 +233,21 @@ class Conversation:
         turn = _checked(len(self.messages) + 1, {"role": "user", "content": user})
         data = turn["content"].encode()
         return self._handle.ids("sf_text_ask", data, len(data))
+
+    def ask_results(self, results: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Add the results of the last answer's tool calls: {"content"}, with the call's "tool_call_id", or the
+        function's "name", or in the order of the calls. Then as `ask`."""
+        return self._handle.ids("sf_text_ask_results", *_json(list(results)))
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of the last answer: {"id", "name", "arguments"}."""
+        calls: list[dict[str, Any]] = json.loads(self._handle.text("sf_text_tool_calls"))
+        return calls
+
+    def stream(self, stop_strings: Sequence[str] = ()) -> TextStream:
+        """The answer that is asked for; its `flush` adds it to the conversation, and no call of `answer` is needed."""
+        return TextStream(self._handle, stop_strings, ())
 
     def answer(self, text: str, token_ids: Sequence[int]) -> None:
         """Add the model's turn, whole or cut short."""

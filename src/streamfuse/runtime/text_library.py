@@ -8,6 +8,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
+from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_set_tools": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_set_variables": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
+    "sf_text_ask_results": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
+    "sf_text_tool_calls": (c_int, [c_void_p, _place, _size]),
+    "sf_text_parts": (c_int, [c_void_p, _place, POINTER(c_int32)]),
     "sf_text_answer": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
     "sf_text_take_back": (c_int, [c_void_p]),
     "sf_text_messages": (c_int, [c_void_p, _place, _size]),
@@ -127,6 +131,23 @@ class BundleHandle:
             self._library.sf_bundle_close(self.pointer)
 
 
+class Channel(IntEnum):
+    """What a part of an answer is."""
+
+    ANSWER = 0
+    THINKING = 1
+    TOOL_CALL = 2
+
+
+class TextPart(ctypes.Structure):
+    """sf_text_part."""
+
+    _fields_ = [("text", c_void_p), ("bytes", c_size_t), ("channel", c_int32), ("reserved", c_int32)]
+
+
+STRUCTURES = {"sf_text_part": TextPart}
+
+
 class TextError(ValueError):
     """A tokenizer or template that cannot be used, or a request that it cannot serve; one line."""
 
@@ -183,6 +204,14 @@ class TextHandle:
 
     def text(self, function: str, *arguments: Any) -> str:
         return self.data(function, *arguments)[0].decode()
+
+    def parts(self) -> list[tuple[Channel, str]]:
+        """What sf_text_parts hands out."""
+        place, count = POINTER(TextPart)(), c_int32()
+        with self._lock:
+            self._check(self._library.sf_text_parts(self.pointer, ctypes.cast(byref(place), _place), byref(count)))
+            found = [place[i] for i in range(count.value)]
+            return [(Channel(part.channel), ctypes.string_at(part.text, part.bytes).decode()) for part in found]
 
     def _check(self, code: int) -> int:
         if code not in (OK, END):

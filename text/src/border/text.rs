@@ -16,6 +16,7 @@ use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK}
 use crate::files;
 use crate::language::Language;
 use crate::text::Text;
+use crate::tools::channels::Part;
 
 /// sf_text
 pub struct TextHandle {
@@ -23,6 +24,16 @@ pub struct TextHandle {
     error: CString,
     shown: Vec<u8>,
     ids: Vec<i64>,
+    parts: Vec<TextPart>, // of `shown`
+}
+
+/// sf_text_part
+#[repr(C)]
+pub struct TextPart {
+    text: *const c_char,
+    bytes: usize,
+    channel: i32,
+    reserved: i32,
 }
 
 /// The fields of a manifest's `model` that concern text.
@@ -84,8 +95,8 @@ unsafe fn make(out: *mut *mut TextHandle, body: impl FnOnce() -> Result<Arc<Lang
     if out.is_null() {
         return BAD_ARGUMENT;
     }
-    let (shown, ids) = Default::default();
-    let mut handle = Box::new(TextHandle { text: None, error: CString::default(), shown, ids });
+    let (shown, ids, parts) = Default::default();
+    let mut handle = Box::new(TextHandle { text: None, error: CString::default(), shown, ids, parts });
     let code = guarded(&mut handle.error, || {
         handle.text = Some(Text::new(body()?));
         Ok(OK)
@@ -217,6 +228,49 @@ pub unsafe extern "C" fn sf_text_ask(
         need(n)?;
         let found = own.ask(unsafe { utf8(text, bytes) }?)?;
         unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_ask_results(
+    handle: *mut TextHandle,
+    results: *const c_char,
+    bytes: usize,
+    ids: *mut *const i64,
+    n: *mut i64,
+) -> c_int {
+    on(handle, |own, out| {
+        need(ids)?;
+        need(n)?;
+        let found = own.ask_results(unsafe { utf8(results, bytes) }?)?;
+        unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_tool_calls(
+    handle: *mut TextHandle,
+    json: *mut *const c_char,
+    bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| unsafe { out.give_text(own.tool_calls(), json, bytes) })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_parts(handle: *mut TextHandle, parts: *mut *const TextPart, n: *mut i32) -> c_int {
+    on(handle, |own, out| {
+        need(parts)?;
+        need(n)?;
+        out.shown = own.parts().iter().flat_map(|part| part.text.bytes()).collect();
+        let mut place = 0;
+        let part = |part: &Part| {
+            let text = out.shown[place..].as_ptr().cast();
+            place += part.text.len();
+            TextPart { text, bytes: part.text.len(), channel: part.channel as i32, reserved: 0 }
+        };
+        out.parts = own.parts().iter().map(part).collect();
+        unsafe { (*parts, *n) = (out.parts.as_ptr(), out.parts.len() as i32) };
+        Ok(OK)
     })
 }
 

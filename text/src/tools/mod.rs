@@ -1,12 +1,21 @@
 //! Tools: functions that a model may call.
 
+mod braces;
+pub mod channels;
+pub mod families;
+mod parse;
+pub mod plain;
+mod python;
+mod reader;
+pub mod results;
+
 use crate::error::{bad_argument, Result};
 use crate::json::{quoted, Json, Object};
 
 /// Functions in the form of OpenAI: {"type": "function", "function": {"name", "description", "parameters"}}.
 #[derive(Clone, Default)]
 pub struct Tools {
-    list: Vec<Json>,
+    list: Option<Vec<Json>>, // a template may tell none from an empty list
 }
 
 impl Tools {
@@ -14,10 +23,10 @@ impl Tools {
     pub fn parse(json: &str) -> Result<Tools> {
         let value = Json::parse_lenient(json).map_err(|error| bad_argument(format!("tools: not JSON ({error})")))?;
         let items = value.list().ok_or_else(|| bad_argument("tools must be a JSON list"))?;
-        let mut tools = Tools::default();
+        let mut tools = Tools { list: Some(Vec::new()) };
         for (number, item) in items.iter().enumerate() {
             let tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {}: {reason}", number + 1)))?;
-            tools.list.push(tool);
+            tools.list.get_or_insert_default().push(tool);
             let mut names = tools.functions().map(|function| function.name);
             let name = names.next_back();
             if names.any(|other| Some(other) == name) {
@@ -28,12 +37,22 @@ impl Tools {
         Ok(tools)
     }
 
+    pub fn given(&self) -> Option<&[Json]> {
+        self.list.as_deref()
+    }
+
     pub fn list(&self) -> &[Json] {
-        &self.list
+        self.given().unwrap_or_default()
+    }
+
+    /// The schema of an argument.
+    fn property(&self, function: &str, argument: &str) -> Option<&Json> {
+        let function = self.functions().find(|known| known.name == function)?;
+        function.parameters?.get("properties")?.get(argument)
     }
 
     pub fn functions(&self) -> impl DoubleEndedIterator<Item = Function<'_>> {
-        self.list.iter().filter_map(Function::of)
+        self.list().iter().filter_map(Function::of)
     }
 }
 

@@ -1,0 +1,349 @@
+"""Answers of each family: tool calls, thinking, channels, results, and what is saved of them.
+
+Run: python -m pytest tests/text/test_tool_calls.py
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from text_samples import TEMPLATES
+from tokenizer_samples import llama_like, opened
+from tokenizers import AddedToken
+from tool_samples import TOOLS
+
+from streamfuse.runtime.text import Channel, Conversation, TextError, Tokenizer
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{{ '<|im_start|>assistant\n' }}"
+)
+HERMES, LLAMA, GEMMA = (TEMPLATES[f"tools_{name}"] for name in ("hermes", "llama", "gemma"))
+QWEN_XML = HERMES + "{# <function=name> #}"
+GEMMA_4 = "{# tools <|channel>thought <channel|> <|tool_call>call:<tool_call|> #}" + CHATML
+LFM2 = "{# tools <|tool_call_start|> #}" + CHATML
+MISTRAL = "{# tools [TOOL_CALLS] [THINK] [/THINK] #}" + CHATML
+PHI_4 = "{# tools <|tool_call|> <|/tool_call|> #}" + CHATML
+GEMMA_3 = "{# <start_of_turn> tools #}" + CHATML
+SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"]
+
+PARIS = ("get_weather", {"city": "Paris"})
+FULL = ("get_weather", {"city": 'a "b" é\n', "days": 2, "x": -1.5, "y": None, "z": [True, {"q": []}]})
+FULL_JSON = json.dumps(FULL[1], ensure_ascii=False)
+ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {  # template, answer, content, calls
+    "hermes": (HERMES, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "",
+               [PARIS]),
+    "hermes, text and two": (
+        HERMES,
+        'Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": ' + FULL_JSON + "}\n</tool_call>\n"
+        '<tool_call>{"name": "now", "arguments": {}}</tool_call>',
+        "Let me see.",
+        [FULL, ("now", {})],
+    ),
+    "hermes, a mark in a text": (
+        HERMES,
+        '<tool_call>{"name": "now", "arguments": {"a": "</tool_call> \\" <tool_call>"}}</tool_call>',
+        "",
+        [("now", {"a": '</tool_call> " <tool_call>'})],
+    ),
+    "hermes, arguments as text": (
+        HERMES, '<tool_call>{"name": "now", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("now", {"a": 1})]
+    ),
+    "hermes, cut off after its JSON": (HERMES, '<tool_call>\n{"name": "now", "arguments": {}}', "", [("now", {})]),
+    "a list, as SmolLM2 writes": (
+        CHATML,
+        '<tool_call>[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "now"}]</tool_call>',
+        "",
+        [PARIS, ("now", {})],
+    ),
+    "qwen xml": (
+        QWEN_XML,
+        "ok\n<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+        "<parameter=tags>\n[\"a\"]\n</parameter>\n</function>\n</tool_call>",
+        "ok",
+        [("get_weather", {"city": "12", "days": 2, "tags": ["a"]})],
+    ),
+    "llama": (LLAMA, '{"name": "get_weather", "parameters": {"city": "Paris"}}', "", [PARIS]),
+    "llama, marked": (LLAMA, '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}', "", [PARIS]),
+    "llama, two": (
+        LLAMA,
+        '{"name": "now", "parameters": {}}; {"type": "function", "name": "now", "parameters": {"a": 1}}',
+        "",
+        [("now", {}), ("now", {"a": 1})],
+    ),
+    "functiongemma": (
+        GEMMA,
+        "<start_function_call>call:get_weather{city:<escape>a, {b} <end_function_call><escape>,days:2,z:[true,"
+        "{q:[]}],y:null}<end_function_call>",
+        "",
+        [("get_weather", {"city": "a, {b} <end_function_call>", "days": 2, "z": [True, {"q": []}], "y": None})],
+    ),
+    "gemma 4": (
+        GEMMA_4, '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>', "", [PARIS]
+    ),
+    "gemma 3": (
+        GEMMA_3, 'Yes.\n```tool_code\nprint(get_weather(city="Paris"))\n```', "Yes.", [PARIS]
+    ),
+    "lfm2": (
+        LFM2,
+        "<|tool_call_start|>[get_weather(city='a \"b\" é\\n', days=2, x=-1.5, y=None, z=[True, {'q': []}]), now()]"
+        "<|tool_call_end|>",
+        "",
+        [FULL, ("now", {})],
+    ),
+    "mistral": (
+        MISTRAL, '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]', "", [PARIS]
+    ),
+    "phi 4": (
+        PHI_4, '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]<|/tool_call|>', "", [PARIS]
+    ),
+}  # fmt: skip
+NO_CALLS = {
+    "no JSON": (HERMES, "a <tool_call>\n{name: now}\n</tool_call> b"),
+    "JSON of no call": (HERMES, '<tool_call>{"a": 1}</tool_call>'),
+    "a name that is no text": (HERMES, '<tool_call>{"name": 1, "arguments": {}}</tool_call>'),
+    "a field twice": (HERMES, '<tool_call>{"name": "now", "name": "x", "arguments": {}}</tool_call>'),
+    "arguments that are no object": (HERMES, '<tool_call>{"name": "now", "arguments": [1]}</tool_call>'),
+    "cut off": (HERMES, '<tool_call>\n{"name": "now", "argu'),
+    "a mark that never ends": (HERMES, "<tool_ca"),
+    "brackets without end": (HERMES, "<tool_call>" + "[" * 5000 + "</tool_call>"),
+    "an answer in JSON": (LLAMA, '{"a": 1}'),
+    "a call behind text": (LLAMA, 'Yes: {"name": "now", "parameters": {}}'),
+    "braces without end": (GEMMA, "<start_function_call>call:now" + "{a:" * 5000 + "<end_function_call>"),
+    "no name": (GEMMA, "<start_function_call>call:{}<end_function_call>"),
+    "code": (LFM2, "<|tool_call_start|>[now(1 + 2)]<|tool_call_end|>"),
+    "calls in calls": (GEMMA_3, "```tool_code\n" + "print(" * 5000 + "```"),
+    "no function": (QWEN_XML, "<tool_call>\n<parameter=a>\n1\n</parameter>\n</tool_call>"),
+}
+
+
+@lru_cache
+def made(template: str) -> Tokenizer:
+    """Bytes, a token each but for special ones; `<tool_call>` is a token that is not special, as in Qwen."""
+    file = llama_like()
+    file.add_special_tokens(SPECIAL)
+    file.add_tokens([AddedToken(word, normalized=False) for word in ("<tool_call>", "</tool_call>", "<think>")])
+    return opened(file, template, 0, [2])
+
+
+def written(template: str, answer: str, stops: tuple[str, ...] = ()) -> tuple[Conversation, list[tuple[Channel, str]]]:
+    """The conversation after this answer, and the parts as they came."""
+    text = made(template)
+    conversation = Conversation(text, tools=TOOLS)
+    conversation.ask("x")
+    stream, parts = conversation.stream(stops), []
+    for token in text.encode_rendered(answer):
+        stream.push(token)
+        parts += stream.parts
+        if stream.stopped:
+            break
+    stream.flush()
+    parts += stream.parts
+    return conversation, parts
+
+
+def merged(parts: list[tuple[Channel, str]]) -> list[tuple[Channel, str]]:
+    found: list[tuple[Channel, str]] = []
+    for channel, text in parts:
+        if found and found[-1][0] is channel:
+            found[-1] = (channel, found[-1][1] + text)
+        else:
+            found.append((channel, text))
+    return found
+
+
+def pairs(calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [(call["name"], call["arguments"]) for call in calls]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_calls_of_each_family_are_found(name: str) -> None:
+    template, answer, content, calls = ANSWERS[name]
+    conversation, parts = written(template, answer)
+    assert pairs(conversation.tool_calls) == calls
+    message = conversation.messages[-1]
+    assert message["content"] == content
+    functions = [call["function"] for call in message["tool_calls"]]
+    assert [(function["name"], function["arguments"]) for function in functions] == calls
+    assert [call["id"] for call in message["tool_calls"]] == [f"call{i + 1:05}" for i in range(len(calls))]
+    assert "".join(text for channel, text in parts if channel is Channel.ANSWER) == content
+    assert any(channel is Channel.TOOL_CALL for channel, _ in parts)
+
+
+@pytest.mark.parametrize("name", NO_CALLS)
+def test_what_is_no_valid_call_is_text(name: str) -> None:
+    template, answer = NO_CALLS[name]
+    conversation, _ = written(template, answer)
+    assert conversation.tool_calls == []
+    shown = answer
+    for word in SPECIAL:
+        shown = shown.replace(word, "")
+    assert conversation.messages[-1] == {"role": "assistant", "content": shown}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_call_is_the_same_wherever_its_text_is_split(name: str) -> None:
+    """Each character alone, and all tokens that end at a split."""
+    template, answer, content, calls = ANSWERS[name]
+    text = made(template)
+    whole = merged(written(template, answer)[1])
+    for place in range(1, len(answer)):
+        if any(0 < place - at < len(word) for word in SPECIAL for at in found(answer, word)):
+            continue  # one token
+        conversation = Conversation(text, tools=TOOLS)
+        conversation.ask("x")
+        stream, parts = conversation.stream(), []
+        for token in [*text.encode_rendered(answer[:place]), *text.encode_rendered(answer[place:])]:
+            stream.push(token)
+            parts += stream.parts
+        stream.flush()
+        parts += stream.parts
+        assert pairs(conversation.tool_calls) == calls
+        assert conversation.messages[-1]["content"] == content
+        assert merged(parts) == whole
+
+
+def found(text: str, word: str) -> list[int]:
+    return [place for place in range(len(text)) if text.startswith(word, place)]
+
+
+def test_without_tools_a_call_is_text() -> None:
+    text = made(HERMES)
+    conversation = Conversation(text)
+    conversation.ask("x")
+    answer = ANSWERS["hermes"][1]
+    conversation.answer(answer, text.encode_rendered(answer))
+    assert conversation.tool_calls == []
+    assert conversation.messages[-1]["content"] == answer
+
+
+def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
+    answer = "<think>\nhm <b>\n</think>\n\nFine < 3."
+    conversation, parts = written(HERMES, answer)
+    assert merged(parts) == [(Channel.THINKING, "hm <b>"), (Channel.ANSWER, "Fine < 3.")]
+    assert conversation.messages[-1]["content"] == answer
+
+
+def test_thoughts_that_the_prompt_begins_are_thinking() -> None:
+    _, parts = written(CHATML + "<think>\n{# </think> #}", "hm</think>Fine.")
+    assert merged(parts) == [(Channel.THINKING, "hm"), (Channel.ANSWER, "Fine.")]
+
+
+def test_thoughts_text_and_calls_in_one_answer() -> None:
+    answer = '<think>a</think>b\n<tool_call>\n{"name": "now"}\n</tool_call>\nc'
+    conversation, parts = written(HERMES, answer)
+    assert merged(parts) == [
+        (Channel.THINKING, "a"),
+        (Channel.ANSWER, "b"),
+        (Channel.TOOL_CALL, '{"name": "now"}'),
+        (Channel.ANSWER, "c"),
+    ]
+    assert pairs(conversation.tool_calls) == [("now", {})]
+
+
+def test_a_model_that_does_not_think_writes_the_tag_as_text() -> None:
+    _, parts = written(CHATML, "Use <think> here.")
+    assert merged(parts) == [(Channel.ANSWER, "Use <think> here.")]
+
+
+def test_a_stop_string_ends_the_channels_too() -> None:
+    conversation, parts = written(HERMES, "<think>a</think>b STOP <tool_call>", (" STOP",))
+    assert merged(parts) == [(Channel.THINKING, "a"), (Channel.ANSWER, "b")]
+    assert conversation.messages[-1]["content"] == "<think>a</think>b"
+
+
+def test_results_go_back_and_the_next_prompt_keeps_the_tokens_of_the_call() -> None:
+    text = made(HERMES)
+    conversation = Conversation(text, tools=TOOLS)
+    first = conversation.ask("Weather?")
+    answer = text.encode_rendered(ANSWERS["hermes"][1])
+    stream = conversation.stream()
+    for token in answer:
+        stream.push(token)
+    stream.flush()
+    ids = conversation.ask_results([{"content": {"t": 20}}])
+    assert ids[: len(first) + len(answer)] == [*first, *answer]
+    assert conversation.messages[-1] == {
+        "role": "tool", "content": '{"t": 20}', "name": "get_weather", "tool_call_id": "call00001"
+    }  # fmt: skip
+    assert ids == text.encode_chat(conversation.messages, tools=TOOLS)
+    conversation.take_back()
+    assert pairs(conversation.tool_calls) == [PARIS]
+
+
+@pytest.mark.parametrize(
+    ("results", "names"),
+    [
+        ([{"content": "a"}, {"content": "b"}], ["get_weather", "now"]),
+        ([{"content": "a", "name": "now"}, {"content": "b", "name": "get_weather"}], ["now", "get_weather"]),
+        ([{"content": "a", "tool_call_id": "call00002"}], ["now"]),
+    ],
+)
+def test_results_find_their_calls(results: list[dict[str, Any]], names: list[str]) -> None:
+    conversation, _ = written(*ANSWERS["hermes, text and two"][:2])
+    conversation.ask_results(results)
+    turns = conversation.messages[-len(names) :]
+    assert [turn["name"] for turn in turns] == names
+    assert [turn["content"] for turn in turns] == ["a", "b"][: len(names)]
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([], "must be a JSON list"),
+        ([{"name": "now"}], "item 1: it has no content"),
+        ([{"content": "a", "name": "other"}], "item 1: the last answer has no call 'other'"),
+        ([{"content": "a"}, {"content": "b"}, {"content": "c"}], "item 3: the last answer has no call more"),
+        ([{"content": "a", "tool_call_id": "call00009"}], "no call 'call00009' that waits"),
+    ],
+)
+def test_results_of_no_call_are_refused(results: Any, words: str) -> None:
+    conversation, _ = written(*ANSWERS["hermes, text and two"][:2])
+    with pytest.raises(TextError, match=words):
+        conversation.ask_results(results)
+    assert conversation.ask("never mind")
+
+
+def test_results_without_a_call_are_refused() -> None:
+    conversation, _ = written(HERMES, "Fine.")
+    with pytest.raises(TextError, match="no tool was called"):
+        conversation.ask_results([{"content": "a"}])
+
+
+def test_a_conversation_with_calls_is_saved_and_restored() -> None:
+    conversation, _ = written(*ANSWERS["hermes, text and two"][:2])
+    other = Conversation(made(HERMES), tools=TOOLS)
+    other.take_note(conversation.note())
+    assert other.messages == conversation.messages
+    assert other.tool_calls == conversation.tool_calls
+    results = [{"content": "1"}, {"content": "2"}]
+    assert other.ask_results(results) == conversation.ask_results(results)
+
+
+def test_numbers_of_calls_go_on_through_a_conversation() -> None:
+    text = made(HERMES)
+    conversation, _ = written(*ANSWERS["hermes"][:2])
+    conversation.ask_results([{"content": "20"}])
+    answer = ANSWERS["hermes"][1]
+    conversation.answer(answer, text.encode_rendered(answer))
+    assert [call["id"] for call in conversation.tool_calls] == ["call00002"]
+
+
+def test_a_template_without_tools_gets_them_in_the_system_message() -> None:
+    text = made(CHATML)
+    conversation = Conversation(text, "Be brief.", tools=TOOLS)
+    conversation.ask("Weather?")
+    shown = text.render(conversation.messages, tools=TOOLS)
+    assert shown.startswith("<|im_start|>system\nBe brief.\n\nYou may call")
+    assert all(json.dumps(tool, ensure_ascii=False) in shown for tool in TOOLS)
+    answer = ANSWERS["hermes"][1]
+    first = text.encode_chat(conversation.messages, tools=TOOLS)
+    conversation.answer(answer, text.encode_rendered(answer))
+    ids = conversation.ask_results([{"content": "20"}])
+    shown = text.render(conversation.messages, tools=TOOLS)
+    assert f"assistant\n{answer}<|im_end|>" in shown
+    assert "user\n<tool_response>\n20\n</tool_response>" in shown
+    assert ids[: len(first)] == first

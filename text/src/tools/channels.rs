@@ -1,0 +1,233 @@
+//! An answer as it is written, told apart into what is for the reader, thoughts, and calls.
+
+use super::families::{Family, Form, Thoughts};
+use super::{parse, Tools};
+use crate::jinja::is_space;
+use crate::json::Json;
+use crate::stream::Segment;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Channel {
+    Answer = 0,
+    Thinking = 1,
+    ToolCall = 2,
+}
+
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    pub channel: Channel,
+    pub text: String,
+}
+
+/// A part with the marks around it and the white space beside it: what is shown of it, and all of it.
+struct Whole {
+    channel: Channel,
+    shown: String,
+    spelt: String,
+}
+
+/// A whole answer.
+#[derive(Default)]
+pub struct Answer {
+    /// What is shown, without the calls.
+    pub content: String,
+    pub calls: Vec<Call>,
+    /// All of it, calls and special tokens too.
+    pub spelt: String,
+}
+
+/// A call: a function's name, and an object of arguments.
+pub type Call = (String, Json);
+
+/// The marks that a model writes.
+#[derive(Clone)]
+pub struct Marks {
+    pub thoughts: Vec<Thoughts>,
+    /// None: the model has no tools.
+    pub calls: Option<&'static Family>,
+}
+
+impl Marks {
+    fn none(&self) -> bool {
+        self.thoughts.is_empty() && self.calls.is_none()
+    }
+}
+
+/// Splits an answer at the marks, which are in no part, nor is the white space beside them. What may become a mark is
+/// held back.
+pub struct Channels {
+    marks: Marks,
+    channel: Channel,
+    close: &'static str, // what ends this channel
+    held: Vec<(char, bool)>,
+    is_first: bool, // nothing was answered so far
+    after_mark: bool,
+    parts: Vec<Part>,
+    wholes: Vec<Whole>,
+}
+
+enum Found {
+    Mark { place: usize, length: usize, channel: Channel, close: &'static str },
+    Nothing { ready: usize },
+}
+
+impl Channels {
+    /// `prompt` is the end of what the model answers, which may have opened its thoughts already.
+    pub fn new(marks: Marks, prompt: &str) -> Channels {
+        let prompt = prompt.trim_end();
+        let open = marks.thoughts.iter().find(|(open, _)| prompt.ends_with(open)).copied();
+        let (channel, close) = open.map_or((Channel::Answer, ""), |(_, close)| (Channel::Thinking, close));
+        let (held, parts) = Default::default();
+        let wholes = vec![Whole { channel, shown: String::new(), spelt: String::new() }];
+        Channels { marks, channel, close, held, is_first: true, after_mark: open.is_some(), parts, wholes }
+    }
+
+    pub fn push(&mut self, (text, is_shown): &Segment) {
+        self.held.extend(text.chars().map(|c| (c, *is_shown)));
+        while let Found::Mark { place, length, channel, close } = self.find() {
+            self.give_before(place);
+            if channel != Channel::Answer {
+                self.begin(channel);
+            }
+            self.consume(length);
+            if channel == Channel::Answer {
+                self.begin(channel);
+            }
+            (self.channel, self.close, self.after_mark) = (channel, close, true);
+        }
+        if let Found::Nothing { ready } = self.find() {
+            self.give(ready);
+        }
+    }
+
+    /// What was held back as the beginning of a mark.
+    pub fn end(&mut self) {
+        self.give(self.held.len());
+    }
+
+    /// The parts that were completed since the last call.
+    pub fn take(&mut self) -> Vec<Part> {
+        std::mem::take(&mut self.parts)
+    }
+
+    /// The first mark in what is held, or how much of it is none.
+    fn find(&mut self) -> Found {
+        if self.marks.none() {
+            return Found::Nothing { ready: self.held.len() };
+        }
+        if self.after_mark {
+            let space = self.held.iter().take_while(|(c, _)| is_space(*c)).count();
+            self.consume(space);
+            self.after_mark = self.held.is_empty();
+        }
+        let text: Vec<char> = self.held.iter().map(|(c, _)| *c).collect();
+        let mut ready = text.len();
+        let mut found: Option<Found> = None;
+        for (mark, channel, close) in self.possible() {
+            let mark: Vec<char> = mark.chars().collect();
+            for place in 0..text.len() {
+                let tail = &text[place..];
+                if tail.starts_with(&mark) && !self.is_inside_text(&text[..place]) {
+                    let earlier = matches!(found, Some(Found::Mark { place: first, .. }) if first <= place);
+                    if !earlier {
+                        found = Some(Found::Mark { place, length: mark.len(), channel, close });
+                    }
+                    break;
+                }
+                if mark.starts_with(tail) {
+                    ready = ready.min(place);
+                    break;
+                }
+            }
+        }
+        let ready = text[..ready].iter().rposition(|c| !is_space(*c)).map_or(0, |last| last + 1);
+        found.unwrap_or_else(|| self.alone(&text, ready))
+    }
+
+    /// The marks that end this channel or begin another.
+    fn possible(&self) -> Vec<(&'static str, Channel, &'static str)> {
+        if self.channel != Channel::Answer {
+            return if self.close.is_empty() { Vec::new() } else { vec![(self.close, Channel::Answer, "")] };
+        }
+        let thoughts = self.marks.thoughts.iter().map(|(open, close)| (*open, Channel::Thinking, *close));
+        let calls = self.marks.calls.iter().map(|family| (family.open, Channel::ToolCall, family.close));
+        thoughts.chain(calls).collect()
+    }
+
+    /// A mark in a text of a call is none.
+    fn is_inside_text(&self, more: &[char]) -> bool {
+        let Some(family) = self.marks.calls.filter(|_| self.channel == Channel::ToolCall) else { return false };
+        let whole = self.wholes.last().map_or("", |whole| whole.spelt.as_str());
+        let written = whole.strip_prefix(family.open).unwrap_or(whole).chars().chain(more.iter().copied());
+        parse::is_inside_text(&written.collect::<String>(), family.form)
+    }
+
+    /// A call without marks is an answer that begins like one.
+    fn alone(&self, text: &[char], ready: usize) -> Found {
+        let is_alone = self.marks.calls.is_some_and(|family| family.form == Form::JsonAlone);
+        if !is_alone || self.channel != Channel::Answer || !self.is_first {
+            return Found::Nothing { ready };
+        }
+        let core: String = text.iter().filter(|c| !is_space(**c)).collect();
+        let beginnings = ["{\"name\":", "{\"type\":\"function\"", "[{\"name\":"];
+        if beginnings.iter().any(|beginning| core.starts_with(beginning)) {
+            return Found::Mark { place: 0, length: 0, channel: Channel::ToolCall, close: "" };
+        }
+        let may_be = beginnings.iter().any(|beginning| beginning.starts_with(&core));
+        Found::Nothing { ready: if may_be { 0 } else { ready } }
+    }
+
+    /// What stands before a mark, without the space beside it.
+    fn give_before(&mut self, place: usize) {
+        let space = self.held[..place].iter().rev().take_while(|(c, _)| is_space(*c)).count();
+        self.give(place - space);
+        self.consume(space);
+    }
+
+    fn begin(&mut self, channel: Channel) {
+        self.wholes.push(Whole { channel, shown: String::new(), spelt: String::new() });
+    }
+
+    fn consume(&mut self, count: usize) -> String {
+        let mut shown = String::new();
+        let whole = self.wholes.last_mut().expect("there is one from the beginning");
+        for (c, is_shown) in self.held.drain(..count) {
+            whole.spelt.push(c);
+            if is_shown {
+                whole.shown.push(c);
+                shown.push(c);
+            }
+        }
+        shown
+    }
+
+    fn give(&mut self, count: usize) {
+        self.is_first &= self.channel != Channel::Answer || self.held[..count].iter().all(|(c, _)| is_space(*c));
+        let text = self.consume(count);
+        if text.is_empty() {
+            return;
+        }
+        match self.parts.last_mut() {
+            Some(part) if part.channel == self.channel => part.text += &text,
+            _ => self.parts.push(Part { channel: self.channel, text }),
+        }
+    }
+
+    /// The answer that is finished. What is no valid call is text.
+    pub fn finish(&self, tools: &Tools) -> Answer {
+        let mut answer = Answer::default();
+        for whole in &self.wholes {
+            answer.spelt += &whole.spelt;
+            let family = self.marks.calls.filter(|_| whole.channel == Channel::ToolCall);
+            match family.and_then(|family| parse::calls(&whole.spelt, family, tools)) {
+                Some(calls) => answer.calls.extend(calls),
+                None => answer.content += &whole.shown,
+            }
+        }
+        if !answer.calls.is_empty() {
+            answer.content.truncate(answer.content.trim_end().len());
+        }
+        answer
+    }
+}

@@ -1,0 +1,106 @@
+//! name(key=value): calls in Python's syntax, with literals as arguments.
+
+use super::channels::Call;
+use super::reader::{object, Reader, MOST_DEPTH};
+use crate::json::Json;
+
+/// One call after another, or a list; `print(...)` around a call is dropped.
+pub fn calls(text: &str) -> Option<Vec<Call>> {
+    let mut reader = Reader { rest: text.trim() };
+    let mut calls = Vec::new();
+    if reader.eat("[") {
+        calls = reader.items("]", call)?;
+        reader.space();
+    }
+    while !reader.rest.is_empty() {
+        calls.push(call(&mut reader)?);
+        reader.space();
+    }
+    Some(calls)
+}
+
+fn call(reader: &mut Reader) -> Option<Call> {
+    let name = reader.name()?;
+    reader.need("(")?;
+    if name == "print" {
+        let inner = call(reader)?;
+        reader.need(")")?;
+        return Some(inner);
+    }
+    let argument = |reader: &mut Reader| {
+        let key = reader.name()?.to_owned();
+        reader.need("=")?;
+        Some((key, value(reader, 0)?))
+    };
+    Some((name.to_owned(), object(reader.items(")", argument)?)))
+}
+
+fn value(reader: &mut Reader, depth: usize) -> Option<Json> {
+    if depth > MOST_DEPTH {
+        return None;
+    }
+    reader.space();
+    if let Some(quote) = reader.rest.chars().next().filter(|c| matches!(c, '"' | '\'')) {
+        return text(reader, quote).map(Json::Text);
+    }
+    if reader.eat("[") {
+        return reader.items("]", |reader| value(reader, depth + 1)).map(Json::List);
+    }
+    if reader.eat("(") {
+        return reader.items(")", |reader| value(reader, depth + 1)).map(Json::List);
+    }
+    if reader.eat("{") {
+        let field = |reader: &mut Reader| {
+            reader.space();
+            let quote = reader.rest.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+            let key = text(reader, quote)?;
+            reader.need(":")?;
+            Some((key, value(reader, depth + 1)?))
+        };
+        return reader.items("}", field).map(object);
+    }
+    match reader.until(&[',', ')', ']', '}'])? {
+        "None" | "null" => Some(Json::Null),
+        "True" => Some(Json::Bool(true)),
+        "False" => Some(Json::Bool(false)),
+        word => Json::parse_lenient(&word.replace('_', "")).ok(),
+    }
+}
+
+/// A text in quotes, which come next.
+fn text(reader: &mut Reader, quote: char) -> Option<String> {
+    let mut letters = reader.rest.char_indices().skip(1);
+    let mut text = String::new();
+    while let Some((place, c)) = letters.next() {
+        match c {
+            '\\' => {
+                let (_, escaped) = letters.next()?;
+                match escaped {
+                    'n' => text.push('\n'),
+                    't' => text.push('\t'),
+                    'r' => text.push('\r'),
+                    '0' => text.push('\0'),
+                    'x' | 'u' | 'U' => {
+                        let digits = match escaped {
+                            'x' => 2,
+                            'u' => 4,
+                            _ => 8,
+                        };
+                        let code: String = letters.by_ref().take(digits).map(|(_, digit)| digit).collect();
+                        let code = u32::from_str_radix(&code, 16).ok().filter(|_| code.len() == digits)?;
+                        text.push(char::from_u32(code)?);
+                    }
+                    '\n' => (),
+                    '\\' | '\'' | '"' => text.push(escaped),
+                    other => text.extend(['\\', other]),
+                }
+            }
+            _ if c == quote => {
+                reader.rest = &reader.rest[place + c.len_utf8()..];
+                return Some(text);
+            }
+            _ => text.push(c),
+        }
+    }
+    None
+}

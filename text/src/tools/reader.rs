@@ -1,0 +1,68 @@
+//! What the readers of calls that are not JSON have in common.
+
+use crate::json::Json;
+
+/// Brackets within one another.
+pub const MOST_DEPTH: usize = 64;
+
+pub struct Reader<'a> {
+    pub rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    pub fn space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    /// Whether the text goes on with these characters, which are then behind.
+    pub fn eat(&mut self, word: &str) -> bool {
+        self.space();
+        match self.rest.strip_prefix(word) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub fn need(&mut self, word: &str) -> Option<()> {
+        self.eat(word).then_some(())
+    }
+
+    /// The text up to one of these characters, which must come.
+    pub fn until(&mut self, ends: &[char]) -> Option<&'a str> {
+        self.space();
+        let end = self.rest.find(ends)?;
+        let (found, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        Some(found.trim_end())
+    }
+
+    /// A name of letters, digits and some marks.
+    pub fn name(&mut self) -> Option<&'a str> {
+        self.space();
+        let is_name = |c: char| c.is_alphanumeric() || "_.-".contains(c);
+        let end = self.rest.find(|c| !is_name(c)).unwrap_or(self.rest.len());
+        let (name, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// Items between commas up to a bracket, of which the opening one is behind.
+    pub fn items<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut items = Vec::new();
+        while !self.eat(close) {
+            items.push(item(self)?);
+            if !self.eat(",") {
+                self.need(close)?;
+                break;
+            }
+        }
+        Some(items)
+    }
+}
+
+pub fn object(fields: Vec<(String, Json)>) -> Json {
+    Json::Object(Box::new(fields.into_iter().collect()))
+}
