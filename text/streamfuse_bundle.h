@@ -210,10 +210,11 @@ enum {
   SF_LARK = 3         /* a context-free grammar in Lark's syntax, with llguidance's extensions */
 };
 
-/* A constraint for a text of this vocabulary (sf_constraint in streamfuse_core.h), for sf_options.constraint. The caller
- * sets `out->size`. The caller, or the sequence that takes it, releases it once, and it may outlive the sf_text. The
- * first call on a bundle builds a prefix tree of its vocabulary. SF_BAD_GRAMMAR: the grammar is invalid, not supported
- * or too large; the message names the keyword and its path, or the line. docs/structured.md says what is supported. */
+/* A constraint for a text of this vocabulary (sf_constraint in streamfuse_core.h), for sf_options.constraint. The
+ * caller sets `out->size`. The caller, or the sequence that takes it, releases it once, and it may outlive the sf_text.
+ * The first call on a bundle builds a prefix tree of its vocabulary. SF_BAD_GRAMMAR: the grammar is invalid, not
+ * supported or too large; the message names the keyword and its path, or the line. docs/structured.md says what is
+ * supported. */
 SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, size_t bytes, sf_constraint* out);
 
 /* The number of tokens in a constraint's mask: the model's vocab_size, as in sf_spec. */

@@ -171,6 +171,46 @@ def test_a_text_that_spells_a_control_token_is_text() -> None:
     assert all(token > 2 for token in forced)
 
 
+def test_a_grammar_may_name_a_control_token() -> None:
+    library = llama_like()
+    tokenizer = opened(library)
+    start, end = (library.token_to_id(word) for word in ("<|im_start|>", "<|im_end|>"))
+    constraint = tokenizer.constraint(grammar='start: "abcd" <|im_start|> "efgh" <|im_end|>?')
+    forced = constraint.forced(64)
+    assert start in forced
+    assert tokenizer.decode(forced) == "abcdefgh"
+    for token in forced:
+        constraint.accept(token)
+    assert constraint.state() == MAY_END
+    assert np.flatnonzero(constraint.mask()).tolist() == [end]
+    constraint.accept(end)
+    assert constraint.state() == MAY_END | MUST_END
+    constraint.rollback(len(forced) + 1)
+    assert constraint.forced(64) == forced
+    assert constraint.mask()[forced[0]]
+
+
+def test_options_with_a_constant_property_may_be_alternatives() -> None:
+    """As pydantic writes a union with a discriminator."""
+    kinds = {name: {"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]} for name in "ab"}
+    schema = {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in kinds], "$defs": kinds}
+    tokenizer = opened(llama_like())
+    assert fits(tokenizer, {"schema": schema}, '{"kind":"b"}')
+    assert not fits(tokenizer, {"schema": schema}, '{"kind":"c"}')
+
+
+def test_white_space_is_the_schema_s_choice() -> None:
+    tokenizer = opened(llama_like())
+    for options, text in (
+        ({}, '{"a":[1,2]}'),
+        ({"whitespace_flexible": True}, '{ "a" : [1,\n2]}'),
+        ({"item_separator": ", ", "key_separator": ": "}, '{"a": [1, 2]}'),
+    ):
+        schema = {"properties": {"a": {"type": "array"}}, "type": "object", "x-guidance": options}
+        assert fits(tokenizer, {"schema": schema}, text)
+        assert not fits(tokenizer, {"schema": schema | {"x-guidance": {}}}, text) or not options
+
+
 def test_added_words_are_text() -> None:
     library = qwen_like()
     tokenizer = opened(library)
@@ -229,9 +269,26 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"grammar": "start: foo"}, 'unknown name: "foo"'),
         ({"grammar": ""}, "grammar"),
         ({"schema": "{"}, "not valid JSON"),
-        ({"schema": {"not": {}}}, "not"),
-        ({"schema": {"x-guidance": {"lenient": True}}}, r"x-guidance\.lenient"),
-        ({"schema": {"x-guidance": {"spaces": 2}}}, "spaces"),
+        ({"schema": False}, "^#: "),
+        ({"schema": {"x-guidance": {"lenient": True}}}, "^#/x-guidance/lenient: "),
+        ({"schema": {"x-guidance": {"spaces": 2}}}, "^#/x-guidance: unknown field `spaces`"),
+        ({"schema": {"items": {"x-guidance": {}}}}, "^#/items/x-guidance: "),
+        ({"schema": {"properties": {"a/b": {"not": {}}}}}, "^#/properties/a~1b/not: the keyword not"),
+        ({"schema": {"items": [{}, {"if": {}, "then": {}}]}}, "^#/items/1/if: the keyword if"),
+        ({"schema": {"$ref": "#/$defs/a", "$defs": {"a": {"uniqueItems": True}}}}, r"^#/\$defs/a/uniqueItems: "),
+        ({"schema": {"properties": {"a": {"format": "iri"}}}}, '^#/properties/a/format: the format "iri"'),
+        ({"schema": {"properties": {"a": {"pattern": "(?=a)"}}}}, "^#/properties/a/pattern: .*look-around"),
+        ({"schema": {"anyOf": [{"type": "text"}]}}, '^#/anyOf/0/type: "text" is no type'),
+        ({"schema": {"anyOf": [{"const": 2**53 + 1}]}}, r"^#/anyOf/0/const: 9007199254740993 is larger than 2\^53"),
+        ({"schema": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "^#/oneOf: the options .* exclude"),
+        ({"schema": {"$ref": "other.json"}}, r'^#/\$ref: "other.json" leads nowhere'),
+        ({"schema": {"properties": {"a": {"$id": "b"}}}}, r"^#/properties/a/\$id: "),
+        ({"schema": {"nullable": True}}, "^#/nullable: "),
+        (
+            {"schema": {"type": "array", "items": {"minimum": 2, "maximum": 1, "type": "integer"}, "minItems": 1}},
+            "^#/items: ",
+        ),
+        ({"grammar": 'start: "a" b[stop="x"]\nb: /b*/'}, "grammar: "),
         ({"regex": "a" * 300_000}, "300000 bytes"),
     ],
 )

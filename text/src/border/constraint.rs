@@ -87,7 +87,7 @@ unsafe extern "C" fn forced(context: *mut c_void, tokens: *mut i64, room: i32, n
         need(n)?;
         let tokens = unsafe { slice_mut(tokens, count(room)?) }?;
         let found = constraint.forced(tokens.len())?;
-        for (place, &id) in tokens.iter_mut().zip(&found) {
+        for (place, &id) in tokens.iter_mut().zip(found) {
             *place = id.into();
         }
         unsafe { *n = found.len() as i32 };

@@ -2,14 +2,16 @@
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::TokenParser;
+use serde_json::Value;
 
-use super::limits::MOST_BYTES;
+use super::limits::{MOST_BYTES, STACK_BYTES};
 use super::vocabulary::Vocabulary;
+use super::{blame, schema};
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
+use crate::stack::on_a_stack;
 
-#[derive(Clone)]
 pub enum Grammar {
-    JsonSchema(serde_json::Value),
+    JsonSchema(Value),
     Regex(String),
     Lark(String),
 }
@@ -27,7 +29,7 @@ impl Grammar {
             return Err(bad_grammar(format!("the {name} has {} bytes; at most {MOST_BYTES} are read", text.len())));
         }
         Ok(match kind {
-            1 => Grammar::JsonSchema(schema_of(text)?),
+            1 => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
             2 => Grammar::Regex(text.to_owned()),
             _ => Grammar::Lark(text.to_owned()),
         })
@@ -35,40 +37,27 @@ impl Grammar {
 
     /// A parser at the beginning of a text.
     pub fn parser(&self, vocabulary: &Vocabulary) -> Result<TokenParser> {
-        let grammar = match self {
-            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
-            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
-        };
-        let refuse = |reason: String| bad_grammar(format!("the {}: {reason}", self.name()));
-        let mut parser = vocabulary.factory.create_parser(grammar).map_err(|error| refuse(one_line(&error)))?;
-        parser.start_without_prompt();
-        parser.parser.grammar().lexer_spec().check_rollback().map_err(|error| refuse(one_line(&error)))?;
-        Ok(parser)
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Grammar::JsonSchema(_) => "schema",
-            Grammar::Regex(_) => "regular expression",
-            Grammar::Lark(_) => "grammar",
-        }
+        on_its_stack(|| match self {
+            Grammar::JsonSchema(schema) => {
+                let compile = |schema: &Value| compiled(vocabulary, TopLevelGrammar::from_json_schema(schema.clone()));
+                compile(schema).map_err(|message| blame::found(schema, message, |part| compile(part).err()))
+            }
+            Grammar::Regex(regex) => compiled(vocabulary, TopLevelGrammar::from_regex(regex))
+                .map_err(|message| bad_grammar(format!("the regular expression: {message}"))),
+            Grammar::Lark(lark) => compiled(vocabulary, TopLevelGrammar::from_lark(lark.clone()))
+                .map_err(|message| bad_grammar(format!("the grammar: {message}"))),
+        })
     }
 }
 
-/// The schema with our options for white space where it has none.
-fn schema_of(text: &str) -> Result<serde_json::Value> {
-    let mut schema: serde_json::Value = serde_json::from_str(text)
-        .map_err(|error| bad_grammar(format!("the schema is not valid JSON ({})", one_line(&error))))?;
-    if let Some(fields) = schema.as_object_mut() {
-        let options = fields.entry("x-guidance").or_insert_with(|| serde_json::json!({}));
-        let Some(options) = options.as_object_mut() else {
-            return Err(bad_grammar("x-guidance: must be an object"));
-        };
-        if options.get("lenient").is_some_and(|lenient| lenient != false) {
-            return Err(bad_grammar("x-guidance.lenient: must be false; keywords that are not supported are errors"));
-        }
-        options.entry("whitespace_flexible").or_insert(serde_json::Value::Bool(false));
-    }
-    Ok(schema)
+fn compiled(vocabulary: &Vocabulary, grammar: TopLevelGrammar) -> std::result::Result<TokenParser, String> {
+    let mut parser = vocabulary.factory.create_parser(grammar).map_err(|error| one_line(&error))?;
+    parser.start_without_prompt();
+    let spec = parser.parser.grammar().lexer_spec();
+    spec.check_rollback().map_err(|error| one_line(&error))?;
+    Ok(parser)
+}
+
+fn on_its_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    on_a_stack("grammar", STACK_BYTES, work).unwrap_or_else(|error| Err(bad_grammar(error)))
 }

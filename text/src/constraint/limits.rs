@@ -5,6 +5,22 @@ use llguidance::api::ParserLimits;
 /// Bytes of a grammar's text.
 pub const MOST_BYTES: usize = 256 << 10;
 
+/// Patterns in one `patternProperties`: each pair is checked for overlap.
+pub const MOST_PATTERNS: usize = 32;
+
+/// Different references in a schema.
+pub const MOST_REFERENCES: usize = 1000;
+
+/// Values that are copied to the place of a reference.
+pub const MOST_COPIED: usize = 20_000;
+
+/// Of the thread that compiles a grammar: nesting, references to references, and long lists of properties are calls
+/// inside calls.
+pub const STACK_BYTES: usize = 32 << 20;
+
+/// Smaller schemas that are compiled to find the keyword that an error is about.
+pub const MOST_TRIES: usize = 64;
+
 pub const LIMITS: ParserLimits = ParserLimits {
     max_items_in_row: 2000,
     initial_lexer_fuel: 1_000_000, // about 20 ms

@@ -1,8 +1,11 @@
 //! A grammar that restricts a text, token by token.
 
+mod blame;
 mod drafts;
+mod formats;
 mod grammar;
 mod limits;
+mod schema;
 pub mod vocabulary;
 
 use std::sync::Arc;
@@ -26,8 +29,9 @@ pub struct Constraint {
     grammar: Grammar,
     parser: TokenParser,
     tokens: Vec<u32>,
-    has_failed: bool,        // the parser is of no use: it is made anew before the next call
-    mask: Option<SimpleVob>, // of this state
+    has_failed: bool,         // the parser is of no use: it is made anew before the next call
+    mask: Option<SimpleVob>,  // of this state
+    forced: Option<Vec<u32>>, // likewise
 }
 
 impl Constraint {
@@ -36,7 +40,7 @@ impl Constraint {
         let vocabulary = language.vocabulary()?;
         let parser = grammar.parser(&vocabulary)?;
         let tokens = Vec::new();
-        Ok(Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None })
+        Ok(Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None, forced: None })
     }
 
     pub fn accept(&mut self, token: i64) -> Result<()> {
@@ -45,7 +49,7 @@ impl Constraint {
             return Err(bad_argument("only tokens of the vocabulary can be accepted, without end tokens"));
         };
         self.mend()?;
-        self.mask = None;
+        (self.mask, self.forced) = (None, None);
         self.push(token)?;
         self.tokens.push(token);
         Ok(())
@@ -55,7 +59,7 @@ impl Constraint {
         let Some(left) = usize::try_from(n).ok().and_then(|n| self.tokens.len().checked_sub(n)) else {
             return Err(bad_argument(format!("{n} tokens cannot be dropped of {}", self.tokens.len())));
         };
-        self.mask = None;
+        (self.mask, self.forced) = (None, None);
         let n = self.tokens.len() - left;
         self.tokens.truncate(left);
         if !self.has_failed && self.parser.rollback(n).is_err() {
@@ -126,17 +130,20 @@ impl Constraint {
         Ok(mask)
     }
 
-    /// Tokens that spell the only text that can follow.
-    pub fn forced(&mut self, room: usize) -> Result<Vec<u32>> {
+    /// The first tokens of those that spell the only text that can follow.
+    pub fn forced(&mut self, room: usize) -> Result<&[u32]> {
         self.mend()?;
-        if self.parser.stopped() || room == 0 {
-            return Ok(Vec::new());
+        if self.forced.is_none() {
+            let found = if self.parser.stopped() {
+                Vec::new()
+            } else {
+                drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens)
+            };
+            self.check()?;
+            self.forced = Some(found);
         }
-        let mut tokens =
-            drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens);
-        self.check()?;
-        tokens.truncate(room);
-        Ok(tokens)
+        let found = self.forced.as_deref().unwrap_or_default();
+        Ok(&found[..found.len().min(room)])
     }
 
     fn push(&mut self, token: u32) -> Result<()> {

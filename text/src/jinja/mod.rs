@@ -27,9 +27,7 @@ mod texts;
 mod value;
 mod words;
 
-use std::thread;
-
-use crate::panics::caught;
+use crate::stack;
 use ast::Body;
 pub use python::is_space;
 use render::Render;
@@ -69,16 +67,6 @@ impl Program {
     }
 }
 
-/// The callers' stacks may be small.
 fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, || caught(work)) {
-            Ok(running) => {
-                let result = running.join().unwrap_or_else(|_| Err("its thread ended".to_owned()));
-                result.unwrap_or_else(|panic| fault(format!("it cannot be run, please report this: {panic}")))
-            }
-            Err(error) => fault(format!("there is no memory for a stack of {STACK_BYTES} bytes: {error}")),
-        }
-    })
+    stack::on_a_stack("chat template", STACK_BYTES, work).unwrap_or_else(fault)
 }

@@ -1,0 +1,293 @@
+//! JSON schemas as llguidance reads them: what it would drop or read in another way is refused here, by keyword and path.
+//!
+//! It compiles a schema's keywords without saying where they are, takes annotations for keywords of other drafts, and
+//! knows references by their place only. So each schema that it may reach is checked first, and what says nothing (a
+//! `uniqueItems` that is false) is removed.
+
+use std::collections::HashSet;
+
+use llguidance::JsonCompileOptions;
+use serde_json::{Map, Value};
+
+use super::formats;
+use super::limits::{MOST_COPIED, MOST_PATTERNS, MOST_REFERENCES};
+use crate::error::{bad_grammar, one_line, Result};
+
+type Object = Map<String, Value>;
+
+const OPTIONS: &str = "x-guidance";
+const DRAFTS: [&str; 5] = [
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-04/schema",
+];
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// Keywords that restrict a value and that no grammar here can follow.
+const REFUSED: [&str; 18] = [
+    "$dynamicAnchor",
+    "$dynamicRef",
+    "$recursiveAnchor",
+    "$recursiveRef",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "else",
+    "if",
+    "maxContains",
+    "minContains",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+
+/// A schema with all that it may reach checked, and its options for white space set.
+pub fn prepared(text: &str) -> Result<Value> {
+    let schema: Value = serde_json::from_str(text)
+        .map_err(|error| bad_grammar(format!("the schema is not valid JSON ({})", one_line(&error))))?;
+    let mut schema = match schema {
+        Value::Bool(true) => Value::Object(Object::new()),
+        other => other,
+    };
+    each_schema(&mut schema, &mut strip);
+    let mut checker = Checker { root: &schema, seen: HashSet::new() };
+    checker.schema(&schema, "#")?;
+    let options = options(&schema)?;
+    let mut schema = inlined(&schema);
+    each_schema(&mut schema, &mut formats::spell);
+    if let Some(fields) = schema.as_object_mut() {
+        fields.insert(OPTIONS.to_owned(), options);
+    }
+    Ok(schema)
+}
+
+/// Compact unless the schema says otherwise.
+fn options(schema: &Value) -> Result<Value> {
+    let place = format!("#/{OPTIONS}");
+    let mut options = match schema.get(OPTIONS) {
+        None => Object::new(),
+        Some(Value::Object(options)) => options.clone(),
+        Some(_) => return Err(wrong(&place, "must be an object")),
+    };
+    options.entry("whitespace_flexible").or_insert(Value::Bool(false));
+    let options = Value::Object(options);
+    let read: JsonCompileOptions =
+        serde_json::from_value(options.clone()).map_err(|error| wrong(&place, one_line(&error)))?;
+    if read.lenient {
+        return Err(wrong(&format!("{place}/lenient"), "must be false; what is not supported is an error"));
+    }
+    Ok(options)
+}
+
+/// Calls `change` with each schema inside, the outermost first. A value that looks like a schema and is none, as in
+/// `const`, is left alone.
+fn each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    change(fields);
+    for (name, value) in fields {
+        match (name.as_str(), value) {
+            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(inner)) => {
+                inner.values_mut().for_each(|inner| each_schema(inner, change));
+            }
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
+                inner.iter_mut().for_each(|inner| each_schema(inner, change));
+            }
+            ("items" | "additionalItems" | "additionalProperties", inner) => each_schema(inner, change),
+            _ => (),
+        }
+    }
+}
+
+/// Removes keywords that say nothing where they stand, and writes a whole number without a fraction.
+fn strip(fields: &mut Object) {
+    let says_nothing = |fields: &Object, name: &str| match (name, &fields[name]) {
+        ("uniqueItems", Value::Bool(false)) => true,
+        ("unevaluatedItems" | "unevaluatedProperties" | "propertyNames", Value::Bool(true)) => true,
+        ("minContains" | "maxContains", _) => !fields.contains_key("contains"),
+        ("then" | "else", _) => !fields.contains_key("if"),
+        ("if", _) => !fields.contains_key("then") && !fields.contains_key("else"),
+        ("dependentRequired" | "dependentSchemas" | "dependencies", Value::Object(inner)) => inner.is_empty(),
+        ("additionalItems", _) => !fields.get("items").is_some_and(Value::is_array),
+        _ => false,
+    };
+    let nothing: Vec<String> = fields.keys().filter(|name| says_nothing(fields, name)).cloned().collect();
+    fields.retain(|name, _| !nothing.contains(name));
+    for name in ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"] {
+        let count = fields.get(name).and_then(Value::as_f64);
+        if let Some(count) = count.filter(|count| count.fract() == 0.0 && (0.0..1e15).contains(count)) {
+            fields.insert(name.to_owned(), Value::from(count as u64));
+        }
+    }
+}
+
+struct Checker<'a> {
+    root: &'a Value,
+    seen: HashSet<&'a str>, // references
+}
+
+impl<'a> Checker<'a> {
+    fn schema(&mut self, schema: &'a Value, path: &str) -> Result<()> {
+        let fields = match schema {
+            Value::Bool(_) => return Ok(()),
+            Value::Object(fields) => fields,
+            _ => return Err(wrong(path, "a schema is an object, true or false")),
+        };
+        fields.iter().try_for_each(|(name, value)| self.keyword(fields, name, value, path, &at(path, name)))
+    }
+
+    fn keyword(&mut self, fields: &'a Object, name: &str, value: &'a Value, outer: &str, path: &str) -> Result<()> {
+        match (name, value) {
+            ("$ref", Value::String(target)) => self.reference(target, path)?,
+            ("$schema", Value::String(draft)) if DRAFTS.contains(&draft.trim_end_matches('#')) => (),
+            ("$schema", _) => return Err(wrong(path, "only drafts 4, 6, 7, 2019-09 and 2020-12 are known")),
+            ("$id", _) if outer != "#" => return Err(wrong(path, "$id is supported at the root only")),
+            (OPTIONS, _) if outer != "#" => return Err(wrong(path, "x-guidance is read at the root only")),
+            ("nullable", Value::Bool(true)) => {
+                return Err(wrong(path, r#"nullable is no keyword of JSON Schema; write "type": [..., "null"]"#));
+            }
+            ("type", value) => check_type(value, path)?,
+            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => (),
+            ("format", _) => {
+                return Err(wrong(path, format!("the format {value} is not supported; known: {}", FORMATS.join(", "))));
+            }
+            ("const", value) => exact(value, path)?,
+            ("enum", Value::Array(values)) => values.iter().try_for_each(|value| exact(value, path))?,
+            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf", value) => {
+                exact(value, path)?;
+            }
+            ("properties", Value::Object(inner)) => self.each(inner, path)?,
+            ("patternProperties", Value::Object(inner)) => {
+                if inner.len() > MOST_PATTERNS {
+                    return Err(wrong(path, format!("more than {MOST_PATTERNS} patterns are not supported")));
+                }
+                self.each(inner, path)?;
+            }
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
+                for (number, inner) in inner.iter().enumerate() {
+                    self.schema(inner, &at(path, &number.to_string()))?;
+                }
+            }
+            ("items" | "additionalItems" | "additionalProperties", inner) => self.schema(inner, path)?,
+            ("properties" | "patternProperties", _) => return Err(wrong(path, "must be an object")),
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "enum", _) => return Err(wrong(path, "must be a list")),
+            ("$ref", _) => return Err(wrong(path, "must be a text")),
+            (name, _) if REFUSED.contains(&name) => {
+                return Err(wrong(path, format!("the keyword {name} is not supported")));
+            }
+            _ => (),
+        }
+        let reads_as_array = fields.contains_key("prefixItems") && fields.get("items").is_some_and(Value::is_array);
+        if name == "prefixItems" && reads_as_array {
+            return Err(wrong(path, "prefixItems does not go with a list of items"));
+        }
+        Ok(())
+    }
+
+    fn each(&mut self, inner: &'a Object, path: &str) -> Result<()> {
+        inner.iter().try_for_each(|(name, schema)| self.schema(schema, &at(path, name)))
+    }
+
+    /// What a reference leads to is compiled too, wherever it is.
+    fn reference(&mut self, target: &'a str, path: &str) -> Result<()> {
+        if !self.seen.insert(target) {
+            return Ok(());
+        }
+        if self.seen.len() > MOST_REFERENCES {
+            return Err(wrong(path, format!("more than {MOST_REFERENCES} references are not supported")));
+        }
+        let found = find(self.root, target).ok_or_else(|| {
+            wrong(path, format!("{target:?} leads nowhere; only places in this schema are supported, as #/$defs/name"))
+        })?;
+        self.schema(found, target)
+    }
+}
+
+/// What a reference leads to, if llguidance finds it too: it knows neither anchors nor escapes.
+pub fn find<'a>(root: &'a Value, target: &str) -> Option<&'a Value> {
+    let Some(pointer) = target.strip_prefix('#').filter(|pointer| !pointer.contains(['~', '%'])) else {
+        return None;
+    };
+    if pointer == "/" {
+        return None;
+    }
+    root.pointer(pointer)
+}
+
+/// With the schema that an option of `oneOf` refers to in its place: then options that differ in a constant, as a
+/// discriminator is one, are seen to exclude each other.
+fn inlined(schema: &Value) -> Value {
+    fn values(schema: &Value) -> usize {
+        1 + match schema {
+            Value::Object(fields) => fields.values().map(values).sum(),
+            Value::Array(inner) => inner.iter().map(values).sum::<usize>(),
+            _ => 0,
+        }
+    }
+    fn walk(root: &Value, schema: &mut Value, room: &mut usize) {
+        match schema {
+            Value::Object(fields) => {
+                for (name, value) in fields.iter_mut() {
+                    if let ("oneOf", Value::Array(options)) = (name.as_str(), &mut *value) {
+                        for option in options {
+                            let only = option.as_object().filter(|fields| fields.len() == 1);
+                            let target = only.and_then(|fields| fields.get("$ref")).and_then(Value::as_str);
+                            let Some(found) = target.and_then(|target| find(root, target)) else { continue };
+                            if let Some(left) = room.checked_sub(values(found)) {
+                                *room = left;
+                                *option = found.clone();
+                            }
+                        }
+                    } else if !matches!(name.as_str(), "const" | "enum" | "default" | "examples") {
+                        walk(root, value, room);
+                    }
+                }
+            }
+            Value::Array(values) => values.iter_mut().for_each(|value| walk(root, value, room)),
+            _ => (),
+        }
+    }
+    let mut made = schema.clone();
+    walk(schema, &mut made, &mut { MOST_COPIED });
+    made
+}
+
+fn check_type(value: &Value, path: &str) -> Result<()> {
+    let names: Vec<&Value> = match value {
+        Value::Array(names) if !names.is_empty() => names.iter().collect(),
+        name => vec![name],
+    };
+    match names.iter().find(|name| !name.as_str().is_some_and(|name| TYPES.contains(&name))) {
+        Some(name) => Err(wrong(path, format!("{name} is no type"))),
+        None => Ok(()),
+    }
+}
+
+/// Numbers are compiled as doubles: one that is none would be another number.
+fn exact(value: &Value, path: &str) -> Result<()> {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+            let is_exact = whole.is_none_or(|whole| whole.unsigned_abs() <= 1 << 53);
+            is_exact.then_some(()).ok_or_else(|| wrong(path, format!("{number} is larger than 2^53")))
+        }
+        Value::Array(values) => values.iter().try_for_each(|value| exact(value, path)),
+        Value::Object(fields) => fields.values().try_for_each(|value| exact(value, path)),
+        _ => Ok(()),
+    }
+}
+
+pub fn at(path: &str, name: &str) -> String {
+    format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+pub fn wrong(path: &str, reason: impl std::fmt::Display) -> crate::error::Failure {
+    bad_grammar(format!("{path}: {reason}"))
+}
