@@ -26,7 +26,7 @@ class Constraint {
   bool allows(int64_t token) const;
   // One bit per token of the vocabulary, at least one of them set, including the end tokens.
   const uint32_t* mask();
-  // The tokens that must follow, at most `room`, as a view that is valid until the next call; empty if there is a
+  // The tokens that must follow, at most `room`, as a view that is valid until the next such call; empty if there is a
   // choice.
   std::span<const int64_t> forced(int64_t room);
 

@@ -12,7 +12,7 @@ constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain p
 constexpr double kMostDebt = 0.3;                                     // plain passes that the budget may be below 0
 constexpr double kStale = 0.05;      // maximum inferred change of a plain pass's cost, as a logarithm
 constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plain passes
-constexpr double kSure = 0.5;        // share of the expected hits that counts towards the budget
+constexpr double kSure = 0.5;        // share of the expected hits that counts towards the budget, unless they are forced
 constexpr double kPruner = 0.5;      // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;       // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
@@ -107,11 +107,14 @@ Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree,
     };
     int64_t nodes = std::min(tree.size(), facts.spec.verify[m].rows);
     while (nodes > 1 && worth(nodes - 1) < least) --nodes;
-    double expected = 0.0;
-    for (int64_t row = 1; row < nodes; ++row) expected += worth(row);
+    double expected = 0.0, sure = 0.0;
+    for (int64_t row = 1; row < nodes; ++row) {
+      expected += worth(row);
+      sure += (tree[row].source == SF_GRAMMAR ? 1.0 : kSure) * worth(row);
+    }
     const double extra = std::max(facts.costs.of(method, nodes) - facts.plain_ms(), kLeastCost * facts.plain_ms());
     const double gain = left - now * extra + expected;
-    if (nodes > 1 && gain > found.gain) found = {method, nodes, gain, expected};
+    if (nodes > 1 && gain > found.gain) found = {method, nodes, gain, sure};
     if (nodes == tree.size() && nodes <= keep) break;  // the whole tree: wider methods have nothing to add
   }
   return found;
@@ -122,7 +125,7 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
   const Choice choice = best_choice(state, facts, tree, hits);
   if (choice.method != kDecode) {
     const double extra = facts.costs.of(choice.method, choice.nodes) - facts.plain_ms();
-    if (affords(state, facts, extra - kSure * choice.hits * facts.plain_ms()))
+    if (affords(state, facts, extra - choice.sure * facts.plain_ms()))
       return {choice.method, choice.nodes, nullptr};
   }
   const double carried = facts.carried_ms();

@@ -11,8 +11,9 @@
 //      With `verify_1`, a plain pass computes streams if worth > rate * its extra cost, and other streams are bought
 //      only if that gains more than waiting for the next plain pass.
 //   3. If streams do not pay, back off: buy none for a while, twice as long each time, then try a few steps again.
-//   4. The budget plus half of a draft's expected tokens must pay for its pass. Gains fill the budget, and so does each
-//      plain pass by a little. The budget bounds the cost of wrong predictions.
+//   4. The budget plus half of a draft's expected tokens, and all of those that a constraint forces, must pay for its
+//      pass. Gains fill the budget, and so does each plain pass by a little. The budget bounds the cost of wrong
+//      predictions.
 // Decisions change speed only, never the output. docs/runtime.md explains the rules; tools/plan_simulation.py shows
 // their effect on simulated devices and texts.
 #pragma once
@@ -67,7 +68,7 @@ struct Step {
 struct Choice {
   int64_t method = kDecode, nodes = 1;
   double gain = 0.0;  // over a plain pass, in tokens
-  double hits = 0.0;  // expected number of accepted tokens
+  double sure = 0.0;  // expected number of accepted tokens that the budget may count on
 };
 
 // `hits` [nodes of the tree]: expected number of accepted tokens from each node.

@@ -124,6 +124,7 @@ void Drafter::learn(const Draft& draft, std::span<const int64_t> chosen) {
   int64_t row = 0;
   for (const int64_t token : chosen) {
     const int64_t forced = draft.tree.forced_child(row);
+    guide_.learn(draft.tree[row].state, token);
     row = draft.tree.child(row, token);
     if (forced > 0) {
       forced_hits_ = kForcedDecay * forced_hits_ + (row == forced);

@@ -44,14 +44,32 @@ int64_t Guide::forced(int32_t state) {
     nodes_[static_cast<size_t>(state)].asked = true;
     if (nodes_[static_cast<size_t>(state)].end) return -1;
     move(state);
-    int32_t node = state;
+    int32_t place = state;
     for (const int64_t token : constraint_->forced(widest_)) {
-      nodes_[static_cast<size_t>(node)].asked = true;
-      nodes_[static_cast<size_t>(node)].forced = token;
-      node = after(node, token);
+      Node& node = nodes_[static_cast<size_t>(place)];
+      node.asked = true;
+      node.spelled = node.forced = token;
+      if (const auto habit = habits_.find(token); habit != habits_.end()) {
+        move(place);
+        if (constraint_->allows(habit->second)) {
+          node.forced = habit->second;
+          break;  // what follows that token is asked for when it is needed
+        }
+      }
+      place = after(place, token);
     }
   }
   return nodes_[static_cast<size_t>(state)].forced;
+}
+
+void Guide::learn(int32_t state, int64_t chosen) {
+  if (state >= static_cast<int32_t>(nodes_.size())) return;
+  const int64_t spelled = nodes_[static_cast<size_t>(state)].spelled;
+  if (spelled < 0) return;
+  if (spelled == chosen)
+    habits_.erase(spelled);
+  else
+    habits_[spelled] = chosen;
 }
 
 int32_t Guide::after(int32_t state, int64_t token) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "constraint.h"
@@ -25,8 +26,11 @@ class Guide {
   // allowed [tokens]: 1 if the token may follow this state. Counts those that may not.
   void allows(int32_t state, std::span<const int64_t> tokens, uint8_t* allowed);
   bool allows(int32_t state, int64_t token);
-  // The token that must follow this state; -1: there is a choice.
+  // The token that probably follows this state where only one text can follow; -1: there is a choice.
   int64_t forced(int32_t state);
+  // The model chose this token after a state of the last draft. Where only one text could follow, but in other tokens
+  // than the constraint's, the next drafts use the model's.
+  void learn(int32_t state, int64_t chosen);
   // The state after an allowed token.
   int32_t after(int32_t state, int64_t token);
 
@@ -39,9 +43,10 @@ class Guide {
     int64_t token;
     int32_t parent, depth;
     int32_t child = -1, sibling = -1;  // the first child; the next child of the parent
-    bool asked = false;                // whether `forced` is known
+    bool asked = false;                // whether `spelled` and `forced` are known
     bool end = false;                  // the token ends the text
-    int64_t forced = -1;
+    int64_t spelled = -1;              // the forced text's first token by the constraint; -1: there is a choice
+    int64_t forced = -1;               // by the model's habit
   };
   void move(int32_t state);
 
@@ -49,7 +54,8 @@ class Guide {
   int64_t widest_ = 0, refused_ = 0;
   std::vector<Node> nodes_;
   std::vector<int32_t> path_;
-  int32_t at_ = 0;  // where the constraint is
+  std::unordered_map<int64_t, int64_t> habits_;  // the model's token for the constraint's, where they differ
+  int32_t at_ = 0;                               // where the constraint is
 };
 
 }  // namespace streamfuse

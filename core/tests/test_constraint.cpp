@@ -9,8 +9,9 @@ using namespace streamfuse;
 
 namespace {
 
-// The texts ([5 6 7] word+ (8 | 9))*, which end after a 9: "5 6 7" is forced, a word is a token from 10 to 19, 8 begins
-// the next record, and nothing follows 9. With `free_until`, everything is allowed up to the first token of that id.
+// The texts ([5 6 7] word+ (8 | 9))*, which end after a 9: "5 6 7" is forced, but token 20 is another spelling of "6
+// 7"; a word is a token from 10 to 19, 8 begins the next record, and nothing follows 9. With `free_until`, everything
+// is allowed up to the first token of that id.
 struct RecordGrammar {
   std::vector<int32_t> states = {0};  // the last one is the present
   int64_t free_until = -1;
@@ -25,6 +26,7 @@ struct RecordGrammar {
   // 5: the end, -1: unrestricted.
   int32_t after(int32_t state, int64_t token) const {
     if (state == -1) return token == free_until ? 0 : -1;
+    if (state == 1 && token == 20) return 3;
     if (state <= 2) return token == 5 + state ? state + 1 : -2;
     if (state == 4 && dead_end) return -2;
     if (state <= 4 && token >= 10 && token < 20) return 4;
@@ -238,6 +240,26 @@ void a_guide_visits_every_node_of_a_draft() {
   expect(guide.refused() == 4, "refused candidates are counted");
 }
 
+void the_models_own_spelling_is_drafted_next() {
+  RecordGrammar grammar;
+  const sf_constraint table = grammar.table();
+  Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {});
+  Guide guide;
+  guide.begin(&constraint);
+  const auto drafted_after_5 = [&] {
+    guide.begin_draft(8);
+    expect(guide.forced(0) == 5, "what has one spelling is drafted so");
+    const int64_t token = guide.forced(guide.after(0, 5));
+    guide.end_draft();
+    return token;
+  };
+  expect(drafted_after_5() == 6, "at first in the constraint's tokens");
+  guide.learn(guide.after(0, 5), 20);
+  expect(drafted_after_5() == 20, "then in the model's");
+  guide.learn(guide.after(0, 5), 6);
+  expect(drafted_after_5() == 6, "as it chose last");
+}
+
 }  // namespace
 
 int main() {
@@ -248,6 +270,7 @@ int main() {
   a_dead_end_fails_alike_with_and_without_drafts();
   a_refused_start_releases_the_constraint();
   a_guide_visits_every_node_of_a_draft();
+  the_models_own_spelling_is_drafted_next();
   if (failures > 0) return EXIT_FAILURE;
   std::puts("constraints: all tests passed");
   return EXIT_SUCCESS;
