@@ -8,7 +8,7 @@ from streamfuse.api.asynchronous import AsyncGeneration
 from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
-from streamfuse.runtime.session import Generation, Piece, Result
+from streamfuse.runtime.session import Generation, ParsedError, Piece, Result
 from streamfuse.runtime.statistics import Statistics
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Generation",
     "GenerationOptions",
     "Model",
+    "ParsedError",
     "Piece",
     "Result",
     "Statistics",

@@ -69,9 +69,10 @@ class Chat:
 
     def _ask(self, words: str, config: GenerationConfig) -> Generation:
         self._end_turn()
+        constraint = self._model._constraint(config)
         ids = self._conversation.ask(words)
         try:
-            self._generation = self._model._start(self._session, ids, config, on_end=self._take)
+            self._generation = self._model._start(self._session, ids, config, on_end=self._take, constraint=constraint)
         except BaseException:
             self._conversation.take_back()
             raise

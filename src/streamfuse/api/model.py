@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from streamfuse.runtime.backend import Backend
+    from streamfuse.runtime.constraint import Constraint
     from streamfuse.runtime.session import Generation, Result, Session
 
 
@@ -108,7 +109,7 @@ class Model:
                 return self.tokenizer.encode(prompt)  # type: ignore[arg-type]
             question = {"role": "user", "content": prompt}
             first = [] if system is None else [{"role": "system", "content": system}]
-            return self.tokenizer.encode_chat([*first, question])  # type: ignore[list-item]
+            return self.tokenizer.encode_chat([*first, question])
         if prompt is not None:
             raise PromptError("give a prompt or messages, not both; the prompt can be the last of the messages")
         if system is not None or raw:
@@ -225,7 +226,7 @@ class Model:
         """
         if not self.tokenizer.can_chat:
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
-        self.config(**options)  # so that a wrong one is refused now
+        self._constraint(self.config(**options))  # so that a wrong option is refused now
         conversation = Conversation(self.tokenizer, system, history)
         return Chat(self, self.session(), conversation, options)
 
@@ -303,7 +304,13 @@ class Model:
         ids = self.encode(prompt, messages=messages, system=system, raw=raw) if is_text else list(prompt)
         self.check_prompt(ids)
         continues = not is_text or (messages is None and self._continues(raw))
-        return lambda: self._start(self._shared(), ids, config, raw=continues)
+        constraint = self._constraint(config)  # now, so that a wrong schema is refused before an engine is loaded
+        return lambda: self._start(self._shared(), ids, config, raw=continues, constraint=constraint)
+
+    def _constraint(self, config: GenerationConfig) -> Constraint | None:
+        from streamfuse.runtime.session import constraint_of
+
+        return constraint_of(config, self.tokenizer)
 
     def _continues(self, raw: bool) -> bool:
         """Whether a prompt is continued as it stands: for `raw`, and where the bundle has no chat template."""
@@ -317,7 +324,8 @@ class Model:
         *,
         raw: bool = False,
         on_end: Callable[[Generation], None] | None = None,
+        constraint: Constraint | None = None,
     ) -> Generation:
         with self._lock:
             self._running = session
-        return session.generate(ids, config, raw=raw, on_end=on_end)
+        return session.generate(ids, config, raw=raw, on_end=on_end, constraint=constraint)

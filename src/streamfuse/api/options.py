@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamfuse.bundle import Manifest
-from streamfuse.runtime.config import GenerationConfig, OptionError, SamplingConfig
+from streamfuse.runtime.config import GenerationConfig, OptionError, SamplingConfig, Schema
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,6 +35,9 @@ class GenerationOptions(TypedDict, total=False):
     ignore_eos: bool  # the model's end-of-sequence tokens do not end the text
     speculative: bool  # False decodes one token per pass, the baseline
     width: int | None  # nodes per verify pass; None: chosen by the cost measured on this device
+    schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
+    regex: str | None  # the whole answer matches this regular expression
+    grammar: str | None  # the answer is in the language of this Lark grammar
 
 
 def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> GenerationConfig:
@@ -55,6 +58,7 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         return getattr(defaults, name) if value is None else value
 
     stop, speculative, width = options.get("stop", ()), options.get("speculative", True), options.get("width")
+    schema = options.get("schema")
     config = GenerationConfig(
         max_new_tokens=given("max_new_tokens"),
         sampling=SamplingConfig(seed=options.get("seed", 0), **{name: given(name) for name in SAMPLING}),
@@ -63,9 +67,18 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         ignore_eos=options.get("ignore_eos", False),
         speculative=speculative,
         width=width if speculative else None,
+        schema=None if schema is None else _schema_of(schema),
+        regex=options.get("regex"),
+        grammar=options.get("grammar"),
     )
     config.check_width(sorted(method.rows for method in manifest.verify_methods.values() if method.rows > 1))
     return config
+
+
+def _schema_of(value: object) -> Schema:
+    from streamfuse.api.schema import schema_of
+
+    return schema_of(value)
 
 
 def _several(flag: str, values: object, what: str) -> tuple[Any, ...]:

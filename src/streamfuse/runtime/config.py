@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from types import NoneType
+from typing import Any
 
 from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_VERIFY = "no verify methods in this bundle"
+CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 
@@ -76,6 +80,14 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Schema:
+    """A JSON schema that a text fits, and what reads the whole text as an object."""
+
+    text: str  # JSON
+    read: Callable[[str], Any] = field(default=json.loads, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationConfig:
     """One generation. OptionError names the option and its range."""
 
@@ -86,6 +98,9 @@ class GenerationConfig:
     ignore_eos: bool = False  # the model's end-of-sequence tokens become tokens like others
     speculative: bool = True  # False: `decode` only, the baseline
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
+    schema: Schema | None = None  # the text is JSON that fits it; at most one of schema, regex and grammar
+    regex: str | None = None  # the whole text matches this regular expression
+    grammar: str | None = None  # the text is in the language of this Lark grammar
 
     def __post_init__(self) -> None:
         whole = is_integer(self.max_new_tokens) and self.max_new_tokens >= 1
@@ -99,6 +114,19 @@ class GenerationConfig:
             raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")
         if any("\ud800" <= character <= "\udfff" for stop in self.stop_strings for character in stop):
             raise OptionError("--stop must be UTF-8 text; convert it")
+        for name in ("regex", "grammar"):
+            _demand(isinstance(getattr(self, name), (str, NoneType)), name, "text", getattr(self, name))
+        given = self._restrictions()
+        if len(given) > 1:
+            raise OptionError(f"--{given[0]} and --{given[1]} do not go together; one of them restricts the text")
+
+    @property
+    def restricted(self) -> str:
+        """The option that restricts the text, "schema", "regex" or "grammar"; empty without one."""
+        return next(iter(self._restrictions()), "")
+
+    def _restrictions(self) -> list[str]:
+        return [name for name in CONSTRAINTS if getattr(self, name) is not None]
 
     def stop_ids(self, spec: ModelSpec) -> frozenset[int]:
         """The tokens that end the text; they are neither delivered nor committed."""

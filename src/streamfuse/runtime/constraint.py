@@ -91,7 +91,8 @@ def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
 
     def put_forced(tokens: Any, room: int, n: Any) -> None:
         found = list(constraint.forced(room))[:room]
-        tokens[: len(found)] = found
+        if found:
+            np.ctypeslib.as_array(tokens, (len(found),))[:] = found
         n[0] = len(found)
 
     bodies: dict[str, Callable[..., None]] = {

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import Backend
-from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.config import GenerationConfig, OptionError, Schema
+from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
 from streamfuse.runtime.statistics import Statistics
-from streamfuse.runtime.text import TextStream, Tokenizer
+from streamfuse.runtime.text import TextError, TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from streamfuse.runtime.reference.watch import Pass
@@ -38,13 +42,55 @@ class Piece:
         return self.source != "model"
 
 
-@dataclass(frozen=True, slots=True)
+class ParsedError(ValueError):
+    """An answer that is no object; the message is one sentence with the reason and the next step."""
+
+
+@dataclass(frozen=True)
 class Result:
     """An answer, as far as it was delivered."""
 
     text: str
     tokens: list[int]
     statistics: Statistics = field(repr=False)
+    schema: Schema | None = field(default=None, repr=False)
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the answer ended: "stop", "length", "context" or "stopped"; "incomplete" where a limit came before its
+        schema, regex or grammar allowed an end."""
+        return self.statistics.finish_reason
+
+    @cached_property
+    def parsed(self) -> Any:
+        """The object that the text spells: dictionaries and lists for a schema in JSON, an instance for a class.
+
+        Raises:
+            ParsedError: there is no schema, or the text ended inside the object.
+            pydantic.ValidationError: a check of the class that its JSON schema does not express refuses the object.
+        """
+        if self.schema is None:
+            raise ParsedError("there is no parsed object: give a schema to the call that generates the answer")
+        if self.finish_reason not in ("incomplete", "stopped") and _is_json(self.text):
+            return self.schema.read(self.text)
+        why, step = _NOT_PARSED.get(self.finish_reason, _NOT_PARSED["incomplete"])
+        tokens = self.statistics.generated_tokens
+        raise ParsedError(f"the answer is no whole object, because {why} after {tokens} tokens; {step}")
+
+
+_NOT_PARSED = {  # by finish reason: why there is no object, and what to do
+    "incomplete": ("a limit was reached", "raise max_new_tokens, or shorten the prompt if the context is full"),
+    "stopped": ("it was stopped", "read the stream to its end"),
+    "stop": ("a stop string or token ended it", "leave stop and stop_token_ids out: a schema ends the text by itself"),
+}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class Generation(Iterator[Piece]):
@@ -54,9 +100,13 @@ class Generation(Iterator[Piece]):
     """
 
     def __init__(
-        self, core: CoreSession, text: TextStream | None, on_end: Callable[[Generation], None] | None = None
+        self,
+        core: CoreSession,
+        text: TextStream | None,
+        on_end: Callable[[Generation], None] | None = None,
+        schema: Schema | None = None,
     ) -> None:
-        self._core, self._stream, self._on_end = core, text, on_end
+        self._core, self._stream, self._on_end, self._schema = core, text, on_end, schema
         self._statistics: Statistics | None = None  # once it has ended
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
         self.text = ""  # likewise
@@ -69,7 +119,7 @@ class Generation(Iterator[Piece]):
     @property
     def result(self) -> Result:
         """What was delivered so far."""
-        return Result(self.text, list(self.token_ids), self.statistics)
+        return Result(self.text, list(self.token_ids), self.statistics, self._schema)
 
     def stop(self) -> None:
         """End at the next token. Any thread may call it."""
@@ -189,26 +239,30 @@ class Session:
         *,
         raw: bool = False,
         on_end: Callable[[Generation], None] | None = None,
+        constraint: Constraint | None = None,
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
         What the prompt shares with the cache from the start on is not read again. A generation that still runs is
         closed. `observe` sees every pass. A `raw` prompt is continued, with a space before the first word where one
-        belongs there; otherwise the text is one of its own. PromptError or ValueError leave the session as it was.
+        belongs there; otherwise the text is one of its own. The generation takes `constraint` over, which restricts the
+        text instead of the configuration's schema, regex or grammar. PromptError or ValueError leave the session as it
+        was.
         """
         config = config or GenerationConfig()
         if config.stop_strings and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this session has none")
+        constraint = constraint or constraint_of(config, self._tokenizer)
         self._close_generation()
         if observe is not None or self._observed:
             from streamfuse.runtime.reference.watch import observe as watch
 
             watch(self.core, observe)
             self._observed = observe is not None
-        self.core.start(prompt_ids, config)
+        self.core.start(prompt_ids, config, constraint)
         tokenizer, before = self._tokenizer, prompt_ids if raw else ()
         text = None if tokenizer is None else tokenizer.stream(config.stop_strings, before)
-        self._generation = Generation(self.core, text, on_end)
+        self._generation = Generation(self.core, text, on_end, config.schema)
         return self._generation
 
     def stop(self) -> None:
@@ -251,3 +305,18 @@ class Session:
         generation, self._generation = self._generation, None
         if generation is not None:
             generation.close()
+
+
+def constraint_of(config: GenerationConfig, tokenizer: Tokenizer | None) -> Constraint | None:
+    """What the configuration's schema, regex or grammar allows, for one text; None without one. OptionError names the
+    option that the tokenizer's library refuses."""
+    if not config.restricted:
+        return None
+    if tokenizer is None:
+        raise ValueError(f"{config.restricted} needs a tokenizer, and this session has none")
+    schema = None if config.schema is None else config.schema.text
+    try:
+        return tokenizer.constraint(schema=schema, regex=config.regex, grammar=config.grammar)
+    except TextError as error:
+        why = re.sub(r"^the (schema|regular expression|grammar): ", "", str(error))
+        raise OptionError(f"--{config.restricted}: {why}") from None

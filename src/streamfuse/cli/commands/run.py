@@ -9,6 +9,7 @@ import typer
 
 from streamfuse.api import GenerationOptions, Statistics, load
 from streamfuse.cli.shared import drafts, options, tables
+from streamfuse.cli.shared.answer import answer
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
@@ -30,6 +31,9 @@ def run(
     repetition_penalty: options.RepetitionPenalty = None,
     seed: options.Seed = 0,
     stop: options.Stop = None,
+    schema: options.AnswerSchema = None,
+    regex: options.Regex = None,
+    grammar: options.Grammar = None,
     system: options.System = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without the chat template.")] = False,
     no_speculation: options.NoSpeculation = False,
@@ -60,6 +64,8 @@ def run(
 
     streamfuse run build/demo "Why is the sky blue?" --show-drafts
 
+    streamfuse run build/demo "Name a city in Italy and its river." --schema city.json
+
     cat letter.txt | streamfuse run build/demo - --raw --max-new-tokens 64 --json
     """
     if compare_ and no_speculation:
@@ -76,7 +82,9 @@ def run(
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
         width=options.nodes(width),
     )  # fmt: skip
-    plan = options.checked(model.manifest, asked).needs_plan
+    asked.update(options.restrictions(schema, regex, grammar))
+    config = options.checked(model.manifest, asked)
+    options.check_restriction(config, model.tokenizer)
     if not json_:
         tell_emulated(model.bundle)
         tell_defaults(options.defaults(model.manifest, asked))
@@ -84,7 +92,7 @@ def run(
     model.check_prompt(model.encode(words, system=system, raw=raw))
     ask = partial(model.stream, words, system=system, raw=raw, **asked)
     with model:
-        settle(model, plan=plan)
+        settle(model, plan=config.needs_plan)
         if not json_:
             tell_provider(model.backend)
         if compare_:
@@ -98,8 +106,9 @@ def run(
             generation = ask()
             with stop_on_interrupt(generation.stop) as interrupted:
                 if json_:
-                    text = generation.finish()
-                    print_json({"text": text, **generation.statistics.to_dict(), **_provider(model.backend)})
+                    generation.finish()
+                    result = generation.result
+                    print_json({**answer(result), **result.statistics.to_dict(), **_provider(model.backend)})
                 else:
                     drafts.write(generation, show_drafts)
                     _tell_end(generation.statistics, model.manifest.cache.capacity, stats)

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from streamfuse.api import Generation, Model, Statistics
+from streamfuse.api import Generation, Model, Result, Statistics
+from streamfuse.cli.shared.answer import answer
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 
 _WARM_UP_TOKENS = 8
@@ -19,9 +20,11 @@ _WARM_UP_TOKENS = 8
 class Run:
     """One generation."""
 
-    token_ids: tuple[int, ...]
-    text: str
-    statistics: Statistics
+    result: Result
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.result.statistics
 
     @property
     def speed(self) -> float:
@@ -42,7 +45,7 @@ class Comparison:
 
     @property
     def text(self) -> str:
-        return self.speculative.text
+        return self.speculative.result.text
 
     def to_dict(self) -> dict[str, Any]:
         """The object of `--compare --json`, to the key."""
@@ -51,7 +54,7 @@ class Comparison:
             "speculative": self.speculative.statistics.to_dict(),
             "equal": self.equal,
             "speedup": self.speedup,
-            "text": self.text,
+            **answer(self.speculative.result),
         }
 
 
@@ -69,7 +72,7 @@ def compare(model: Model, ask: Callable[..., Generation], repeats: int, console:
             for name, speculative in ways.items():
                 status.update(f"{name}, {index + 1} of {repeats}")
                 runs[name].append(_run(model, ask, speculative))
-    everything = {run.token_ids for kind in runs.values() for run in kind}
+    everything = {tuple(run.result.tokens) for kind in runs.values() for run in kind}
     return Comparison(_median(runs["plain"]), _median(runs["speculative"]), len(everything) == 1)
 
 
@@ -82,7 +85,7 @@ def _run(model: Model, ask: Callable[..., Generation], speculative: bool, tokens
     generation.close()
     if interrupted:
         raise KeyboardInterrupt
-    return Run(tuple(generation.token_ids), generation.text, generation.statistics)
+    return Run(generation.result)
 
 
 def _median(runs: list[Run]) -> Run:

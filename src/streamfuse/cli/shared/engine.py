@@ -42,6 +42,12 @@ def tell_limit(found: Statistics) -> None:
     """A line where the limit ended an answer, not the model."""
     if found.finish_reason == "length":
         say(f"The answer stops at {found.generated_tokens} tokens; --max-new-tokens allows more.")
+    if found.finish_reason == "incomplete":
+        say(
+            f"The answer is incomplete: it stops at {found.generated_tokens} tokens, before its schema, regex or "
+            "grammar allows an end; --max-new-tokens allows more.",
+            "yellow",
+        )
 
 
 def settle(on: Model | Chat, *, plan: bool) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamfuse.bundle import KeyProblem, Manifest
 from streamfuse.bundle.signature import read_private_key, read_public_key
 from streamfuse.cli.shared import complete
+from streamfuse.durable import reason
 from streamfuse.extras import need
 from streamfuse.native.library import MOST_THREADS
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from streamfuse.api import GenerationOptions
     from streamfuse.runtime.config import GenerationConfig
+    from streamfuse.runtime.text import Tokenizer
     from streamfuse.train.templates import Template
 
 _BUNDLE_DEFAULT = "from the bundle"
@@ -106,6 +109,23 @@ ShowDrafts = Annotated[
 AdapterName = Annotated[
     str,
     typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.", autocompletion=complete.adapters),
+]
+AnswerSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="FILE|JSON",
+        help="Make the answer JSON that fits this JSON schema: a file, or the schema itself.",
+        show_default="none",
+    ),
+]
+Regex = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="Make the whole answer match this regular expression.", show_default="none"),
+]
+Grammar = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Make the answer a text of this Lark grammar.", show_default="none"),
 ]
 Threads = Annotated[
     int | None,
@@ -212,6 +232,47 @@ def checked(manifest: Manifest, asked: GenerationOptions) -> GenerationConfig:
         return config_of(manifest, **asked)
     except ValueError as error:
         raise typer.BadParameter(in_flags(error)) from None
+
+
+def restrictions(schema: str | None, regex: str | None, grammar: Path | None) -> GenerationOptions:
+    """What restricts an answer, as it is written in files or in the flags. Raises BadParameter, exit code 2."""
+    found: GenerationOptions = {}
+    if schema is not None:
+        if schema.lstrip().startswith("{"):
+            found["schema"] = _json("--schema", schema)
+        else:
+            found["schema"] = _json(f"--schema {schema}", _text("--schema", Path(schema)))
+    if regex is not None:
+        found["regex"] = regex
+    if grammar is not None:
+        found["grammar"] = _text("--grammar", grammar)
+    return found
+
+
+def _text(flag: str, file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{flag} {file}: {reason(error)}") from None
+    except ValueError as error:  # not UTF-8, or a zero byte in the name
+        raise typer.BadParameter(f"{flag} {file} is not UTF-8 text ({error}); convert it") from None
+
+
+def check_restriction(config: GenerationConfig, tokenizer: Tokenizer) -> None:
+    """BadParameter, exit code 2, for a schema, regex or grammar that cannot be used, before the engine is loaded."""
+    from streamfuse.runtime.session import constraint_of
+
+    try:
+        constraint_of(config, tokenizer)
+    except ValueError as error:
+        raise typer.BadParameter(in_flags(error)) from None
+
+
+def _json(flag: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{flag} is not JSON: {error}") from None
 
 
 def defaults(manifest: Manifest, asked: GenerationOptions) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def statistics(facts: Statistics) -> Table:
     """One generation."""
     table = _table("", "value", right=("value",))
-    for label, value in _rows(facts):
+    for label, value in _rows(facts, _restricted(facts)):
         _add(table, label, value)
     return table
 
@@ -32,7 +32,8 @@ def comparison(result: Comparison) -> Group:
     """Plain and speculative, column by column."""
     plain, speculative = result.plain.statistics, result.speculative.statistics
     table = _table("", "plain", "speculative", right=("plain", "speculative"))
-    for (label, left), (_, right) in zip(_rows(plain), _rows(speculative), strict=True):
+    restricted = _restricted(plain) or _restricted(speculative)
+    for (label, left), (_, right) in zip(_rows(plain, restricted), _rows(speculative, restricted), strict=True):
         _add(table, label, left, right)
     equal = "[green]the texts are equal[/green]" if result.equal else "[red]the texts differ[/red]"
     fallback = speculative.fallback_reason
@@ -89,7 +90,12 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*map(plain, cells))
 
 
-def _rows(facts: Statistics) -> list[tuple[str, str]]:
+def _restricted(facts: Statistics) -> bool:
+    """Whether a schema, regex or grammar had something to do."""
+    return bool(facts.mask_ms or facts.forced_tokens or facts.refused_drafts)
+
+
+def _rows(facts: Statistics, restricted: bool) -> list[tuple[str, str]]:
     depths = " ".join(f"{share:.2f}" for share in facts.acceptance_per_depth)
     ranks = " ".join(f"{share:.2f}" for share in facts.acceptance_per_rank)
     widths = " ".join(f"{name}:{count}" for name, count in facts.widths.items())
@@ -109,6 +115,12 @@ def _rows(facts: Statistics) -> list[tuple[str, str]]:
         ("prompt tokens", f"{facts.prompt_tokens} ({facts.prefill_token_per_sec:.0f}/s)"),
         ("first token", f"{facts.first_token_ms:.0f} ms"),
     ]
+    if restricted:
+        rows += [
+            ("tokens forced by the grammar", str(facts.forced_tokens)),
+            ("drafts refused by the grammar", str(facts.refused_drafts)),
+            ("time in masks", f"{facts.mask_ms:.1f} ms"),
+        ]
     return rows + [(f"time in {phase}", f"{ms:.1f} ms") for phase, ms in facts.time_ms.items()]
 
 

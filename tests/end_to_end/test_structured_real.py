@@ -1,0 +1,69 @@
+"""Structured answers of the real model: they fit, and speculation does not change them.
+
+Run: python -m pytest tests/end_to_end/test_structured_real.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import streamfuse
+
+BUNDLE = Path(__file__).parents[2] / "build" / "demo"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
+]
+
+LARK = """start: "SELECT " columns " FROM " name (" WHERE " name " = " NUMBER)?
+columns: name (", " name)*
+name: /[a-z_]{1,12}/
+NUMBER: /[0-9]{1,5}/
+"""
+SELECT = r"SELECT [a-z_]{1,12}(, [a-z_]{1,12})* FROM [a-z_]{1,12}( WHERE [a-z_]{1,12} = [0-9]{1,5})?"
+
+
+@dataclass
+class City:
+    name: str
+    country: str
+    continent: Literal["Africa", "America", "Asia", "Europe", "Oceania"]
+    capital: bool
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[streamfuse.Model]:
+    with streamfuse.load(BUNDLE) as model:
+        yield model
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("prompt", "restriction", "fits"),
+    [
+        ("Describe the city of Rome.", {"schema": City}, None),
+        ("Is Rome the capital of Italy?", {"regex": "(Yes|No), because [a-z ]{10,60}\\."}, None),
+        ("Write SQL: the names of people aged 30.", {"grammar": LARK}, SELECT),
+    ],
+    ids=["schema", "regex", "grammar"],
+)
+def test_an_answer_fits_and_is_the_same_with_and_without_speculation(
+    model: streamfuse.Model, prompt: str, restriction: dict[str, Any], fits: str | None, sampling: dict[str, Any]
+) -> None:
+    ways: list[dict[str, Any]] = [{"speculative": False}, {}, {"width": 8}]
+    answers = [model.generate(prompt, max_new_tokens=100, **restriction, **sampling, **way) for way in ways]
+    assert {tuple(answer.tokens) for answer in answers} == {tuple(answers[0].tokens)}
+    answer = answers[-1]
+    assert answer.finish_reason == "stop"
+    if "schema" in restriction:
+        assert isinstance(answer.parsed, City)
+        assert answer.statistics.accepted_by_source["grammar"] >= 5
+    else:
+        assert re.fullmatch(fits or restriction["regex"], answer.text)
