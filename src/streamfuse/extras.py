@@ -61,6 +61,7 @@ NEEDS = {
     "bench-ablations": Need("bench ablations", (*_MODEL, "accelerate", "transformers", "matplotlib"), "train"),
     "bench-latency": Need("bench latency", ("torch", "executorch"), "export"),
     "bench-quantization": Need("bench quantization", _MODEL, "export"),
+    "bench-structured": Need("bench structured", ("jsonschema", "lark"), "bench"),
     "bench-scale": Need("bench scale", _EXPORT, "export"),
     "peer-hugging-face": Need("Hugging Face as a peer", ("torch", "transformers"), "research"),
     "peer-onnx-genai": Need(

@@ -45,7 +45,7 @@ def read_samples(
         raise DataError(f"there is no format {format!r}; the formats are {', '.join(NAMES)}")
     samples: list[Sample] = []
     read: Callable[[Row, str], Sample] | None = None
-    for place, row in islice(_rows(str(source), split), limit):
+    for place, row in islice(rows(str(source), split), limit):
         read = read or reader(format or (None if template else recognise(row, place)), template)
         samples.append(read(row, place))
     if not samples:
@@ -114,8 +114,9 @@ def _examples(sample: Sample, text: Tokenizer | None, eos_token_id: int) -> list
     return [Example(prompt + answer, len(prompt)) for answer in answers]
 
 
-def _rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
-    """Rows with their places. A last line that a stopped `distill` has not finished is left out."""
+def rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
+    """Rows of `source`, as `read_samples` takes it, with their places. A last line that a stopped `distill` has not
+    finished is left out."""
     path = Path(source)
     if path.is_dir() and len(files := list(path.glob("*.jsonl"))) == 1 and files[0].stem not in _SPLITS:
         path = files[0]  # a data set of one file, such as Spec-Bench's

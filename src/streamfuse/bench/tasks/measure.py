@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -154,24 +154,12 @@ class TaskResult:
 
     @property
     def counted_speedup(self) -> float | None:
-        """`speculative` over `plain` by what its passes cost when the plan began, with the loops as measured.
-
-        Counts instead of clocks: what another program takes from a pass changes nothing. None unless both ran.
-        """
+        """`counted_speedup` of all answers. None unless both ran."""
         if not {PLAIN, SPECULATIVE} <= self.systems.keys():
             return None
         both = zip(self.systems[PLAIN].answers, self.systems[SPECULATIVE].answers, strict=True)
-        plain_ms = drafted_ms = 0.0
-        for plain, drafted in (
-            (a.statistics, b.statistics) for one, two in both for a, b in zip(one, two, strict=True)
-        ):
-            if not plain or not drafted or not drafted["cost_ms"]:
-                return None
-            cost = drafted["cost_ms"]
-            passes = {**drafted["widths"], STREAMS: drafted["streams_passes"]}
-            plain_ms += plain["target_forward_passes"] * cost[DECODE] + _loop_ms(plain)
-            drafted_ms += sum(count * cost.get(name, 0.0) for name, count in passes.items()) + _loop_ms(drafted)
-        return plain_ms / drafted_ms if drafted_ms else None
+        pairs = ((a.statistics, b.statistics) for one, two in both for a, b in zip(one, two, strict=True))
+        return counted_speedup(pairs)
 
     def to_dict(self) -> dict[str, Any]:
         rates, bandwidth = self.rates, self.read_bandwidth_gb_s
@@ -315,6 +303,23 @@ def trial(
 def _turn(systems: Sequence[System], number: int) -> list[System]:
     first = number % len(systems)
     return [*systems[first:], *systems[:first]]
+
+
+def counted_speedup(pairs: Iterable[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]) -> float | None:
+    """Speculative over plain by what passes cost when the plan began, with the loops as measured.
+
+    Counts instead of clocks: what another program takes from a pass changes nothing. `pairs` are the statistics of a
+    plain and a speculative answer each; None where one is missing, or has no costs.
+    """
+    plain_ms = drafted_ms = 0.0
+    for plain, drafted in pairs:
+        if not plain or not drafted or not drafted["cost_ms"]:
+            return None
+        cost = drafted["cost_ms"]
+        passes = {**drafted["widths"], STREAMS: drafted["streams_passes"]}
+        plain_ms += plain["target_forward_passes"] * cost[DECODE] + _loop_ms(plain)
+        drafted_ms += sum(count * cost.get(name, 0.0) for name, count in passes.items()) + _loop_ms(drafted)
+    return plain_ms / drafted_ms if drafted_ms else None
 
 
 def _loop_ms(statistics: Mapping[str, Any]) -> float:

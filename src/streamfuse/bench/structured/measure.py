@@ -1,0 +1,271 @@
+"""Constrained answers with and without speculation, in turns, and what they are worth.
+
+Three systems answer every question: constrained text with speculation, the same plainly, and plain text without the
+constraint, as many tokens as the constrained answer has. The prompt is processed once; decoding alone is timed. The
+first answer of a question is not timed: it gives the text that all others must equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from streamfuse.api import Generation
+from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
+from streamfuse.bench.shared.systems import Answer, finished
+from streamfuse.bench.tasks.measure import counted_speedup
+
+from .questions import Question, problem_of
+from .tasks import Asked
+
+FREE, PLAIN, SPECULATIVE = "free plain", "plain", "speculative"
+SYSTEMS = (PLAIN, SPECULATIVE, FREE)
+Stream = Callable[..., Generation]  # Model.stream
+_SETTLE_S = 0.01  # between two systems: threads that spin for their next job go to sleep meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredSettings:
+    """How to measure. Greedy at temperature 0."""
+
+    max_new_tokens: int = 256
+    repetitions: int = 3
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A question with the answers of each system, one per repetition.
+
+    Attributes:
+        token_ids: of the first constrained answer, which was plain and is not timed.
+        text: of the constrained answers.
+        finished: False where a limit cut the answer before its constraint was satisfied.
+        problem: why the text does not satisfy the constraint; None where it does, or was cut.
+        compile_ms: until the generation with the constraint has started, one value per repetition.
+    """
+
+    question: Question
+    token_ids: tuple[int, ...]
+    text: str
+    finished: bool
+    problem: str | None
+    answers: Mapping[str, Sequence[Answer]]
+    compile_ms: Sequence[float]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all constrained answers have the same tokens."""
+        constrained = (answer for name in (PLAIN, SPECULATIVE) for answer in self.answers[name])
+        return all(answer.token_ids == self.token_ids for answer in constrained)
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """One task; `to_dict` is its object in `--json`."""
+
+    answered: Sequence[Answered]
+    skipped: int = 0  # questions that are longer than the context
+
+    @property
+    def speedup(self) -> Estimate:
+        """Constrained text with speculation over constrained plain text, by tokens per second."""
+        return self._bootstrap.ratio(self._timings(SPECULATIVE), self._timings(PLAIN))
+
+    @property
+    def over_free(self) -> Estimate:
+        """Constrained plain text over free plain text, by passes per second. Below 1 the constraint costs time."""
+        return self._bootstrap.ratio(self._passes(PLAIN), self._passes(FREE))
+
+    @property
+    def counted_speedup(self) -> float | None:
+        """`speedup` by what passes cost when the plan began (`bench.tasks`), so that other programs change nothing."""
+        repeated = zip(*(self._statistics(name) for name in (PLAIN, SPECULATIVE)), strict=True)
+        return counted_speedup(repeated)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(one.token_ids) for one in self.answered)
+
+    @property
+    def equal(self) -> bool:
+        return all(one.equal for one in self.answered)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with finished answers; nothing should be."""
+        return [one.problem for one in self.answered if one.problem is not None]
+
+    @property
+    def quality(self) -> dict[str, float]:
+        """Means of what the questions' judges say, in percent. Empty where nothing is right or wrong."""
+        judged = [one.question.judge(one.text) for one in self.answered]
+        return {name: fmean(one[name] for one in judged) for name in judged[0]} if judged else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        speedup, over_free, bootstrap = self.speedup, self.over_free, self._bootstrap
+        drafted = self._statistics(SPECULATIVE)
+        passes = sum(one["target_forward_passes"] for one in drafted)
+        by = _sums(one["accepted_by_source"] for one in drafted)
+        done = sum(one.finished for one in self.answered)
+        return {
+            "answers": len(self.answered),
+            "skipped": self.skipped,
+            "tokens": self.tokens,
+            "speedup": speedup.value,
+            "speedup_interval": speedup.interval,
+            "counted_speedup": self.counted_speedup,
+            "constrained_over_free": over_free.value,
+            "constrained_over_free_interval": over_free.interval,
+            "decode_token_per_sec": {name: bootstrap.rate(self._timings(name)).value for name in SYSTEMS},
+            "tokens_per_pass": self.tokens / passes if passes else 0.0,
+            "forced_share": by["grammar"] / self.tokens if self.tokens else 0.0,
+            "forced_drafts": sum(one["forced_tokens"] for one in drafted),
+            "refused_drafts": sum(one["refused_drafts"] for one in drafted),
+            "mask_ms_per_token": {name: self._mask_ms(name) for name in (PLAIN, SPECULATIVE)},
+            "compile_ms": median(ms for one in self.answered for ms in one.compile_ms),
+            "finished": done / len(self.answered),
+            "valid": 1 - len(self.problems) / done if done else None,
+            "problems": self.problems,
+            "equal": self.equal,
+            "quality": self.quality,
+            "accepted_by_source": by,
+            "widths": _sums(one["widths"] for one in drafted),
+            "streams_passes": sum(one["streams_passes"] for one in drafted),
+            "time_ms": {name: _sums(one["time_ms"] for one in self._statistics(name)) for name in SYSTEMS},
+        }
+
+    @cached_property
+    def _bootstrap(self) -> Bootstrap:
+        """Always the same resamples, so that all intervals speak of the same chance."""
+        return Bootstrap(len(self.answered), len(self.answered[0].compile_ms))
+
+    def _timings(self, system: str) -> Timings:
+        tokens = [len(one.answers[system][0].token_ids) for one in self.answered]
+        ms = [[answer.decode_ms for answer in one.answers[system]] for one in self.answered]
+        return Timings(np.array(tokens, np.float64), np.array(ms))
+
+    def _passes(self, system: str) -> Timings:
+        """The same with passes instead of tokens: an end token takes a pass and is not delivered."""
+        passes = [one["target_forward_passes"] for one in self._statistics(system)]
+        return Timings(np.array(passes, np.float64), self._timings(system).ms)
+
+    def _statistics(self, system: str) -> list[dict[str, Any]]:
+        """Of the first answer to each question."""
+        return [one.answers[system][0].statistics or {} for one in self.answered]
+
+    def _mask_ms(self, system: str) -> float:
+        spent = (
+            median((answer.statistics or {})["mask_ms"] for answer in one.answers[system]) for one in self.answered
+        )
+        return sum(spent) / self.tokens if self.tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredResult:
+    """All tasks. `stopped_by` is what ended the run early; the figures are of the questions that were complete."""
+
+    settings: StructuredSettings
+    tasks: Mapping[str, TaskFigures]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    stopped_by: BaseException | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": {name: figures.to_dict() for name, figures in self.tasks.items()},
+            "max_new_tokens": self.settings.max_new_tokens,
+            "repetitions": self.settings.repetitions,
+            "temperature": self.settings.temperature,
+            "complete": self.stopped_by is None,
+            **self.facts,
+        }
+
+
+def measure(
+    stream: Stream,
+    tasks: Mapping[str, tuple[Sequence[Asked], int]],
+    settings: StructuredSettings,
+    decode: Callable[[Sequence[int]], str],
+    facts: Mapping[str, Any] | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> StructuredResult:
+    """Ask every question of every task.
+
+    Args:
+        tasks: by name, the questions and how many were left out.
+        decode: text of token ids.
+        advance: is called after each question.
+
+    Raises:
+        BaseException: whatever stopped the run (Ctrl-C, a failure) before there was any figure.
+    """
+    done: dict[str, list[Answered]] = {}
+    stopped_by: BaseException | None = None
+    try:
+        for name, (questions, _) in tasks.items():
+            for number, one in enumerate(questions):
+                answered = _answered(stream, one, number, settings, decode)
+                done.setdefault(name, []).append(answered)
+                advance()
+    except (KeyboardInterrupt, Exception) as error:
+        if not done:
+            raise
+        stopped_by = error
+    figures = {name: TaskFigures(own, tasks[name][1]) for name, own in done.items()}
+    return StructuredResult(settings, figures, facts or {}, stopped_by)
+
+
+def _answered(
+    stream: Stream, asked: Asked, number: int, settings: StructuredSettings, decode: Callable[[Sequence[int]], str]
+) -> Answered:
+    question = asked.question
+    first, _ = _answer(stream, asked, number, settings, PLAIN, settings.max_new_tokens)
+    answers: dict[str, list[Answer]] = {name: [] for name in SYSTEMS}
+    compile_ms = []
+    for repetition in range(settings.repetitions):
+        for name in _turn(number + repetition):
+            time.sleep(_SETTLE_S)
+            room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
+            answer, started_ms = _answer(stream, asked, number, settings, name, room)
+            answers[name].append(answer)
+            if name == SPECULATIVE:
+                compile_ms.append(started_ms)
+    text = decode(first.token_ids)
+    whole = (first.statistics or {})["finish_reason"] == "stop"
+    problem = problem_of(question.constraint, text) if whole else None
+    return Answered(question, first.token_ids, text, whole, problem, answers, compile_ms)
+
+
+def _answer(
+    stream: Stream, asked: Asked, number: int, settings: StructuredSettings, system: str, max_new_tokens: int
+) -> tuple[Answer, float]:
+    """The answer, and the milliseconds until its generation had started."""
+    constraint = {"ignore_eos": True} if system == FREE else asked.question.constraint.option
+    started = time.perf_counter()
+    generation = stream(
+        asked.prompt_ids, max_new_tokens=max_new_tokens, temperature=settings.temperature, top_k=0, top_p=1.0,
+        min_p=0.0, repetition_penalty=1.0, seed=settings.seed + number, speculative=system == SPECULATIVE,
+        **constraint,
+    )  # fmt: skip
+    started_ms = 1000 * (time.perf_counter() - started)
+    return finished(generation), started_ms
+
+
+def _turn(number: int) -> list[str]:
+    first = number % len(SYSTEMS)
+    return [*SYSTEMS[first:], *SYSTEMS[:first]]
+
+
+def _sums(counts: Any) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in counts:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return total
