@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from streamfuse.bench.structured.function_calling import read as read_calls
 from streamfuse.cli import app
 from streamfuse.train import public
 from streamfuse.train.readers import merged, read_samples
@@ -49,6 +50,8 @@ def wikisql() -> bytes:
 
 
 SAID = {"summary": "A greeting.", "topic": "x"}
+ASKED = {"role": "user", "content": "Call f."}
+TOOL = {"name": "f", "parameters": {"type": "dict", "properties": {"a": {"type": "integer"}}}}
 FILES = {
     "devset.csv": b'"mr","ref"\r\n"name[Blue]","Blue one."\r\n"name[Red]","Red."\r\n"name[Red]","Red, again."\r\n',
     "testset_w_refs.csv": '"mr","ref"\n"name[Caf\u00e9]","A caf\u00e9."\n'.encode(),
@@ -57,6 +60,14 @@ FILES = {
     "dialogsum.dev.jsonl": lines({"fname": "b", "dialogue": "#Person1#: Bye.", **SAID}),
     "dialogsum.test.jsonl": lines({"dialogue": "#Person1#: Well.", "summary1": "One.", "summary2": "Two."}),
     "question.jsonl": lines({"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": []}),
+    **{
+        name: data
+        for split in ("simple_python", "multiple")
+        for name, data in (
+            (f"BFCL_v4_{split}.json", lines({"id": split, "question": [[ASKED]], "function": [TOOL]})),
+            (f"possible_answer/BFCL_v4_{split}.json", lines({"id": split, "ground_truth": [{"f": {"a": [1]}}]})),
+        )
+    },
 }
 
 
@@ -70,6 +81,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder = tmp_path / "server"
     folder.mkdir()
     for name, data in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     for name, source in public.SOURCES.items():
         ids = {file: git_id(FILES[file]) for file in source.files}
@@ -108,9 +120,9 @@ def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path
     out = tmp_path / "data"
     result = fetch(*public.NAMES, "-o", out, "--from", server)
     assert result.exit_code == 0, result.stderr
-    folders = [out / name for name in ("e2e_nlg", "sql_context", "dialogsum", "spec_bench")]
+    folders = [out / name for name in ("e2e_nlg", "sql_context", "dialogsum", "spec_bench", "function_calling")]
     assert result.stdout.split() == list(map(str, folders))
-    assert result.stderr.count("Licence: ") == 4
+    assert result.stderr.count("Licence: ") == 5
     assert "the shipped adapters were trained; test.jsonl is the authors' test set" in result.stderr
     assert rows(out / "e2e_nlg/train.jsonl") == [
         {"prompt": "name[Red]", "completion": "Red."},
@@ -134,7 +146,10 @@ def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path
     assert rows(out / "spec_bench/question.jsonl") == [
         {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]}
     ]
-    for folder, format_ in zip(folders, ("e2e", "sql", "dialogsum", "spec-bench"), strict=True):
+    called = {"messages": [ASKED], "tools": [TOOL], "ground_truth": [{"f": {"a": [1]}}]}
+    assert rows(out / "function_calling/multiple.jsonl") == [{"id": "multiple", **called}]
+    assert len(read_calls(str(out / "function_calling"))) == 2
+    for folder, format_ in zip(folders, ("e2e", "sql", "dialogsum", "spec-bench"), strict=False):
         for file in folder.iterdir():
             assert merged(read_samples(str(file), None)), file
             assert read_samples(str(file), format_) == read_samples(str(file), None)
@@ -184,7 +199,7 @@ def test_what_goes_wrong_is_one_line_and_leaves_nothing(server: str, tmp_path: P
         ),
         (("e2e", "--from", "http://127.0.0.1:9"), "name a folder that has devset.csv by --from", 1),
         (("e2e", "--from", "http://"), "cannot be downloaded", 1),
-        (("glue",), "NAME must be one of e2e, sql, dialogsum, spec-bench, not glue", 2),
+        (("glue",), "NAME must be one of e2e, sql, dialogsum, spec-bench, function-calling, not glue", 2),
     ):
         result = fetch(*arguments, "-o", out)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.stderr

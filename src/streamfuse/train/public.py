@@ -143,6 +143,29 @@ def _spec_bench(files: Files) -> dict[str, list[Row]]:
     return {"question": [{key: row[key] for key in ("question_id", "category", "turns")} for row in rows]}
 
 
+def _function_calling(files: Files) -> dict[str, list[Row]]:
+    """Rows of messages, tools and the accepted answer; questions have one turn."""
+
+    def rows(name: str) -> list[Row]:
+        asked, right = (map(json.loads, files[file].splitlines()) for file in _files_of(name))
+        truth = {row["id"]: row["ground_truth"] for row in right}
+        return [
+            {
+                "id": row["id"],
+                "messages": row["question"][0],
+                "tools": row["function"],
+                "ground_truth": truth[row["id"]],
+            }
+            for row in asked
+        ]
+
+    return {name: rows(name) for name in ("simple_python", "multiple")}
+
+
+def _files_of(name: str) -> tuple[str, str]:
+    return f"BFCL_v4_{name}.json", f"possible_answer/BFCL_v4_{name}.json"
+
+
 _GITHUB = "https://raw.githubusercontent.com"
 SOURCES = {
     "e2e": Source(
@@ -184,6 +207,21 @@ SOURCES = {
         {"question.jsonl": "2498d09719b92937c9408f9d7e6efbeaaceb0413"},
         "spec_bench",
         _spec_bench,
+    ),
+    "function-calling": Source(
+        "Berkeley Function Calling Leaderboard v4: a question and functions in, one call out. simple_python.jsonl has "
+        "one function per question, multiple.jsonl two to four",
+        "Apache 2.0",
+        f"{_GITHUB}/ShishirPatil/gorilla/6ea57973c7a6097fd7c5915698c54c17c5b1b6c8/"
+        "berkeley-function-call-leaderboard/bfcl_eval/data",
+        {
+            "BFCL_v4_simple_python.json": "356a0db61e54eb1d92d8e10d014463cf2eb513cc",
+            "BFCL_v4_multiple.json": "83643fa853e7a29a50e7303b0279284c37dd63c8",
+            "possible_answer/BFCL_v4_simple_python.json": "268c55641a21b51fc15730ce39ce906444a935a1",
+            "possible_answer/BFCL_v4_multiple.json": "1f2f1fbfd9b7c8859ef5a92d6c18b0a6b2bc2663",
+        },
+        "function_calling",
+        _function_calling,
     ),
 }
 NAMES = tuple(SOURCES)

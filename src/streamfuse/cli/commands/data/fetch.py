@@ -18,7 +18,11 @@ def register(app: typer.Typer) -> None:
 def fetch(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="e2e, sql, dialogsum, spec-bench.", autocompletion=complete.data_sets),
+        typer.Argument(
+            metavar="NAME...",
+            help="e2e, sql, dialogsum, spec-bench, function-calling.",
+            autocompletion=complete.data_sets,
+        ),
     ],
     output_dir: Annotated[
         Path,
