@@ -63,8 +63,8 @@ def check_provider(bundle: Bundle, provider: str | None) -> None:
     """
     if provider is None:
         return
+    from streamfuse.options import OptionError
     from streamfuse.runtime.backends.onnx_providers import Choice
-    from streamfuse.runtime.config import OptionError
 
     choice = Choice.parse(provider)
     if bundle.manifest.target != "onnx":

@@ -26,9 +26,10 @@ from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.train.config import DistillConfig
 from streamfuse.train.evaluate import draft_tables, proposals, replay, replay_proposals
 from streamfuse.train.formats import Example
-from streamfuse.train.generate import DistillConfig, generate_batch
+from streamfuse.train.generate import generate_batch
 from streamfuse.train.main import run
 
 TINY = {"num_msa_layers": 2, "num_streams": 3, "adapter_rank": 2, "parent_rank": 4, "pruner_rank": 2}

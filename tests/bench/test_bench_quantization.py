@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from streamfuse.bench.quantization import OWN_GRID, Bench, Texts, parse_choice, rounded
 from streamfuse.cli import app
-from streamfuse.export.schemes import PlanError
+from streamfuse.options import OptionError
 from streamfuse.train.formats import Example
 
 
@@ -55,7 +55,7 @@ def test_a_choice_names_its_parts_and_keeps_the_others() -> None:
     assert parse_choice("") == OWN_GRID
     assert parse_choice("mlp=int4:64,head=q4_1") == {**OWN_GRID, "mlp": "int4:64", "head": "q4_1"}
     assert set(parse_choice("float").values()) == {"float"}
-    with pytest.raises(PlanError, match="not norm=int4"):
+    with pytest.raises(OptionError, match="not norm=int4"):
         parse_choice("norm=int4")
 
 

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -18,9 +18,9 @@ from bundle_samples import write_bundle
 from streamfuse.adapters import shipped
 from streamfuse.cli import app
 from streamfuse.cli.shared import complete
-from streamfuse.export.choices import BACKENDS, COMPUTE_UNITS, DEPLOYMENT_TARGETS, LAYOUTS
-from streamfuse.export.plan import Schedule
-from streamfuse.train.config import MODES
+from streamfuse.export.capabilities import BACKENDS
+from streamfuse.runtime.backends.onnx_providers import PROVIDERS
+from streamfuse.train.config import Mode, Task
 from streamfuse.train.dtype import NAMES as DTYPES
 from streamfuse.train.formats import NAMES as FORMATS
 from streamfuse.train.public import SOURCES
@@ -81,14 +81,15 @@ def values(command: str, flag: str) -> list[str]:
 
 def test_the_values_are_those_that_the_commands_take() -> None:
     assert values("export", "--target") == list(BACKENDS)
-    assert values("export", "--backend") == list(BACKENDS["executorch"])
-    assert values("export", "--layout") == list(LAYOUTS)
-    assert values("export", "--compute-units") == list(COMPUTE_UNITS)
-    assert values("export", "--minimum-deployment-target") == list(DEPLOYMENT_TARGETS)
+    assert values("export", "--backend") == [name for backends in BACKENDS.values() for name in backends]
+    assert values("export", "--layout") == ["plain", "ane"]
+    assert values("export", "--compute-units") == ["all", "cpu_and_ne", "cpu_and_gpu", "cpu_only"]
+    assert values("export", "--provider") == list(PROVIDERS)
     backends = [choices for backends in BACKENDS.values() for choices in backends.values()]
-    assert set(values("export", "--quantize")) == {kind.value for choices in backends for kind in choices.quantize}
-    assert values("export", "--schedule") == [kind.value for kind in Schedule]
-    assert values("train", "--mode") == list(MODES)
-    assert values("train", "--task") == ["chat", *[name for name in TEMPLATES if name != "chat"]]
+    assert set(values("export", "--quantize")) == {word for choices in backends for word in choices.quantize}
+    assert values("export", "--schedule") == ["fused", "deferred", "both"]
+    assert values("train", "--mode") == list(get_args(Mode))
+    assert values("train", "--task") == list(get_args(Task))
+    assert set(get_args(Task)) == set(TEMPLATES)
     assert values("train", "--dtype") == list(DTYPES)
     assert values("train", "--format") == list(FORMATS)

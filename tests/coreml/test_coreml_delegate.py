@@ -16,10 +16,9 @@ from typing import Any
 import coreml_delegate
 import pytest
 import torch
-from export_samples import plan_for, tiny_model, write_checkpoint
+from export_samples import config_for, tiny_model, write_checkpoint
 
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import Quantize, Schedule
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.selftest import FLOORS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on a Mac the engine has the delegate itself")
@@ -33,11 +32,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     checkpoint = write_checkpoint(folder / "checkpoint", tiny_model())
     changes: dict[str, Any] = {
         "backend": "coreml",
-        "quantize": Quantize.INT4_WEIGHTS,
-        "schedule": Schedule.DEFERRED,
+        "quantize": "int4",
+        "schedule": "deferred",
         "dtype": "float32",
     }
-    export_plan(plan_for(checkpoint, folder / "bundle", widths=(12,), default_width=12, prune_keep=4, **changes))
+    run_export(config_for(checkpoint, folder / "bundle", widths=(12,), default_width=12, prune_keep=4, **changes))
     command = [sys.executable, coreml_delegate.__file__, str(folder / "bundle"), str(folder)]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -14,8 +14,9 @@ import torch
 
 from streamfuse import adapters
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import ExportPlan
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import run_export
+from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backends.coreml import open_package
@@ -36,15 +37,17 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=FORMS)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
-    export_plan(
-        ExportPlan(
-            resolve_model(DEFAULT_MODEL),
-            adapters.find(adapters.DEFAULT),
-            folder,
-            target="coreml",
-            max_context_len=128,
-            prefill_len=32,
-            **FORMS[request.param],
+    run_export(
+        resolve(
+            ExportConfig(
+                resolve_model(DEFAULT_MODEL),
+                adapters.find(adapters.DEFAULT),
+                folder,
+                target="coreml",
+                max_context_len=128,
+                prefill_len=32,
+                **FORMS[request.param],
+            )
         )
     )
     return open_bundle(folder)

@@ -22,8 +22,7 @@ import software_gpu
 import torch
 from native_samples import said_by
 
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import Schedule
+from streamfuse.export.pipeline import run_export
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 TEMPLATE = (
@@ -81,20 +80,20 @@ def gpu() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Schedule], Path]:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """Makes a bundle for a provider, once."""
     pytest.importorskip("onnx")
 
     @cache
-    def make(provider: str, schedule: Schedule) -> Path:
+    def make(provider: str, schedule: str) -> Path:
         folder = tmp_path_factory.mktemp(provider)
         torch.manual_seed(1)
         checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
         (folder / "chat_template.jinja").write_text(TEMPLATE)
-        plan = export_samples.plan_for(
+        plan = export_samples.config_for(
             checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule
         )
-        export_plan(plan)
+        run_export(plan)
         return plan.output_dir
 
     return make
@@ -119,9 +118,9 @@ def generated(bundle: Path, provider: str, width: int, environment: dict[str, st
 
 
 @pytest.mark.parametrize("provider", ["webgpu", "qnn"])
-@pytest.mark.parametrize(("schedule", "width"), [(Schedule.FUSED, 12), (Schedule.DEFERRED, 4)])
+@pytest.mark.parametrize(("schedule", "width"), [("fused", 12), ("deferred", 4)])
 def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_tie(
-    bundle: Callable[[str, Schedule], Path], environment: dict[str, str], provider: str, schedule: Schedule, width: int
+    bundle: Callable[[str, str], Path], environment: dict[str, str], provider: str, schedule: str, width: int
 ) -> None:
     said = generated(bundle(provider, schedule), f"{provider}:{WHOLE}", width, environment)
     assert said["package"].startswith(PACKAGE[provider])
@@ -141,9 +140,9 @@ def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_t
 
 
 def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(
-    bundle: Callable[[str, Schedule], Path], gpu: dict[str, str]
+    bundle: Callable[[str, str], Path], gpu: dict[str, str]
 ) -> None:
-    command = [sys.executable, "-m", "streamfuse", "run", str(bundle("cpu", Schedule.FUSED)), "the keeper", "--raw",
+    command = [sys.executable, "-m", "streamfuse", "run", str(bundle("cpu", "fused")), "the keeper", "--raw",
                "--max-new-tokens", "2", "--no-speculation", "--provider"]  # fmt: skip
     environment = {**os.environ, **gpu}
     done = subprocess.run([*command, "webgpu", "--json"], capture_output=True, text=True, env=environment)
@@ -156,16 +155,14 @@ def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(
     assert "it does not take these operators as they are there: " in done.stderr
 
 
-def test_without_a_gpu_nothing_else_takes_its_place(
-    bundle: Callable[[str, Schedule], Path], gpu: dict[str, str]
-) -> None:
+def test_without_a_gpu_nothing_else_takes_its_place(bundle: Callable[[str, str], Path], gpu: dict[str, str]) -> None:
     blind = {**gpu, "VK_DRIVER_FILES": "/nowhere.json"}
     command = [
         sys.executable,
         "-m",
         "streamfuse",
         "run",
-        str(bundle("webgpu", Schedule.FUSED)),
+        str(bundle("webgpu", "fused")),
         "the keeper",
         "--provider",
         "webgpu",

@@ -33,11 +33,13 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     pytest.importorskip("onnxruntime")
-    from streamfuse.export.pipeline import export_plan
-    from streamfuse.export.plan import ExportPlan
+    from streamfuse.export.config import ExportConfig
+    from streamfuse.export.pipeline import run_export
+    from streamfuse.export.resolve import resolve
 
     folder = tmp_path_factory.mktemp("onnx") / "bundle"
-    export_plan(ExportPlan(resolve_model(DEFAULT_MODEL), find(DEFAULT), folder, target="onnx", widths=(WIDTH,)))
+    config = ExportConfig(resolve_model(DEFAULT_MODEL), find(DEFAULT), folder, target="onnx", widths=(WIDTH,))
+    run_export(resolve(config))
     return open_bundle(folder)
 
 

@@ -15,7 +15,8 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
-from streamfuse.train.distill import DistillConfig, generate_batch
+from streamfuse.train.config import DistillConfig
+from streamfuse.train.distill import generate_batch
 from streamfuse.train.prompts import open_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]

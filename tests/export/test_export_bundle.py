@@ -17,8 +17,8 @@ import torch
 from export_samples import (
     STREAM_VOCAB,
     TEXT,
+    config_for,
     decode_rows,
-    plan_for,
     prefill,
     tiny_model,
     verify_rows,
@@ -29,12 +29,12 @@ from signed_samples import PUBLIC, rfc_key
 
 from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.export import facts, selftest
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.executorch.kernels import KernelsTarget
 from streamfuse.export.executorch.target import PteTarget
 from streamfuse.export.integers import to_q4_1
 from streamfuse.export.operators.packing import pack_q4_1
-from streamfuse.export.pipeline import Report, count_steps, export_plan
-from streamfuse.export.plan import ExportPlan, Quantize, Schedule
+from streamfuse.export.pipeline import Report, count_steps, run_export
 from streamfuse.export.preview import preview
 from streamfuse.export.selftest import FLOORS, Floor, ParityError, Script
 from streamfuse.model.streams import StreamFused
@@ -45,8 +45,8 @@ from streamfuse.runtime.session import Session
 
 METHODS = ["prefill", "decode", "verify_4", "verify_12"]
 KINDS: dict[str, dict[str, Any]] = {
-    "kernels": {"schedule": Schedule.BOTH},
-    "float32": {"backend": "xnnpack", "quantize": Quantize.NONE, "schedule": Schedule.BOTH},
+    "kernels": {"schedule": "both"},
+    "float32": {"backend": "xnnpack", "quantize": "none", "schedule": "both"},
     "8da4w": {"backend": "xnnpack"},
 }
 
@@ -54,7 +54,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @dataclass
 class Exported:
     kind: str  # of KINDS, and the key of its floor
-    plan: ExportPlan
+    config: ExportConfig
     report: Report
     bundle: Bundle
     words: list[str]  # of the progress
@@ -78,14 +78,14 @@ FLOAT32 = pytest.param("float32", marks=pytest.mark.full)  # the engine's own te
 def exported(
     request: pytest.FixtureRequest, checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
-    plan = plan_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param, **KINDS[request.param])
+    config = config_for(checkpoint, tmp_path_factory.mktemp("bundles") / request.param, **KINDS[request.param])
     words: list[str] = []
-    report = export_plan(plan, words.append, sign_key=rfc_key())
-    return Exported(request.param, plan, report, open_bundle(plan.output_dir, public_key=PUBLIC), words)
+    report = run_export(config, words.append, sign_key=rfc_key())
+    return Exported(request.param, config, report, open_bundle(config.output_dir, public_key=PUBLIC), words)
 
 
 def methods_of(exported: Exported) -> list[str]:
-    return METHODS + (["streams"] if exported.plan.shapes.deferred else [])
+    return METHODS + (["streams"] if exported.config.shapes.deferred else [])
 
 
 @pytest.fixture
@@ -95,12 +95,12 @@ def engine(exported: Exported) -> Iterator[ExecuTorchBackend]:
 
 
 def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFused) -> None:
-    manifest, plan = exported.bundle.manifest, exported.plan
+    manifest, config = exported.bundle.manifest, exported.config
     assert list(manifest.methods) == methods_of(exported)
     rows = [(m.rows, m.keep, m.stream_nodes) for m in manifest.methods.values()]
     assert rows[:4] == [(8, None, None), (1, None, None), (4, 4, 4), (12, 6, 3)]
-    assert speculation_schedule(exported) == plan.schedule.value
-    assert (manifest.kernels, manifest.backend) == (plan.kernels, plan.backend)
+    assert speculation_schedule(exported) == config.schedule
+    assert (manifest.kernels, manifest.backend) == (config.kernels, config.backend)
     assert (manifest.model.num_layers, manifest.model.vocab_size) == (3, 258)
     assert manifest.model.parameters == sum(p.numel() for p in model.base.parameters())
     assert (manifest.model.bos_token_id, manifest.model.eos_token_ids) == (1, (3, 257))
@@ -108,8 +108,8 @@ def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFu
     assert (speculation.num_streams, speculation.top_k, speculation.num_msa_layers) == (3, 5, 2)
     assert (speculation.prune_layer, speculation.default_width, speculation.adapter) == (1, 12, "tiny")
     assert speculation.stream_vocab_size == len(STREAM_VOCAB)
-    assert manifest.cache.capacity == plan.max_context_len
-    assert exported.bundle.spec() == facts.model_spec(model, plan)
+    assert manifest.cache.capacity == config.max_context_len
+    assert exported.bundle.spec() == facts.model_spec(model, config)
     assert set(manifest.files) == {*exported.report.bytes, "export_report.json"}
     assert {row.floor for row in manifest.parity.values()} == {FLOORS[exported.kind].name}
     assert set(manifest.parity) == set(methods_of(exported)) - {"prefill"}
@@ -122,8 +122,8 @@ def speculation_schedule(exported: Exported) -> str:
 
 def test_a_bundle_says_which_operators_it_needs(exported: Exported) -> None:
     manifest, content = exported.bundle.manifest, exported.bundle.graph.read_bytes()
-    assert (b"streamfuse::" in content) == exported.plan.kernels
-    if exported.plan.kernels:
+    assert (b"streamfuse::" in content) == exported.config.kernels
+    if exported.config.kernels:
         families = ("embedding_q8", "gated_mlp", "head", "linear", "qkv", "stream_top_k", "tree_attention")
         assert manifest.required_operators == tuple(f"streamfuse::{name}.out" for name in families)
         assert b"XnnpackBackend" not in content
@@ -149,7 +149,7 @@ def test_the_drafting_data_lie_aligned_and_as_the_package_reads_them(exported: E
     assert {name: array.dtype.name for name, array in read.items()}.items() >= {
         "parent_left": "float16", "parent_right": "float16", "gate": "float32", "stream_vocab": "int32"
     }.items()  # fmt: skip
-    assert ("calibration" in read) == exported.plan.kernels
+    assert ("calibration" in read) == exported.config.kernels
     for name, array in exported.bundle.tables.items():
         assert array.flags.aligned, name
         np.testing.assert_array_equal(array, read[name])
@@ -190,7 +190,7 @@ def test_the_outputs_in_the_manifest_are_those_of_the_graphs(exported: Exported)
     assert shapes["logits"] == (6, 258)
     assert shapes["best"] == shapes["kept"] == (6,)
     assert shapes["stream_ids"] == shapes["stream_log_probs"] == (3, 3, 5)
-    assert ("hidden" in shapes) == exported.plan.shapes.deferred
+    assert ("hidden" in shapes) == exported.config.shapes.deferred
     assert [shapes[f"new_key_{i}"][0] for i in range(3)] == [12, 6, 6]
 
 
@@ -215,9 +215,9 @@ def test_progress_counts_every_step(exported: Exported) -> None:
     assert list(exported.report.seconds) == ["load", "reference", "quantize", "lower", "parity", "write"]
 
 
-def plan_for_again(exported: Exported) -> ExportPlan:
-    plan = exported.plan
-    return plan_for((plan.model, plan.adapter), plan.output_dir.with_name("nothing"), **KINDS[exported.kind])
+def plan_for_again(exported: Exported) -> ExportConfig:
+    config = exported.config
+    return config_for((config.model, config.adapter), config.output_dir.with_name("nothing"), **KINDS[exported.kind])
 
 
 def test_the_constant_methods_answer(exported: Exported) -> None:
@@ -279,7 +279,7 @@ def test_deferred_streams_are_those_of_the_verifying_pass(exported: Exported, en
         engine.commit(path)
         deferred = engine.streams(index, 0)
         assert np.array_equal(deferred.stream_ids[0], fused[0])
-        if exported.plan.kernels:
+        if exported.config.kernels:
             assert np.array_equal(deferred.stream_log_probs[0], fused[1])
         else:
             np.testing.assert_allclose(deferred.stream_log_probs[0], fused[1], atol=1e-4)
@@ -319,11 +319,11 @@ def test_speculation_changes_no_token(exported: Exported, width: int, temperatur
 @pytest.mark.parametrize("exported", ["kernels", FLOAT32], indirect=True)
 def test_fewer_streams_say_the_same(checkpoint: tuple[Path, Path], exported: Exported, tmp_path: Path) -> None:
     """Streams see the streams before them only, so dropping the last ones leaves the first as they were."""
-    fewer = {"schedule": Schedule.FUSED, "num_streams": 2, "stream_nodes": "all", "widths": (4,), "default_width": 4}
-    plan = plan_for(checkpoint, tmp_path / "two", **{**KINDS[exported.kind], **fewer})
-    export_plan(plan)
+    fewer = {"schedule": "fused", "num_streams": 2, "stream_nodes": "all", "widths": (4,), "default_width": 4}
+    config = config_for(checkpoint, tmp_path / "two", **{**KINDS[exported.kind], **fewer})
+    run_export(config)
     found = []
-    for folder in (plan.output_dir, exported.plan.output_dir):
+    for folder in (config.output_dir, exported.config.output_dir):
         bundle = open_bundle(folder)
         with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
             prefill(backend, TEXT[:10])
@@ -349,10 +349,10 @@ def test_a_graph_below_its_floor_leaves_nothing(
         target.operators, target.delegation = list(exported.bundle.manifest.required_operators), {}
 
     monkeypatch.setattr(PteTarget, "lower", lower)
-    export_plan(plan_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
+    run_export(config_for(checkpoint, tmp_path / "good", **KINDS[exported.kind]))
     monkeypatch.setitem(selftest.FLOORS, exported.kind, Floor("impossible", 500.0, 1.0))
     with pytest.raises(ParityError, match=r"walk: snr_db is .*, the floor 'impossible' asks for 500"):
-        export_plan(plan_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
+        run_export(config_for(checkpoint, tmp_path / "bad", **KINDS[exported.kind]))
     assert left(tmp_path) == ["good"]
 
 
@@ -362,7 +362,7 @@ def test_weights_below_their_floor_are_refused_before_lowering(
     monkeypatch.setitem(selftest.FLOORS, "int4", Floor("impossible", 500.0, 1.0))
     monkeypatch.setattr(KernelsTarget, "edge", lambda *_: pytest.fail("lowered"))
     with pytest.raises(ParityError, match="'impossible'"):
-        export_plan(plan_for(checkpoint, tmp_path / "bundle"))
+        run_export(config_for(checkpoint, tmp_path / "bundle"))
     assert left(tmp_path) == []
 
 
@@ -373,24 +373,24 @@ def test_an_interrupted_export_leaves_the_old_bundle(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(KernelsTarget, "edge", interrupt)
-    before = left(exported.plan.output_dir.parent)
-    plan = plan_for(checkpoint, exported.plan.output_dir, overwrite=True)
+    before = left(exported.config.output_dir.parent)
+    config = config_for(checkpoint, exported.config.output_dir, overwrite=True)
     with pytest.raises(KeyboardInterrupt):
-        export_plan(plan)
-    assert left(exported.plan.output_dir.parent) == before
-    open_bundle(exported.plan.output_dir)
+        run_export(config)
+    assert left(exported.config.output_dir.parent) == before
+    open_bundle(exported.config.output_dir)
 
 
 def test_a_taken_folder_is_refused_before_any_work(exported: Exported, checkpoint: tuple[Path, Path]) -> None:
     with pytest.raises(BundleError, match="exists already"):
-        export_plan(plan_for(checkpoint, exported.plan.output_dir))
+        run_export(config_for(checkpoint, exported.config.output_dir))
 
 
 def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("keep me")
     with pytest.raises(BundleError, match="not a bundle"):
-        export_plan(plan_for(checkpoint, tmp_path / "letters", overwrite=True))
+        run_export(config_for(checkpoint, tmp_path / "letters", overwrite=True))
     assert left(tmp_path / "letters") == ["dear.txt"]
 
 
@@ -398,9 +398,9 @@ def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tm
 def deferred(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The default schedule: verify methods without streams, of which the engine computes the real rows alone."""
     one_tree = {"widths": (1, 4), "default_width": 4, "prune_keep": 4}
-    plan = plan_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule=Schedule.DEFERRED, **one_tree)
-    export_plan(plan)
-    return open_bundle(plan.output_dir)
+    config = config_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule="deferred", **one_tree)
+    run_export(config)
+    return open_bundle(config.output_dir)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
@@ -429,9 +429,9 @@ def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(
     checkpoint: tuple[Path, Path], tmp_path: Path
 ) -> None:
     pruned = {"widths": (4,), "default_width": 4, "prune_keep": 2}
-    plan = plan_for(checkpoint, tmp_path / "bundle", schedule=Schedule.DEFERRED, **pruned)
-    export_plan(plan)
-    bundle = open_bundle(plan.output_dir)
+    config = config_for(checkpoint, tmp_path / "bundle", schedule="deferred", **pruned)
+    run_export(config)
+    bundle = open_bundle(config.output_dir)
 
     def star(backend: ExecuTorchBackend, tokens: list[int]) -> Any:
         """A root with children, which the pruner chooses from."""
@@ -458,8 +458,8 @@ def test_a_softmax_pruner_with_a_threshold_drops_nodes_and_changes_no_token(tmp_
     torch.manual_seed(6)
     checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model({"pruner_score": "softmax"}))
     changes = {"widths": (12,), "default_width": 12, "prune_keep": 11, "stream_nodes": "all", "prune_threshold": 0.02}
-    plan = plan_for(checkpoint, tmp_path / "bundle", **changes)
-    report = export_plan(plan)
+    plan = config_for(checkpoint, tmp_path / "bundle", **changes)
+    report = run_export(plan)
     assert all(row.get("kept_agreement", 1.0) == 1.0 for row in report.parity["lowering"].values())
     bundle, kept = open_bundle(plan.output_dir), list[int]()
     with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
@@ -508,11 +508,11 @@ def test_a_plain_pass_that_carries_streams_has_the_bits_of_both(deferred: Bundle
 def test_with_the_kernels_a_plain_pass_may_carry_streams_where_nobody_names_widths(
     checkpoint: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    usual = {"widths": (), "default_width": None, "schedule": Schedule.DEFERRED}
-    assert plan_for(checkpoint, tmp_path, **usual).widths == (1, 4, 8, 16)
-    assert plan_for(checkpoint, tmp_path, **usual).default_width == 8
-    assert plan_for(checkpoint, tmp_path, **usual, backend="xnnpack").widths == (4, 8, 16)
-    assert plan_for(checkpoint, tmp_path, **{**usual, "schedule": Schedule.FUSED}, stream_nodes="all").widths == (
+    usual = {"widths": (), "default_width": None, "schedule": "deferred"}
+    assert config_for(checkpoint, tmp_path, **usual).widths == (1, 4, 8, 16)
+    assert config_for(checkpoint, tmp_path, **usual).default_width == 8
+    assert config_for(checkpoint, tmp_path, **usual, backend="xnnpack").widths == (4, 8, 16)
+    assert config_for(checkpoint, tmp_path, **{**usual, "schedule": "fused"}, stream_nodes="all").widths == (
         4,
         8,
         16,

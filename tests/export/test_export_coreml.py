@@ -113,10 +113,10 @@ def test_every_weight_is_stored_once(made: Made) -> None:
 
 def test_the_package_describes_itself(made: Made) -> None:
     said = made.package.user_metadata
-    assert said["streamfuse.layout"] == made.plan.layout
+    assert said["streamfuse.layout"] == made.config.layout
     assert json.loads(said["streamfuse.methods"]) == list(made.package.functions)
     assert said["streamfuse.compute_units"] == "cpu_and_ne"
-    assert json.loads(said["streamfuse.schemes"])["mlp"] == made.plan.part_scheme("mlp").name
+    assert json.loads(said["streamfuse.schemes"])["mlp"] == made.config.part_scheme("mlp").name
     import coremltools
 
     metadata = coremltools.utils.load_spec(str(made.bundle.graph)).description.metadata
@@ -136,7 +136,7 @@ def test_the_report_counts_operations_and_names_rules(made: Made) -> None:
         assert {*found["leaves"], *found["suits_less"]} <= set(report["rules"])
         assert ("padding" in report["rules"]) == made.channels
         products = found["suits_less"].get("products", {})
-        assert bool(products) == (not made.channels or (method == "verify_12" and made.plan.shapes.pruning))
+        assert bool(products) == (not made.channels or (method == "verify_12" and made.config.shapes.pruning))
         assert "wide" not in found["leaves"]
     products = "conv" if made.channels else "linear"
     assert report["functions"]["decode"]["operations"][products] > 10
@@ -144,7 +144,7 @@ def test_the_report_counts_operations_and_names_rules(made: Made) -> None:
 
 def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pass_comes_back(made: Made) -> None:
     for method, found in made.report.target["functions"].items():
-        prunes = method == "verify_12" and made.plan.shapes.pruning
+        prunes = method == "verify_12" and made.config.shapes.pruning
         assert found["leaves"]["look-ups and searches"]["gather"] >= 2  # tokens, rotary tables
         if made.half:  # but for the pruner, whose probabilities need it
             assert ("float32" in found["leaves"]) == prunes

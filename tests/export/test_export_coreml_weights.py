@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.integers import to_q4_1, to_q8_0
-from streamfuse.export.plan import ExportPlan
+from streamfuse.export.resolve import resolve
 
 pytest.importorskip("coremltools")
 
@@ -23,7 +24,7 @@ from streamfuse.export.coreml.stored import Store
 
 def store(scheme: str, dtype: str = "float16") -> Store:
     nowhere = Path("nowhere")
-    return Store(ExportPlan(nowhere, nowhere, nowhere, target="coreml", dtype=dtype, schemes={"mlp": scheme}))
+    return Store(resolve(ExportConfig(nowhere, nowhere, nowhere, target="coreml", dtype=dtype, scheme={"mlp": scheme})))
 
 
 def weight(rows: int = 48, columns: int = 96) -> torch.Tensor:
@@ -99,5 +100,5 @@ def test_a_weight_is_made_once_and_joined_weights_are_one() -> None:
 
 
 def test_a_group_must_divide_the_inputs() -> None:
-    with pytest.raises(ValueError, match="--group-size 64 does not divide the 96 inputs of a weight"):
+    with pytest.raises(ValueError, match="group_size 64 does not divide the 96 inputs of a weight"):
         store("int4:64:affine").of("mlp", weight())

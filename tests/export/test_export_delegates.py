@@ -12,7 +12,7 @@ from torch import nn
 
 from streamfuse.export.executorch.delegate import GroupedLinear, GroupedTable
 from streamfuse.export.executorch.modules import answers_with_shapes, deduplicated
-from streamfuse.export.plan import PartScheme
+from streamfuse.export.schemes import PartScheme
 
 
 def test_eight_bits_are_closer_than_four_and_an_own_zero_is_closer_than_none() -> None:

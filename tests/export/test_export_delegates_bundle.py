@@ -20,15 +20,15 @@ from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.engines import engines_of
-from streamfuse.export.pipeline import Report, export_plan
-from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.export.pipeline import Report, run_export
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 
 ONE_WIDTH: dict[str, Any] = {
     "widths": (4,),
     "default_width": 4,
     "prune_keep": 4,
-    "schedule": Schedule.DEFERRED,
+    "schedule": "deferred",
 }
 
 
@@ -41,21 +41,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def _export(checkpoint: tuple[Path, Path], folder: Path, **changes: Any) -> Report:
-    return export_plan(samples.plan_for(checkpoint, folder, **{**ONE_WIDTH, **changes}))
+    return run_export(samples.config_for(checkpoint, folder, **{**ONE_WIDTH, **changes}))
 
 
 @pytest.fixture(scope="module")
 def coreml(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
-    return folder, _export(checkpoint, folder, backend="coreml", quantize=Quantize.INT4_WEIGHTS)
+    return folder, _export(checkpoint, folder, backend="coreml", quantize="int4")
 
 
 @pytest.fixture(scope="module")
 def vulkan(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("vulkan") / "bundle"
-    return folder, _export(
-        checkpoint, folder, backend="vulkan", quantize=Quantize.INT8_WEIGHTS, schemes={"mlp": "int4:32:symmetric"}
-    )
+    return folder, _export(checkpoint, folder, backend="vulkan", quantize="int8", scheme={"mlp": "int4:32:symmetric"})
 
 
 def test_core_ml_takes_every_method_whole(coreml: tuple[Path, Report]) -> None:
@@ -131,8 +129,8 @@ def test_on_a_mac_the_engine_is_asked_and_says_which_library_has_the_delegate(
 
 
 def test_schemes_that_a_delegate_lacks_are_refused(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="quantize must be one of none, int4, int8 with backend coreml"):
-        _export(checkpoint, tmp_path / "a", backend="coreml", quantize=Quantize.INT4)
-    with pytest.raises(PlanError, match="schemes embedding must be float or int8"):
-        _export(checkpoint, tmp_path / "b", backend="vulkan", schemes={"embedding": "int4:32"})
+    with pytest.raises(OptionError, match="quantize must be one of none, int4, int8 with backend coreml"):
+        _export(checkpoint, tmp_path / "a", backend="coreml", quantize="8da4w")
+    with pytest.raises(OptionError, match="scheme embedding must be float or int8"):
+        _export(checkpoint, tmp_path / "b", backend="vulkan", scheme={"embedding": "int4:32"})
     assert not (tmp_path / "a").exists()

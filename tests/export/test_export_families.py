@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
+from export_samples import TEXT, config_for, decode_rows, tiny_model, verify_rows, write_checkpoint
 
 from streamfuse.bundle import open_bundle
 from streamfuse.engines import engines_of
-from streamfuse.export.choices import BACKENDS
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import Schedule, options_of
+from streamfuse.export.capabilities import BACKENDS
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.model.config import ARCHITECTURES
+from streamfuse.options import converted
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 
@@ -86,10 +87,10 @@ def test_a_family_is_exported_and_run(
 ) -> None:
     """The export holds every method to its floor, through the target's engine or what stands for it here."""
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    options = options_of({**one_width, "schedule": Schedule.DEFERRED, **FORMS[form]})
-    plan = plan_for(checkpoints[family], tmp_path / "bundle", **options)
+    options = converted(ExportConfig, {**one_width, "schedule": "deferred", **FORMS[form]})
+    plan = config_for(checkpoints[family], tmp_path / "bundle", **options)
     preview(plan)
-    report = export_plan(plan)
+    report = run_export(plan)
     bundle = open_bundle(plan.output_dir)
     assert bundle.manifest.model.architecture == family
     assert set(bundle.manifest.parity) == {"decode", "verify_4", "streams"}

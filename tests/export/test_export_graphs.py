@@ -11,12 +11,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows
+from export_samples import TEXT, config_for, decode_rows, prefill, tiny_model, verify_rows
 
 from streamfuse.export import facts
 from streamfuse.export.executorch import native
 from streamfuse.export.graphs import build_methods
-from streamfuse.export.plan import Schedule
 from streamfuse.export.pruning import SigmoidEdges, Survivors
 from streamfuse.export.weights import Weights
 from streamfuse.model.low_rank import SigmoidPruner
@@ -38,9 +37,9 @@ def model() -> StreamFused:
 
 
 def backend(model: StreamFused, kernels: bool = True, **changes: Any) -> ReferenceBackend:
-    plan = plan_for((Path(), Path()), Path("bundle"), **changes)
-    weights = Weights(model, plan.shapes, native.Form(plan.grids) if kernels and plan.grids else None).eval()
-    return ReferenceBackend(build_methods(weights), facts.model_spec(model, plan), 3, 2, kv_heads=2, head_dim=16)
+    config = config_for((Path(), Path()), Path("bundle"), **changes)
+    weights = Weights(model, config.shapes, native.Form(config.grids) if kernels and config.grids else None).eval()
+    return ReferenceBackend(build_methods(weights), facts.model_spec(model, config), 3, 2, kv_heads=2, head_dim=16)
 
 
 def passed(engine: ReferenceBackend, method: str = "verify_12") -> PassOutput:
@@ -189,7 +188,7 @@ def test_fewer_carriers_change_the_order_and_nothing_else(model: StreamFused, ke
 @pytest.mark.parametrize("row", [0, 2, 4])
 def test_deferred_streams_are_those_of_the_verifying_pass(model: StreamFused, kernels: bool, row: int) -> None:
     fused = passed(backend(model, kernels, stream_nodes=12, prune_keep=12))
-    engine = backend(model, kernels, schedule=Schedule.DEFERRED, prune_keep=12)
+    engine = backend(model, kernels, schedule="deferred", prune_keep=12)
     out = passed(engine)
     assert out.stream_ids.size == 0
     engine.commit([i for i in range(row + 1) if TREE.ancestors()[row, i]])
@@ -200,7 +199,7 @@ def test_deferred_streams_are_those_of_the_verifying_pass(model: StreamFused, ke
 
 
 def test_both_schedules_live_in_one_set_of_methods(model: StreamFused) -> None:
-    engine = backend(model, schedule=Schedule.BOTH)
+    engine = backend(model, schedule="both")
     out = passed(engine)
     assert len(out.stream_ids) == 3
     engine.commit([0])
@@ -225,12 +224,12 @@ def test_every_kind_of_stream_has_graphs(changes: dict[str, Any]) -> None:
     """Streams in all layers, rotated values instead of names, a map at the insertion, no adapters."""
     torch.manual_seed(5)
     other = tiny_model(changes)
-    plan = plan_for((Path(), Path()), Path("bundle"), schedule=Schedule.BOTH)
-    assert plan.grids is not None
+    config = config_for((Path(), Path()), Path("bundle"), schedule="both")
+    assert config.grids is not None
     outputs = []
-    for form in (native.Form(plan.grids), None):
-        weights = Weights(other, plan.shapes, form).eval()
-        spec = facts.model_spec(other, plan)
+    for form in (native.Form(config.grids), None):
+        weights = Weights(other, config.shapes, form).eval()
+        spec = facts.model_spec(other, config)
         layers = other.streams_config.num_msa_layers
         outputs.append(passed(ReferenceBackend(build_methods(weights), spec, 3, layers, kv_heads=2, head_dim=16)))
     packed, exact = outputs

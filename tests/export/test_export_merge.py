@@ -9,22 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows, write_checkpoint
+from export_samples import TEXT, config_for, decode_rows, prefill, tiny_model, verify_rows, write_checkpoint
 
 from streamfuse.bench.shared.work import weight_bytes
 from streamfuse.bundle import open_bundle
 from streamfuse.export import reference
+from streamfuse.export.config import GraphShapes
 from streamfuse.export.graphs import Weights, build_methods, example_inputs
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import GraphShapes, PlanError, Quantize, Schedule
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.export.sizes import part_sizes
 from streamfuse.model.streams import StreamFused
+from streamfuse.options import OptionError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 TUNED = {"base_rank": 2, "base_layers": 2, "adapter_rank": 0}
 BOTH = {"base_rank": 2, "base_layers": 2, "adapter_rank": 2}
-DEFERRED: dict[str, Any] = {"schedule": Schedule.DEFERRED}
+DEFERRED: dict[str, Any] = {"schedule": "deferred"}
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +59,24 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
     cases: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"merge_adapter": "on"}, True),
-        ({"quantize": Quantize.Q8_0}, True),
-        ({"quantize": Quantize.Q8_0, "merge_adapter": "off"}, False),
-        ({"schemes": {"attention": "q8_0"}}, False),
-        ({"schemes": {"attention": "q8_0", "mlp": "q8_0"}}, True),
-        ({"backend": "xnnpack", "quantize": Quantize.NONE}, True),
+        ({"quantize": "q8_0"}, True),
+        ({"quantize": "q8_0", "merge_adapter": "off"}, False),
+        ({"scheme": {"attention": "q8_0"}}, False),
+        ({"scheme": {"attention": "q8_0", "mlp": "q8_0"}}, True),
+        ({"backend": "xnnpack", "quantize": "none"}, True),
         ({"target": "onnx"}, False),
     ]
     for settings, merges in cases:
-        plan = plan_for(checkpoint, tmp_path / "none", **settings)
-        assert plan.merges(streams) is merges, settings
+        config = config_for(checkpoint, tmp_path / "none", **settings)
+        assert config.merges(streams) is merges, settings
     apart, merged = (
-        preview(plan_for(checkpoint, tmp_path / "none", merge_adapter=choice)).parts for choice in ("off", "on")
+        preview(config_for(checkpoint, tmp_path / "none", merge_adapter=choice)).parts for choice in ("off", "on")
     )
     more = {part: apart[part].parameters - merged[part].parameters for part in apart}
     assert sum(more.values()) == sum(p.numel() for p in tuned.base_adapters.parameters())
     assert {part for part, count in more.items() if count} == {"attention", "mlp"}, "every pass reads them"
-    with pytest.raises(PlanError, match="merge_adapter must be one of auto, on, off, not maybe"):
-        plan_for(checkpoint, tmp_path / "none", merge_adapter="maybe")
+    with pytest.raises(OptionError, match="merge_adapter must be one of auto, on, off, not maybe"):
+        config_for(checkpoint, tmp_path / "none", merge_adapter="maybe")
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +90,16 @@ def test_two_kinds_need_a_pass_for_the_streams_alone(both: StreamFused, tmp_path
     files = write_checkpoint(tmp_path / "both", both)
     for settings, merges in (
         (DEFERRED, False),
-        ({"schedule": Schedule.BOTH}, True),
+        ({"schedule": "both"}, True),
         ({**DEFERRED, "target": "onnx"}, True),
-        ({**DEFERRED, "quantize": Quantize.Q8_0}, True),
+        ({**DEFERRED, "quantize": "q8_0"}, True),
     ):
-        plan = plan_for(files, tmp_path / "none", **settings)
-        assert plan.merges(both.streams_config) is merges, settings
-        assert preview(plan).parts
-    for settings in ({"schedule": Schedule.FUSED}, {**DEFERRED, "target": "onnx"}):
-        with pytest.raises(PlanError, match="merge_adapter must be on for this adapter"):
-            preview(plan_for(files, tmp_path / "none", merge_adapter="off", **settings))
+        config = config_for(files, tmp_path / "none", **settings)
+        assert config.merges(both.streams_config) is merges, settings
+        assert preview(config).parts
+    for settings in ({"schedule": "fused"}, {**DEFERRED, "target": "onnx"}):
+        with pytest.raises(OptionError, match="merge_adapter must be on for this adapter"):
+            preview(config_for(files, tmp_path / "none", merge_adapter="off", **settings))
     with pytest.raises(ValueError, match="must be merged"):
         Weights(both, GraphShapes())
     with pytest.raises(ValueError, match="a pass of their own"):
@@ -117,12 +118,12 @@ def test_both_kinds_beside_the_weights_are_the_same_function(both: StreamFused) 
 
 
 def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, tmp_path: Path) -> None:
-    plan = plan_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED)
-    report = export_plan(plan)  # below its parity floors it raises
+    config = config_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED)
+    report = run_export(config)  # below its parity floors it raises
     assert report.parity["lowering"]["streams"]["snr_db"] > 60
     for part in ("attention", "mlp"):
         assert report.target["grid"][part]["exact_share"] == 1.0
-    bundle = open_bundle(plan.output_dir)
+    bundle = open_bundle(config.output_dir)
     own = [p for name, p in both.named_parameters() if not name.startswith(("base.", "base_adapters."))]
     assert bundle.manifest.speculation.extra_parameters == sum(p.numel() for p in own)
     with ExecuTorchBackend(bundle.graph, bundle.spec()) as engine:
@@ -133,27 +134,27 @@ def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, t
 def test_streams_with_products_of_their_own_beside_a_tuned_base_need_a_pass_of_their_own(tmp_path: Path) -> None:
     own = write_checkpoint(tmp_path / "both", tiny_model(BOTH))
     usual = {**DEFERRED, "widths": (), "default_width": None}
-    assert plan_for(own, tmp_path, **usual).widths == (4, 8, 16)
-    assert plan_for(own, tmp_path, **usual, merge_adapter="on").widths == (1, 4, 8, 16)
-    with pytest.raises(PlanError, match="widths must not name 1 for this adapter"):
-        preview(plan_for(own, tmp_path / "bundle", **DEFERRED, widths=(1, 12)))
+    assert config_for(own, tmp_path, **usual).widths == (4, 8, 16)
+    assert config_for(own, tmp_path, **usual, merge_adapter="on").widths == (1, 4, 8, 16)
+    with pytest.raises(OptionError, match="widths must not name 1 for this adapter"):
+        preview(config_for(own, tmp_path / "bundle", **DEFERRED, widths=(1, 12)))
 
 
 def test_a_tuned_bundle_keeps_the_law_and_the_grid(
     checkpoint: tuple[Path, Path], tuned: StreamFused, tmp_path: Path
 ) -> None:
-    plan = plan_for(checkpoint, tmp_path / "apart")
-    report = export_plan(plan)
+    config = config_for(checkpoint, tmp_path / "apart")
+    report = run_export(config)
     for part in ("attention", "mlp"):
         assert report.target["grid"][part]["exact_share"] == 1.0
-    bundle = open_bundle(plan.output_dir)
+    bundle = open_bundle(config.output_dir)
     own = [p for name, p in tuned.named_parameters() if not name.startswith(("base.", "base_adapters."))]
     assert bundle.manifest.speculation.extra_parameters == sum(p.numel() for p in own)
     facts = (
         tuned.base.config,
         replace(tuned.streams_config, base_rank=0, base_layers=0),
         len(tuned.stream_vocab),
-        plan,
+        config,
     )
     untuned, adapters = part_sizes(*facts), sum(p.numel() for p in tuned.base_adapters.parameters())
     assert bundle.manifest.quantization.streams.bytes == untuned["streams"].bytes

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
+from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from onnx_samples import Written, write
 
 from streamfuse.bundle import open_bundle
@@ -21,8 +21,8 @@ from streamfuse.export.onnx import rules
 from streamfuse.export.onnx.blocks import dequantized, to_blocks
 from streamfuse.export.onnx.emit import WEIGHTS_FILE, contrib_operators
 from streamfuse.export.onnx.record import UnsupportedOperator
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import PartScheme
+from streamfuse.export.pipeline import run_export
+from streamfuse.export.schemes import PartScheme
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
@@ -184,9 +184,9 @@ def test_an_operator_without_a_rule_is_named(
 
 
 def test_a_whole_export_gives_a_bundle(model: StreamFused, tmp_path: Path) -> None:
-    plan = plan_for(write_checkpoint(tmp_path / "checkpoint", model), tmp_path / "bundle", target="onnx")
-    report = export_plan(plan)
-    bundle = open_bundle(plan.output_dir)
+    config = config_for(write_checkpoint(tmp_path / "checkpoint", model), tmp_path / "bundle", target="onnx")
+    report = run_export(config)
+    bundle = open_bundle(config.output_dir)
     assert (bundle.manifest.target, bundle.manifest.backend) == ("onnx", "onnxruntime")
     assert report.target["opset"] == 23
     assert {part["exact"] / part["matrices"] for part in report.target["weights"].values()} == {1.0}

@@ -17,8 +17,8 @@ import torch
 
 import streamfuse
 from streamfuse.bundle import open_bundle
-from streamfuse.export.pipeline import Report, export_plan
-from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.export.pipeline import Report, run_export
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
@@ -46,7 +46,7 @@ def exported(folder: Path, **changes: Any) -> Report:
     model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
     checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return export_plan(export_samples.plan_for(checkpoint, folder / "bundle", backend="openvino", **changes))
+    return run_export(export_samples.config_for(checkpoint, folder / "bundle", backend="openvino", **changes))
 
 
 def engine_of(folder: Path, graph: Path | None = None) -> ExecuTorchBackend:
@@ -58,7 +58,7 @@ def engine_of(folder: Path, graph: Path | None = None) -> ExecuTorchBackend:
 def fused(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     """Float weights; graphs with their streams, a pass that prunes 12 nodes to 6 among them."""
     root = tmp_path_factory.mktemp("openvino") / "fused"
-    report = exported(root, schedule=Schedule.FUSED, quantize=Quantize.NONE)
+    report = exported(root, schedule="fused", quantize="none")
     return root / "bundle", report
 
 
@@ -66,7 +66,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
 def deferred(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     """Weights in four bits; streams in a pass of their own."""
     root = tmp_path_factory.mktemp("openvino") / "deferred"
-    report = exported(root, schedule=Schedule.DEFERRED, widths=(4,), default_width=4, prune_keep=4)
+    report = exported(root, schedule="deferred", widths=(4,), default_width=4, prune_keep=4)
     return root / "bundle", report
 
 
@@ -136,7 +136,7 @@ def test_another_release_is_named_by_what_exports_and_by_what_runs(
     with pytest.raises(BackendError, match=r"is OpenVINO 2099\.1\.0, .*2025\.4 compiled; .*streamfuse\[openvino\]"):
         engine_of(deferred[0])
     monkeypatch.setattr(openvino, "__version__", "2099.1.0-1")
-    with pytest.raises(PlanError, match=r"OpenVINO 2025\.4, and 2099\.1\.0 is installed: .*streamfuse\[openvino\]"):
+    with pytest.raises(OptionError, match=r"OpenVINO 2025\.4, and 2099\.1\.0 is installed: .*streamfuse\[openvino\]"):
         exported(tmp_path / "model")
     assert not (tmp_path / "model" / "bundle").exists()
 
@@ -147,7 +147,7 @@ def test_a_device_that_is_not_here_is_named_by_what_exports_and_by_what_runs(
     from streamfuse.export.executorch.openvino_model import check_device
 
     # OpenVINO has no device of this name on any machine.
-    with pytest.raises(PlanError, match=r"device xpu was not found: .* has cpu"):
+    with pytest.raises(OptionError, match=r"device xpu was not found: .* has cpu"):
         check_device("XPU")
     moved = tmp_path / "model.pte"
     moved.write_bytes(
@@ -159,7 +159,7 @@ def test_a_device_that_is_not_here_is_named_by_what_exports_and_by_what_runs(
 
 def test_a_device_is_one_that_is_known_and_for_this_backend_alone(tmp_path: Path) -> None:
     checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
-    with pytest.raises(PlanError, match="device must be one of cpu, gpu, npu, not tpu"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", backend="openvino", device="tpu")
-    with pytest.raises(PlanError, match=r"device goes with .*backend openvino"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", device="gpu")
+    with pytest.raises(OptionError, match="device must be one of cpu, gpu, npu, not tpu"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", backend="openvino", device="tpu")
+    with pytest.raises(OptionError, match=r"device goes with .*backend openvino"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", device="gpu")

@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 from bundle_samples import edit_manifest, write_bundle
-from export_samples import plan_for, tiny_model, write_checkpoint
+from export_samples import config_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.export import selftest
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import ExportPlan, PlanError
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import run_export
+from streamfuse.export.resolve import resolve
 from streamfuse.export.selftest import WALK, Floor, Miss, ParityError, check
+from streamfuse.options import OptionError
 
 FLOOR = Floor("kernels", 20.0, 0.9)
 FINE = {"snr_db": 30.0, "top1_agreement": 1.0}
@@ -95,24 +97,26 @@ def test_a_figure_that_is_no_number_stops_an_export_whatever_is_allowed(
 ) -> None:
     monkeypatch.setattr(selftest, "compare", lambda *_: {WALK: {"snr_db": math.nan, "top1_agreement": 1.0}})
     with pytest.raises(ParityError, match="snr_db is nan"):
-        export_plan(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int4", "kernels")))
+        run_export(config_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int4", "kernels")))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_floor_that_nobody_knows_or_this_plan_is_not_held_to_is_refused(
     checkpoint: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(PlanError, match=r"allow_parity_below must be one of float32, float16, .*, not int2"):
-        plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int2",))
-    with pytest.raises(PlanError, match="must be one of kernels, int4, which this plan is held to, not float16"):
-        export_plan(plan_for(checkpoint, tmp_path / "bundle", allow_parity_below=("float16",)))
+    with pytest.raises(OptionError, match=r"allow_parity_below must be one of float32, float16, .*, not int2"):
+        config_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int2",))
+    with pytest.raises(OptionError, match="must be one of kernels, int4, which this export is held to, not float16"):
+        run_export(config_for(checkpoint, tmp_path / "bundle", allow_parity_below=("float16",)))
 
 
 def test_a_config_file_and_the_python_call_name_floors_too(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
-    from streamfuse.export.plan import options_of
+    from streamfuse.options import converted
 
-    assert options_of({"allow_parity_below": "int4"}) == {"allow_parity_below": ("int4",)}
-    assert options_of({"allow_parity_below": ["int4", "kernels"]}) == {"allow_parity_below": ("int4", "kernels")}
+    assert converted(ExportConfig, {"allow_parity_below": "int4"}) == {"allow_parity_below": ("int4",)}
+    assert converted(ExportConfig, {"allow_parity_below": ["int4", "kernels"]}) == {
+        "allow_parity_below": ("int4", "kernels")
+    }
     for said in ("int4", "[int4, kernels]"):
         config = tmp_path / "mine.yaml"
         config.write_text(f"allow_parity_below: {said}\nadapter: none\nmax_context_len: 128\n")
@@ -140,4 +144,4 @@ def test_figures_of_another_form_are_refused(change: dict[str, Any], tmp_path: P
 
 
 def test_a_plan_that_names_no_floor_allows_none(checkpoint: tuple[Path, Path]) -> None:
-    assert ExportPlan(*checkpoint, Path("bundle")).allow_parity_below == ()
+    assert resolve(ExportConfig(*checkpoint, Path("bundle"))).allow_parity_below == ()

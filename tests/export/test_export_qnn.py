@@ -15,8 +15,8 @@ import torch
 
 import streamfuse
 from streamfuse.bundle import open_bundle
-from streamfuse.export.pipeline import Report, export_plan
-from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.export.pipeline import Report, run_export
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
@@ -33,13 +33,13 @@ TEMPLATE = (
 )
 
 
-def exported(folder: Path, schedule: Schedule, sharing: str, quantize: Quantize = Quantize.NONE) -> Report:
+def exported(folder: Path, schedule: str, sharing: str, quantize: str = "none") -> Report:
     torch.manual_seed(0)
     folder.mkdir()
     checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     changes: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": sharing}
-    return export_plan(export_samples.plan_for(checkpoint, folder / "bundle", schedule=schedule, **changes))
+    return run_export(export_samples.config_for(checkpoint, folder / "bundle", schedule=schedule, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fused(root: Path) -> tuple[Path, Report]:
     """Graphs with their streams, a pass that prunes 12 nodes to 6 among them, each with weights of its own."""
-    return root / "fused" / "bundle", exported(root / "fused", Schedule.FUSED, "off")
+    return root / "fused" / "bundle", exported(root / "fused", "fused", "off")
 
 
 @pytest.fixture(scope="module")
 def shared(root: Path) -> tuple[Path, Report]:
     """What a phone gets: the graphs of the deferred schedule, sharing their weights, which are in int8."""
-    report = exported(root / "shared", Schedule.DEFERRED, "on", Quantize.INT8_WEIGHTS)
+    report = exported(root / "shared", "deferred", "on", "int8")
     return root / "shared" / "bundle", report
 
 
@@ -161,22 +161,22 @@ def test_without_qualcomms_libraries_the_export_says_where_they_are(
 
     monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    with pytest.raises(PlanError, match=r"streamfuse\[qnn\].*QNN_SDK_ROOT"):
-        exported(tmp_path / "model", Schedule.FUSED, "off")
+    with pytest.raises(OptionError, match=r"streamfuse\[qnn\].*QNN_SDK_ROOT"):
+        exported(tmp_path / "model", "fused", "off")
     assert not (tmp_path / "model" / "bundle").exists()
 
 
 def test_a_chip_is_one_that_is_known_and_for_this_backend_alone(tmp_path: Path) -> None:
     checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
-    with pytest.raises(PlanError, match="soc must be one of SM8550, SM8650, SM8750, SM8850, not SM1"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", backend="qnn", soc="SM1")
-    with pytest.raises(PlanError, match=r"soc goes with .*backend qnn"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", soc="SM8650")
+    with pytest.raises(OptionError, match="soc must be one of SM8550, SM8650, SM8750, SM8850, not SM1"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", backend="qnn", soc="SM1")
+    with pytest.raises(OptionError, match=r"soc goes with .*backend qnn"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", soc="SM8650")
 
 
 @pytest.mark.parametrize("scheme", ["embedding=int8", "mlp=int4", "mlp=int8:32"])
 def test_weights_that_the_processor_does_not_multiply_are_refused_by_name(tmp_path: Path, scheme: str) -> None:
     checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
     part, _, name = scheme.partition("=")
-    with pytest.raises(PlanError, match=f"schemes? {part} must be float"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", backend="qnn", schemes={part: name})
+    with pytest.raises(OptionError, match=f"scheme {part} must be float"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", backend="qnn", scheme={part: name})

@@ -12,8 +12,8 @@ from torch import nn
 
 import streamfuse
 from streamfuse.bundle import open_bundle
-from streamfuse.export.pipeline import Report, export_plan
-from streamfuse.export.plan import PlanError, Quantize, Schedule
+from streamfuse.export.pipeline import Report, run_export
+from streamfuse.options import OptionError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
 pytestmark = [
@@ -25,12 +25,12 @@ pytestmark = [
 ]
 
 
-def exported(folder: Path, quantize: Quantize, **changes: Any) -> Report:
+def exported(folder: Path, quantize: str, **changes: Any) -> Report:
     torch.manual_seed(0)
     folder.mkdir(exist_ok=True)
     checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
     settings: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": "off", **changes}
-    return export_plan(export_samples.plan_for(checkpoint, folder / "bundle", **settings))
+    return run_export(export_samples.config_for(checkpoint, folder / "bundle", **settings))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     root = tmp_path_factory.mktemp("qnn")
     text = root / "text.txt"
     text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
-    return root / "bundle", exported(root, Quantize.A16W8, calibration_text=text)
+    return root / "bundle", exported(root, "16a8w", calibration_text=text)
 
 
 def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Path, Report]) -> None:
@@ -79,7 +79,7 @@ def test_the_first_row_of_a_verify_pass_has_the_bits_of_decode(bundle: tuple[Pat
 
 
 def test_weights_of_four_bits_run_too(tmp_path: Path) -> None:
-    report = exported(tmp_path, Quantize.A16W4, widths=(4,), default_width=4, prune_keep=4, schedule=Schedule.DEFERRED)
+    report = exported(tmp_path, "16a4w", widths=(4,), default_width=4, prune_keep=4, schedule="deferred")
     parts = open_bundle(tmp_path / "bundle").manifest.quantization
     assert [part.bits for part in (parts.attention, parts.mlp, parts.head)] == [4, 4, 8]
     assert report.below_floor == []
@@ -103,18 +103,16 @@ def test_a_product_keeps_its_rows_in_floats_where_one_number_is_thousands_of_tim
 def test_a_calibration_text_is_for_activations_in_integers_and_must_be_there(tmp_path: Path) -> None:
     checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
     text = tmp_path / "text.txt"
-    plan = {"backend": "qnn", "calibration_text": text}
-    with pytest.raises(PlanError, match=r"calibration_text goes with .*16a8w or 16a4w"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", **plan)
-    with pytest.raises(PlanError, match=r"calibration_text .*text.txt: no such file"):
-        export_samples.plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize.A16W8, **plan)
+    config = {"backend": "qnn", "calibration_text": text}
+    with pytest.raises(OptionError, match=r"calibration_text goes with .*16a8w or 16a4w"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", **config)
+    with pytest.raises(OptionError, match=r"calibration_text .*text.txt: no such file"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", quantize="16a8w", **config)
 
 
 @pytest.mark.parametrize("scheme", ["embedding=int8", "mlp=int8:32", "mlp=int4:32"])
 def test_weights_that_the_processor_does_not_multiply_are_refused_by_name(tmp_path: Path, scheme: str) -> None:
     checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
     part, _, name = scheme.partition("=")
-    with pytest.raises(PlanError, match=f"schemes? {part} must be float"):
-        export_samples.plan_for(
-            checkpoint, tmp_path / "bundle", backend="qnn", quantize=Quantize.A16W8, schemes={part: name}
-        )
+    with pytest.raises(OptionError, match=f"scheme {part} must be float"):
+        export_samples.config_for(checkpoint, tmp_path / "bundle", backend="qnn", quantize="16a8w", scheme={part: name})

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from export_samples import GROUP, STREAM_VOCAB, plan_for, tiny_model
+from export_samples import GROUP, STREAM_VOCAB, config_for, tiny_model
 from torch import Tensor, nn
 
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.executorch import native
 from streamfuse.export.executorch.decomposed import QuantizedEmbedding, symmetric_int8
 from streamfuse.export.executorch.xnnpack.form import Form, Int4Linear, Int8Linear, affine_int4
-from streamfuse.export.plan import ExportPlan, Quantize, Schemes
+from streamfuse.export.schemes import Schemes
 from streamfuse.export.sizes import Sizes, part_sizes, schemes
 from streamfuse.export.weights import Weights
 from streamfuse.model.streams import StreamFused
@@ -63,7 +64,7 @@ def test_weights_on_a_q8_0_grid_come_back() -> None:
 
 
 def test_a_group_size_that_does_not_divide_is_named() -> None:
-    with pytest.raises(ValueError, match="--group-size 64 does not divide the 96 inputs"):
+    with pytest.raises(ValueError, match="group_size 64 does not divide the 96 inputs"):
         affine_int4(torch.zeros(4, 96), 64)
 
 
@@ -115,12 +116,12 @@ def test_an_embedding_gives_its_dequantized_rows() -> None:
     assert snr_db(found, table[ids]) > 40
 
 
-def sizes_of(model: StreamFused, plan: ExportPlan) -> Sizes:
-    return part_sizes(model.base.config, model.streams_config, len(STREAM_VOCAB), plan)
+def sizes_of(model: StreamFused, config: ExportConfig) -> Sizes:
+    return part_sizes(model.base.config, model.streams_config, len(STREAM_VOCAB), config)
 
 
-def stock_plan(folder: Path, quantize: Quantize) -> ExportPlan:
-    return plan_for((folder, folder), folder, backend="xnnpack", quantize=quantize)
+def stock_plan(folder: Path, quantize: str) -> ExportConfig:
+    return config_for((folder, folder), folder, backend="xnnpack", quantize=quantize)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -128,10 +129,10 @@ def stock_plan(folder: Path, quantize: Quantize) -> ExportPlan:
 def test_sizes_of_parts_are_those_of_the_modules(tied: bool, architecture: str, tmp_path: Path) -> None:
     """The arithmetic of `--dry-run` counts what the graphs hold."""
     model = tiny_model({"eta_rank": 2}, tie_word_embeddings=tied, architectures=[architecture])
-    plan = stock_plan(tmp_path, Quantize.NONE)
-    weights = Weights(model, plan.shapes)
-    sizes = sizes_of(model, plan)
-    assert set(sizes) == set(schemes(plan))
+    config = stock_plan(tmp_path, "none")
+    weights = Weights(model, config.shapes)
+    sizes = sizes_of(model, config)
+    assert set(sizes) == set(schemes(config))
     held = sum(parameter.numel() for parameter in weights.parameters())
     assert sum(part.bytes for part in sizes.values()) == 4 * held
     base = sum(parameter.numel() for parameter in model.base.parameters())
@@ -145,15 +146,15 @@ def test_sizes_of_parts_are_those_of_the_modules(tied: bool, architecture: str, 
 
 def test_bytes_of_quantized_parts_are_those_of_the_modules(tmp_path: Path) -> None:
     model = tiny_model()
-    plan = stock_plan(tmp_path, Quantize.INT4)
-    weights = Weights(model, plan.shapes, Form(GROUP))
+    config = stock_plan(tmp_path, "8da4w")
+    weights = Weights(model, config.shapes, Form(GROUP))
     held = 4 * sum(parameter.numel() for parameter in weights.parameters())
     for module in weights.modules():
         if isinstance(module, Int4Linear):
             held += module.weight.numel() // 2 + 2 * module.scales.numel() + 4 * module.offsets.numel()
         if isinstance(module, (Int8Linear, QuantizedEmbedding)):
             held += module.weight.numel() + 4 * module.scales.numel()
-    assert sum(part.bytes for part in sizes_of(model, plan).values()) == held
+    assert sum(part.bytes for part in sizes_of(model, config).values()) == held
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -161,13 +162,13 @@ def test_bytes_of_quantized_parts_are_those_of_the_modules(tmp_path: Path) -> No
 def test_bytes_of_packed_parts_are_those_of_the_tensors(tied: bool, changes: dict[str, str], tmp_path: Path) -> None:
     """But for what packing fills up to 16 rows: 258 tokens are 272 rows, 129 stream tokens 144."""
     model = tiny_model({"adapter_rank": 0}, tie_word_embeddings=tied)
-    plan = plan_for((tmp_path, tmp_path), tmp_path, schemes=changes)
-    assert plan.grids == Schemes(**changes)
-    form = native.Form(plan.grids)
-    weights = Weights(model, plan.shapes, form)
+    config = config_for((tmp_path, tmp_path), tmp_path, scheme=changes)
+    assert config.grids == Schemes(**changes)
+    form = native.Form(config.grids)
+    weights = Weights(model, config.shapes, form)
     packed = {t.data_ptr(): t.numel() for t in weights.buffers() if t.dtype == torch.uint8}
     floats = sum(parameter.numel() for parameter in model.base.parameters() if parameter.ndim == 1)
     floats += model.stream_embeddings.numel() + sum(parameter.numel() for parameter in model.pruner.parameters())
-    expected = sum(part.bytes for part in sizes_of(model, plan).values()) - 4 * floats
+    expected = sum(part.bytes for part in sizes_of(model, config).values()) - 4 * floats
     assert 0 <= sum(packed.values()) - expected < 64 * (3 * 14 + 15) * 34 / 32 + 4 * 64
     assert all(row.exact == row.groups for part, row in form.report.items() if part not in changes)

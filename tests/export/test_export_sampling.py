@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_samples import plan_for, tiny_model, write_checkpoint
+from export_samples import config_for, tiny_model, write_checkpoint
 from gguf_samples import Source
 from typer.testing import CliRunner
 
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import PlanError, Quantize
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.sampling import sampling_defaults
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.gguf import convert
+from streamfuse.options import OptionError
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 128}
 QWEN = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
@@ -80,8 +80,8 @@ def test_a_value_out_of_range_is_named(said: dict[str, Any], words: str, tmp_pat
 def test_the_bundle_has_the_chosen_defaults(choice: str, temperature: float, tmp_path: Path) -> None:
     made = write_checkpoint(tmp_path / "base", tiny_model())
     folder(made[0], **QWEN)
-    settings = {"target": "onnx", "quantize": Quantize.NONE, "sampling": choice}
-    report = export_plan(plan_for(made, tmp_path / "bundle", **settings))
+    settings = {"target": "onnx", "quantize": "none", "sampling": choice}
+    report = run_export(config_for(made, tmp_path / "bundle", **settings))
     assert open_bundle(tmp_path / "bundle").manifest.sampling_defaults.temperature == temperature
     assert report.config["sampling"] == choice
 
@@ -95,8 +95,8 @@ def test_the_command_line_says_it_and_refuses_another_word(tmp_path: Path) -> No
     assert said.exit_code == 0, said.stderr
     assert "sampling defaults from generation_config.json: temperature 0.7" in said.stderr
     assert "model: temperature 0.7, top_k 20, top_p 0.8, repetition_penalty 1.05" in said.stdout
-    with pytest.raises(PlanError, match="sampling must be one of model, greedy, not random"):
-        plan_for(made, tmp_path, sampling="random")
+    with pytest.raises(OptionError, match="sampling must be one of model, greedy, not random"):
+        config_for(made, tmp_path, sampling="random")
 
 
 def test_a_warning_of_a_checkpoint_is_a_line_of_its_own(tmp_path: Path) -> None:

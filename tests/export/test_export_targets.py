@@ -17,13 +17,12 @@ from export_samples import tiny_model, write_checkpoint
 _EXPORT = """
 import sys
 from pathlib import Path
-from export_samples import plan_for
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import Schedule
+from export_samples import config_for
+from streamfuse.export.pipeline import run_export
 
 model, adapter, folder, backend = sys.argv[1:]
-one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": Schedule.DEFERRED}
-export_plan(plan_for((Path(model), Path(adapter)), Path(folder), backend=backend, **one_width))
+one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": "deferred"}
+run_export(config_for((Path(model), Path(adapter)), Path(folder), backend=backend, **one_width))
 print(*sys.modules)
 """
 XNNPACK = {"executorch.backends.xnnpack", "streamfuse.export.executorch.xnnpack"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
+from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 import streamfuse
@@ -20,12 +20,13 @@ from streamfuse.api import load
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.export.adapter import choose_adapter
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
-from streamfuse.export.plan_file import to_config
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import run_export
+from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.streams import StreamFused
+from streamfuse.options import OptionError
 from streamfuse.runtime.reference.lookup import ALONE, DIFFER, LONGEST, THRICE, TWICE, LookUpDrafter, Match, find
 
 PROMPT = [*TEXT[:20], *TEXT[:18]]
@@ -33,12 +34,12 @@ SIZES: dict[str, Any] = {"max_context_len": 128, "prefill_len": 8, "widths": (4,
 FLAGS = ("--max-context-len", "128", "--prefill-len", "8", "--widths", "4,8", "--default-width", "4")
 KINDS: dict[str, dict[str, Any]] = {
     "kernels": {},
-    "xnnpack": {"backend": "xnnpack", "quantize": Quantize.NONE},
+    "xnnpack": {"backend": "xnnpack", "quantize": "none"},
     "8da4w": {"backend": "xnnpack"},
-    "onnx": {"target": "onnx", "quantize": Quantize.NONE},
+    "onnx": {"target": "onnx", "quantize": "none"},
     "onnx int4": {"target": "onnx"},
-    "coreml": {"target": "coreml", "quantize": Quantize.NONE, "dtype": "float32"},
-    "ane": {"target": "coreml", "layout": "ane", "quantize": Quantize.NONE, "dtype": "float32"},
+    "coreml": {"target": "coreml", "quantize": "none", "dtype": "float32"},
+    "ane": {"target": "coreml", "layout": "ane", "quantize": "none", "dtype": "float32"},
 }
 FULL = ("8da4w", "onnx int4")
 
@@ -51,10 +52,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.full) if k in FULL else k for k in KINDS])
 def test_it_runs_on_every_target_and_speculation_changes_no_token(kind: str, folder: Path, tmp_path: Path) -> None:
-    plan = ExportPlan(folder, None, tmp_path / "bundle", **{**SIZES, **KINDS[kind]})
-    report = export_plan(plan)
+    config = resolve(ExportConfig(folder, None, tmp_path / "bundle", **{**SIZES, **KINDS[kind]}))
+    report = run_export(config)
     assert report.calibration == []
-    bundle = open_bundle(plan.output_dir)
+    bundle = open_bundle(config.output_dir)
     manifest = bundle.manifest
     assert list(manifest.methods) == ["prefill", "decode", "verify_4", "verify_8"]
     assert [(m.keep, m.stream_nodes) for m in manifest.verify_methods.values()] == [(4, 0), (8, 0)]
@@ -133,7 +134,7 @@ def test_a_config_file_and_a_report_say_none_too(folder: Path, tmp_path: Path) -
     config = tmp_path / "mine.yaml"
     config.write_text("adapter: none\nmax_context_len: 128\nprefill_len: 8\n")
     command = ["export", "--model", str(folder), "-o", str(tmp_path / "b"), "--config", str(config), "--dry-run"]
-    for text in (config.read_text(), yaml.dump(to_config(plain_plan(folder)))):
+    for text in (config.read_text(), yaml.dump(plain_plan(folder).to_dict())):
         config.write_text(text)
         done = CliRunner().invoke(app, [*command, "--json"])
         assert (done.exit_code, done.stderr) == (0, "")
@@ -142,8 +143,8 @@ def test_a_config_file_and_a_report_say_none_too(folder: Path, tmp_path: Path) -
         assert "schedule" not in found
 
 
-def plain_plan(folder: Path, **changes: Any) -> ExportPlan:
-    return ExportPlan(folder, None, Path("bundle"), **{**SIZES, **changes})
+def plain_plan(folder: Path, **changes: Any) -> ExportConfig:
+    return resolve(ExportConfig(folder, None, Path("bundle"), **{**SIZES, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -151,15 +152,15 @@ def plain_plan(folder: Path, **changes: Any) -> ExportPlan:
     [
         ({"num_streams": 2}, "--num-streams"),
         ({"top_k": 5}, "--top-k"),
-        ({"schedule": Schedule.FUSED}, "--schedule"),
+        ({"schedule": "fused"}, "--schedule"),
         ({"prune_keep": 4}, "--prune-keep"),
         ({"merge_adapter": "on"}, "--merge-adapter"),
         ({"ngram_table_mb": 4.0}, "--ngram-table-mb"),
-        ({"schemes": {"streams": "q8_0"}}, "--scheme streams=..."),
+        ({"scheme": {"streams": "q8_0"}}, "--scheme streams=..."),
     ],
 )
 def test_what_is_about_streams_is_refused_by_its_flag(changes: dict[str, Any], flag: str, folder: Path) -> None:
-    with pytest.raises(PlanError) as error:
+    with pytest.raises(OptionError) as error:
         plain_plan(folder, **changes)
     assert error.value.flags.startswith(f"{flag} is about streams, and this export has none")
 
@@ -174,7 +175,7 @@ def test_a_model_without_streams_is_the_base_alone(folder: Path) -> None:
 
 
 def test_a_plan_with_an_adapter_is_as_before(folder: Path) -> None:
-    assert plan_for((folder, folder / "tiny.safetensors"), Path("bundle")).shapes.stream_nodes == (4, 3)
+    assert config_for((folder, folder / "tiny.safetensors"), Path("bundle")).shapes.stream_nodes == (4, 3)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ import numpy as np
 import onnx_samples
 import pytest
 import torch
-from export_samples import TEXT, plan_for, prefill, tiny_model, write_checkpoint
+from export_samples import TEXT, config_for, prefill, tiny_model, write_checkpoint
 from fakes import ArithmeticBackend, spec
 
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.engines import engines_of
 from streamfuse.export import facts
 from streamfuse.export.graphs import Weights, build_methods
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import Quantize, Schedule
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, BackendError, PassOutput
@@ -29,7 +28,7 @@ from streamfuse.runtime.session import Session
 
 BUNDLES: dict[str, dict[str, Any]] = {
     "kernels": {},
-    "xnnpack": {"backend": "xnnpack", "quantize": Quantize.NONE, "dtype": "float32"},
+    "xnnpack": {"backend": "xnnpack", "quantize": "none", "dtype": "float32"},
     "coreml": {"target": "coreml", "layout": "ane"},
 }
 ITSELF = np.ones((1, 1), np.bool_)
@@ -52,7 +51,7 @@ def bundle(
 ) -> Bundle:
     folder = tmp_path_factory.mktemp("bundle") / request.param
     one_tree = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    export_plan(plan_for(checkpoint, folder, schedule=Schedule.DEFERRED, **one_tree, **BUNDLES[request.param]))
+    run_export(config_for(checkpoint, folder, schedule="deferred", **one_tree, **BUNDLES[request.param]))
     return open_bundle(folder)
 
 
@@ -65,8 +64,8 @@ def told(backend: Backend, token: int) -> PassOutput:
 
 
 def reference(model: StreamFused, like: Backend) -> Backend:
-    plan = plan_for((Path(), Path()), Path(), schedule=Schedule.DEFERRED, widths=(4,), default_width=4, prune_keep=4)
-    return reference_backend(build_methods(Weights(model, plan.shapes).eval()), model, like.spec)
+    config = config_for((Path(), Path()), Path(), schedule="deferred", widths=(4,), default_width=4, prune_keep=4)
+    return reference_backend(build_methods(Weights(model, config.shapes).eval()), model, like.spec)
 
 
 def test_every_engine_tells_the_streams_the_token(model: StreamFused, bundle: Bundle) -> None:
@@ -92,7 +91,7 @@ def test_their_text_is_plain_decodings(bundle: Bundle) -> None:
 
 
 def test_onnx_tells_the_streams_the_token(model: StreamFused, tmp_path: Path) -> None:
-    written = onnx_samples.write(tmp_path, model, "float32", "none", Schedule.DEFERRED)
+    written = onnx_samples.write(tmp_path, model, "float32", "none", "deferred")
     assert [item["name"] for item in written.facts["streams"]["inputs"]][:4] == [
         "hidden", "position_ids", "cache_length", "next_token",
     ]  # fmt: skip
@@ -109,9 +108,9 @@ def test_a_token_that_the_model_does_not_have_is_refused(bundle: Bundle) -> None
 
 
 def test_a_pass_that_verifies_carries_them_untold(model: StreamFused, checkpoint: tuple[Path, Path]) -> None:
-    plan = plan_for(checkpoint, Path(), schedule=Schedule.BOTH, widths=(1, 4), default_width=4, stream_nodes="all")
-    methods = build_methods(Weights(model, plan.shapes).eval())
-    backend = reference_backend(methods, model, facts.model_spec(model, plan))
+    config = config_for(checkpoint, Path(), schedule="both", widths=(1, 4), default_width=4, stream_nodes="all")
+    methods = build_methods(Weights(model, config.shapes).eval())
+    backend = reference_backend(methods, model, facts.model_spec(model, config))
     prefill(backend, TEXT[:9])
     carried = backend.run("verify_1", np.array(TEXT[9:10]), np.array([9]), ITSELF)
     frozen = model.frozen_states(torch.tensor([TEXT[:10]]))

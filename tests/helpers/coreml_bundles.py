@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 import torch
-from export_samples import plan_for, tiny_model, write_checkpoint
+from export_samples import config_for, tiny_model, write_checkpoint
 
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.emulator import CoreMLEmulator
 from streamfuse.export.coreml import ane
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import Quantize, Schedule
+from streamfuse.export.pipeline import run_export
 from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.backends.coreml_common import CoreMLBackend
 
 # Between them: both layouts, both float types, all widths of weights, both schedules, heads in one piece and in three.
 KINDS: dict[str, dict[str, Any]] = {
     "plain-float16-int4": {"widths": (4, 12), "default_width": 4},
-    "plain-float32": {"dtype": "float32", "quantize": Quantize.NONE, "schedule": Schedule.FUSED},
-    "ane-float16-int8": {"layout": "ane", "quantize": Quantize.INT8_WEIGHTS},
-    "ane-float32": {"layout": "ane", "dtype": "float32", "quantize": Quantize.NONE, "prune_keep": 12},
+    "plain-float32": {"dtype": "float32", "quantize": "none", "schedule": "fused"},
+    "ane-float16-int8": {"layout": "ane", "quantize": "int8"},
+    "ane-float32": {"layout": "ane", "dtype": "float32", "quantize": "none", "prune_keep": 12},
 }
-PLAN: dict[str, Any] = {"target": "coreml", "widths": (12,), "schedule": Schedule.DEFERRED}
+PLAN: dict[str, Any] = {"target": "coreml", "widths": (12,), "schedule": "deferred"}
 CHUNK = 100  # the widest dimension of the layout `ane` here: the vocabulary of 258 tokens is in three pieces
 
 
@@ -35,10 +34,10 @@ class Made:
         torch.manual_seed(1)
         self.kind, self.model = kind, tiny_model({"value_rotation": 0.3} if kind == "ane-float32" else None)
         checkpoint = write_checkpoint(folder / "checkpoint", self.model)
-        self.plan = plan_for(checkpoint, folder / kind, **{**PLAN, **KINDS[kind]})
+        self.config = config_for(checkpoint, folder / kind, **{**PLAN, **KINDS[kind]})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ane, "WIDEST", CHUNK)
-            self.report = export_plan(self.plan)
+            self.report = run_export(self.config)
         self.bundle: Bundle = open_bundle(folder / kind)
         self.package = CoreMLEmulator(self.bundle.graph)
         self.channels, self.half = kind.startswith("ane"), "float16" in kind

@@ -13,9 +13,10 @@ import torch
 from bundle_samples import VOCAB_SIZE, byte_tokenizer
 from torch import nn
 
-from streamfuse.export.adapter import load_plan
+from streamfuse.export.adapter import resolve_for_adapter
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.integers import to_q4_1, to_q8_0
-from streamfuse.export.plan import ExportPlan, Schedule
+from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend
@@ -68,23 +69,23 @@ def write_checkpoint(folder: Path, model: StreamFused, **changes: Any) -> tuple[
     return folder, adapter
 
 
-def plan_for(checkpoint: tuple[Path, Path | None], output_dir: Path, **changes: Any) -> ExportPlan:
+def config_for(checkpoint: tuple[Path, Path | None], output_dir: Path, **changes: Any) -> ExportConfig:
     """All kinds of methods: kept whole, and pruned from 12 nodes to 6, of which 3 carry streams."""
     settings: dict[str, Any] = {
         "max_context_len": 128,
         "prefill_len": 8,
         "widths": (4, 12),
         "prune_keep": 6,
-        "schedule": Schedule.FUSED,
+        "schedule": "fused",
         "stream_nodes": {12: 3},
         "top_k": 5,
         "default_width": 12,
     }
-    if changes.get("schedule") is Schedule.DEFERRED:
+    if changes.get("schedule") == "deferred":
         del settings["stream_nodes"]
     folder, adapter = checkpoint
-    make = load_plan if adapter is not None and adapter.is_file() else ExportPlan
-    return make(folder, adapter, output_dir, **{**settings, **changes})
+    config = ExportConfig(folder, adapter, output_dir, **{**settings, **changes})
+    return resolve_for_adapter(config) if adapter is not None and adapter.is_file() else resolve(config)
 
 
 def prefill(backend: Backend, tokens: Sequence[int]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from bundle_samples import CHAT_TEMPLATE, edit_manifest
-from export_samples import plan_for, tiny_model, write_checkpoint
+from export_samples import config_for, tiny_model, write_checkpoint
 
-from streamfuse.export.pipeline import export_plan
+from streamfuse.export.pipeline import run_export
 
 WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 
@@ -20,9 +20,9 @@ WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 def tiny_bundle(folder: Path, **changes: Any) -> Path:
     """Export a small model with random weights, all methods; returns the bundle. `changes` are of the plan."""
     torch.manual_seed(1)
-    plan = plan_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
-    export_plan(plan, lambda word: None)
-    return plan.output_dir
+    config = config_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
+    run_export(config, lambda word: None)
+    return config.output_dir
 
 
 def tiny_chat_bundle(folder: Path) -> Path:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export_samples import plan_for
+from export_samples import config_for
 
 from streamfuse.export import facts
 from streamfuse.export.graphs import Method, Weights, build_methods
 from streamfuse.export.onnx.emit import write_models
 from streamfuse.export.onnx.form import Form
-from streamfuse.export.plan import Quantize, Schedule
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
@@ -39,14 +38,14 @@ def write(
     model: StreamFused,
     dtype: str,
     quantize: str,
-    schedule: Schedule = Schedule.BOTH,
+    schedule: str = "both",
     provider: str = CPU,
     **changes: Any,
 ) -> Written:
-    plan = plan_for((folder, folder), folder, target="onnx", dtype=dtype, quantize=Quantize(quantize),
+    config = config_for((folder, folder), folder, target="onnx", dtype=dtype, quantize=quantize,
                     schedule=schedule, **changes)  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    weights = Weights(model, plan.shapes, Form(plan.part_scheme)).eval()
+    weights = Weights(model, config.shapes, Form(config.part_scheme)).eval()
     methods = build_methods(weights)
-    found, _ = write_models(weights, methods, folder, plan.dtype, lambda _: None, provider)
-    return Written(folder, model, facts.model_spec(model, plan), methods, found)
+    found, _ = write_models(weights, methods, folder, config.dtype, lambda _: None, provider)
+    return Written(folder, model, facts.model_spec(model, config), methods, found)

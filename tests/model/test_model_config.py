@@ -20,8 +20,7 @@ from streamfuse.model.checkpoint import load_base, own_template, read_adapter, s
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.fields import CheckpointWarning
 from streamfuse.runtime.text import TextError
-from streamfuse.train.config import TrainConfig
-from streamfuse.train.generate import DistillConfig
+from streamfuse.train.config import DistillConfig, TrainConfig
 
 INFINITY = float("inf")
 
@@ -173,7 +172,7 @@ def test_stream_settings_of_a_wrong_kind_are_refused(text: str, words: str) -> N
 @pytest.mark.parametrize("name", ["learning_rate", "embedding_learning_rate", "alpha_streams", "epochs"])
 @pytest.mark.parametrize("value", [float("nan"), INFINITY, 0.0, -1.0])
 def test_training_needs_positive_numbers(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must be a positive number"):
+    with pytest.raises(ValueError, match=f"^{name} must be above 0"):
         TrainConfig(Path("m"), ("d",), Path("o"), Path("a"), **{name: value})
 
 
@@ -188,8 +187,8 @@ def test_training_needs_counts(name: str) -> None:
     [
         ({"anchors": 0.0}, "^anchors must be above 0 and at most 1"),
         ({"anchors": float("nan")}, "^anchors must be above 0 and at most 1"),
-        ({"anchors": 0.5, "soft_targets": 0.1}, "^anchors below 1 go with lossless mode without soft targets"),
-        ({"anchors": 0.5, "mode": "shared", "init_adapter": Path("a")}, "^anchors below 1 go with lossless mode"),
+        ({"anchors": 0.5, "soft_targets": 0.1}, "^anchors below 1 go with mode lossless without soft_targets"),
+        ({"anchors": 0.5, "mode": "shared", "init_adapter": Path("a")}, "^anchors below 1 go with mode lossless"),
     ],
 )
 def test_anchors_of_a_run_are_a_part_that_its_loss_allows(settings: dict[str, Any], said: str) -> None:
@@ -204,14 +203,14 @@ def test_distilling_needs_numbers(name: str) -> None:
 
 
 def test_the_preview_reads_the_tokenizer(tmp_path: Path) -> None:
-    from export_samples import plan_for, tiny_model, write_checkpoint
+    from export_samples import config_for, tiny_model, write_checkpoint
 
     from streamfuse.export.preview import preview
 
     made = write_checkpoint(tmp_path / "base", tiny_model())
     (made[0] / "tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(TextError, match=r"tokenizer\.json: not a tokenizer"):
-        preview(plan_for(made, tmp_path / "out"))
+        preview(config_for(made, tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -223,13 +222,13 @@ def test_the_preview_reads_the_tokenizer(tmp_path: Path) -> None:
     ],
 )
 def test_an_export_tries_the_chat_template_first(template: str, words: str, tmp_path: Path) -> None:
-    from export_samples import plan_for, tiny_model, write_checkpoint
+    from export_samples import config_for, tiny_model, write_checkpoint
 
-    from streamfuse.export.pipeline import export_plan
+    from streamfuse.export.pipeline import run_export
     from streamfuse.export.preview import preview
 
     made = write_checkpoint(tmp_path / "base", tiny_model())
     (made[0] / "chat_template.jinja").write_text(template)
-    for export in (preview, export_plan):
+    for export in (preview, run_export):
         with pytest.raises(CheckpointError, match=f"{words}.*; mend its chat template, or take it out"):
-            export(plan_for(made, tmp_path / "out"))
+            export(config_for(made, tmp_path / "out"))

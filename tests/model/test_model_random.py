@@ -12,8 +12,9 @@ import tiny
 import torch
 from bundle_samples import byte_tokenizer
 
-from streamfuse.export.plan import ExportPlan
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.preview import preview
+from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
@@ -74,7 +75,7 @@ def test_the_shapes_have_their_sizes_without_weights(
     folder = tmp_path / name
     write_random_model(folder, SHAPES[name], tokenizer, weights=False)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000_000  # the adapter is most of it
-    found = preview(ExportPlan(folder, folder / ADAPTER, tmp_path / "bundle"))
+    found = preview(resolve(ExportConfig(folder, folder / ADAPTER, tmp_path / "bundle")))
     config = ModelConfig.load(folder)
     base = sum(found.parts[part].parameters for part in ("embedding", "attention", "mlp", "head"))
     tied = config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0

@@ -231,7 +231,7 @@ def test_more_stream_layers_than_layers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"num_streams": 0}, "num_streams must be 1 to 8"),
+        ({"num_streams": 0}, "num_streams must be from 1 to 8"),
         ({"num_msa_layers": 0}, "at least 1"),
         ({"eta_rank": -1}, "eta_rank"),
     ],

@@ -14,18 +14,17 @@ import numpy as np
 import pytest
 import torch
 from bundle_samples import write_bundle
-from export_samples import TEXT, decode_rows, plan_for, prefill, tiny_model, verify_rows
+from export_samples import TEXT, config_for, decode_rows, prefill, tiny_model, verify_rows
 from native_samples import tiny_bundle
 from onnx_samples import write
 
 import streamfuse
 from streamfuse import engines
-from streamfuse.export.plan import PlanError, Quantize
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends import onnx_providers
 from streamfuse.runtime.backends.onnx_providers import PROVIDERS, Assignment, Choice, assigned
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend
-from streamfuse.runtime.config import OptionError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -185,13 +184,13 @@ def test_graphs_for_another_provider_have_no_type_that_it_lacks(tmp_path: Path) 
 
 def test_a_plan_is_for_a_provider_with_the_target_onnx_alone(tmp_path: Path) -> None:
     nowhere = (tmp_path, tmp_path)  # only named
-    assert plan_for(nowhere, tmp_path, target="onnx").provider == "cpu"
-    assert plan_for(nowhere, tmp_path, target="onnx", provider="webgpu").quantize is Quantize.INT4_WEIGHTS
-    assert plan_for(nowhere, tmp_path, target="onnx", provider="qnn").quantize is Quantize.NONE
-    with pytest.raises(PlanError, match="provider must be one of cpu, webgpu, qnn, coreml, directml, not cuda"):
-        plan_for(nowhere, tmp_path, target="onnx", provider="cuda")
-    with pytest.raises(PlanError, match="provider goes with target onnx, not with backend kernels"):
-        plan_for(nowhere, tmp_path, provider="webgpu")
+    assert config_for(nowhere, tmp_path, target="onnx").provider == "cpu"
+    assert config_for(nowhere, tmp_path, target="onnx", provider="webgpu").quantize == "int4"
+    assert config_for(nowhere, tmp_path, target="onnx", provider="qnn").quantize == "none"
+    with pytest.raises(OptionError, match="provider must be one of cpu, webgpu, qnn, coreml, directml, not cuda"):
+        config_for(nowhere, tmp_path, target="onnx", provider="cuda")
+    with pytest.raises(OptionError, match="provider goes with target onnx, not with backend kernels"):
+        config_for(nowhere, tmp_path, provider="webgpu")
 
 
 def test_graphs_for_qnn_turn_keys_with_operators_that_every_provider_has(tmp_path: Path) -> None:

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, plan_for, tiny_model, write_checkpoint
+from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 from streamfuse.cli import app
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import PlanError
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.streams import StreamFused
+from streamfuse.options import OptionError
 from streamfuse.research import layer_skip
 from streamfuse.research.acceptors import CertainAcceptor, Match, NamedAcceptor, SequoiaAcceptor, SpecTrAcceptor
 from streamfuse.research.acceptors import SpeculativeAcceptor as Speculative
@@ -58,8 +58,10 @@ def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> 
 def program(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ExecuTorchProgram:
     folder = tmp_path_factory.mktemp("bundle") / "bundle"
     none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
-    plan = plan_for((checkpoint, None), folder, widths=(4, 8), default_width=8, extra_methods=leaving_out(SKIP), **none)  # type: ignore[arg-type]
-    export_plan(plan)
+    config = config_for(
+        (checkpoint, None), folder, widths=(4, 8), default_width=8, extra_methods=leaving_out(SKIP), **none
+    )  # type: ignore[arg-type]
+    run_export(config)
     return ExecuTorchProgram(folder, num_threads=1)
 
 
@@ -302,7 +304,7 @@ def test_the_first_layers_are_a_checkpoint_of_their_own(checkpoint: Path, model:
     ids=["unknown", "all"],
 )
 def test_sub_layers_that_cannot_be_left_out_are_refused(names: list[str], message: str) -> None:
-    with pytest.raises(PlanError) as error:
+    with pytest.raises(OptionError) as error:
         checked(names, 3)
     assert f"--leave-out {message}" in error.value.flags
 
@@ -310,6 +312,6 @@ def test_sub_layers_that_cannot_be_left_out_are_refused(names: list[str], messag
 def test_a_method_of_ones_own_goes_with_the_kernels_alone(checkpoint: Path, tmp_path: Path) -> None:
     own = {"widths": (4,), "default_width": 4, "backend": "xnnpack", "extra_methods": leaving_out(SKIP)}
     none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
-    with pytest.raises(PlanError) as error:
-        preview(plan_for((checkpoint, None), tmp_path / "b", **own, **none))
-    assert "extra_methods (draft) go with --backend kernels" in error.value.flags
+    with pytest.raises(OptionError) as error:
+        preview(config_for((checkpoint, None), tmp_path / "b", **own, **none))
+    assert str(error.value).startswith("extra_methods goes with backend kernels")

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, decode_rows, plan_for, tiny_model, write_checkpoint
+from export_samples import TEXT, config_for, decode_rows, tiny_model, write_checkpoint
 from fakes import ArithmeticBackend
 
 from streamfuse.bundle import open_bundle
-from streamfuse.export.pipeline import export_plan
-from streamfuse.export.plan import ExportPlan, Schedule
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import run_export
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.model.streams import StreamFused
 from streamfuse.research import online
@@ -37,13 +37,13 @@ from streamfuse.runtime.reference.loop import Loop
 BASE = {"num_msa_layers": 1, "adapter_rank": 0, "pruner_rank": 0, "parent_rank": 0, "num_streams": 1,
         "base_rank": 4, "base_layers": 3}  # fmt: skip
 STREAMS = {"eta_rank": 2, "next_token_rank": 32}
-ONE_WIDTH = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": Schedule.DEFERRED}
+ONE_WIDTH = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": "deferred"}
 
 
 @dataclass(frozen=True)
 class Exported:
     checkpoint: tuple[Path, Path]
-    plan: ExportPlan
+    plan: ExportConfig
 
     @property
     def program(self) -> Path:
@@ -61,8 +61,8 @@ def _exported(folder: Path, streams: dict[str, int], **more: str | tuple[str, ..
     torch.manual_seed(3)
     (folder / "model").mkdir()
     checkpoint = write_checkpoint(folder / "model", tiny_model(streams))
-    plan = plan_for(checkpoint, folder / "bundle", **ONE_WIDTH, **more)
-    export_plan(plan)
+    plan = config_for(checkpoint, folder / "bundle", **ONE_WIDTH, **more)
+    run_export(plan)
     return Exported(checkpoint, plan)
 
 
@@ -146,14 +146,14 @@ def test_a_draft_model_with_replaced_weights_is_the_export_of_the_new_model(draf
     assert (tmp_path / "same.pte").read_bytes() == draft.program.read_bytes()
     adapter = tmp_path / "new.safetensors"
     save_adapter(model, adapter)
-    again = plan_for(
+    again = config_for(
         (draft.checkpoint[0], adapter),
         tmp_path / "again",
         allow_parity_below=("int4",),
         merge_adapter="on",
         **ONE_WIDTH,
     )
-    export_plan(again)
+    run_export(again)
     rows = []
     for path in (tmp_path / "new.pte", again.output_dir / "model.pte", draft.program):
         with ExecuTorchBackend(path) as backend:

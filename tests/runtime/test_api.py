@@ -577,41 +577,37 @@ def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
         streamfuse.close  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_an_export_is_a_call_with_the_options_of_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_is_a_call_with_the_options_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import streamfuse.export.pipeline as exporter
-    from streamfuse.export.plan import ExportPlan, Quantize, Schedule
+    from streamfuse.export.config import ExportConfig
 
-    plans: list[ExportPlan] = []
+    configs: list[ExportConfig] = []
 
-    def export_plan(plan: ExportPlan, progress: Any, said: dict[str, str], sign_key: Any) -> str:
-        plans.append(plan)
+    def run_export(config: ExportConfig, progress: Any, said: dict[str, str], sign_key: Any) -> str:
+        configs.append(config)
         assert public_line(sign_key) == line
         assert said == {"model": str(tmp_path), "adapter": "e2e-lossless"}
         return "report"
 
     line = write_keys(tmp_path / "a.key", tmp_path / "a.pub")
-    monkeypatch.setattr(exporter, "export_plan", export_plan)
-    monkeypatch.setattr("streamfuse.model.pull.resolve_model", Path)
+    monkeypatch.setattr(exporter, "run_export", run_export)
+    monkeypatch.setattr("streamfuse.export.adapter.resolve_model", lambda name, offline: Path(name))
     found = streamfuse.export_bundle(
         tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="q8_0",
         schedule="fused", widths=[4, 8],
     )  # fmt: skip
     assert found == "report"
-    (plan,) = plans
-    assert (plan.model, plan.adapter.stem, plan.output_dir) == (tmp_path, "e2e-lossless", tmp_path / "new")
-    assert (plan.quantize, plan.schedule, plan.widths) == (Quantize.Q8_0, Schedule.FUSED, (4, 8))
+    (config,) = configs
+    assert (config.model, config.adapter.stem, config.output_dir) == (tmp_path, "e2e-lossless", tmp_path / "new")
+    assert (config.quantize, config.schedule, config.widths) == ("q8_0", "fused", (4, 8))
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
-        ({"widht": 4}, TypeError, "export has no option widht; its options are target, backend, quantize, schemes,"),
+        ({"widht": 4}, TypeError, "there is no option widht; the options are target, backend, dtype,"),
         ({"output_dir": "x"}, TypeError, "multiple values"),
-        (
-            {"quantize": "8da3w"},
-            ValueError,
-            "quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, 16a8w, 16a4w, not",
-        ),
+        ({"quantize": "8da3w"}, ValueError, "quantize must be one of q4_1, q8_0 with backend kernels, not 8da3w"),
         ({"top_k": 65}, ValueError, "top_k must be from 1 to 64, not 65"),
         ({"target": "onnx", "backend": "kernels"}, ValueError, "backend must be onnxruntime with target onnx"),
         ({"adapter": "nobody"}, FileNotFoundError, "nobody: no such file, and not an adapter that ships"),
@@ -620,7 +616,7 @@ def test_an_export_is_a_call_with_the_options_of_a_plan(tmp_path: Path, monkeypa
 def test_a_wrong_option_of_an_export_is_one_sentence_before_anything_is_loaded(
     options: dict[str, Any], kind: type[Exception], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda name: pytest.fail("pulled"))
+    monkeypatch.setattr("streamfuse.export.adapter.resolve_model", lambda name, offline: pytest.fail("pulled"))
     with pytest.raises(kind, match=sentence):
         streamfuse.export_bundle(tmp_path / "new", **options)
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,8 @@ from bundle_samples import PrintableBackend, fake_engines, write_bundle
 import streamfuse
 from streamfuse import engines
 from streamfuse.api import AsyncGeneration
-from streamfuse.runtime.config import OptionError, PromptError
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
 
 PASS_SECONDS = 0.02

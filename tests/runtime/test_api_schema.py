@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError, field_validator
 
 from streamfuse.api import ParsedError, Result
 from streamfuse.api.schema import schema_of
-from streamfuse.runtime.config import OptionError, Schema
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import Schema
 
 
 class Colour(enum.Enum):

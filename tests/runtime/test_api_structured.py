@@ -23,7 +23,7 @@ from bundle_samples import LETTERS, VOCAB_SIZE, PrintableBackend, fake_engines, 
 import streamfuse
 from streamfuse import engines
 from streamfuse.api import ParsedError
-from streamfuse.runtime.config import OptionError
+from streamfuse.options import OptionError
 from streamfuse.runtime.constraint import MAY_END, MUST_END
 
 WAYS: list[dict[str, Any]] = [{"speculative": False}, {}, {"width": 4}, {"width": 8}]

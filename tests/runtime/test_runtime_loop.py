@@ -7,8 +7,9 @@ import threading
 import pytest
 from fakes import ArithmeticBackend, spec
 
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError, ModelSpec
-from streamfuse.runtime.config import NO_VERIFY, OFF_BY_REQUEST, GenerationConfig, OptionError, PromptError
+from streamfuse.runtime.config import NO_VERIFY, OFF_BY_REQUEST, GenerationConfig, PromptError
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.tree import Tree

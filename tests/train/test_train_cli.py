@@ -5,7 +5,6 @@ Run: python -m pytest tests/train/test_train_cli.py
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
@@ -21,9 +20,9 @@ from bundle_samples import byte_tokenizer
 from typer.testing import CliRunner, Result
 
 from streamfuse.cli import app
-from streamfuse.cli.commands import train as train_command
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
-from streamfuse.train.distill import DistillConfig, generate_batch
+from streamfuse.train.config import DistillConfig
+from streamfuse.train.distill import generate_batch
 
 pytest.importorskip("transformers")
 
@@ -186,11 +185,11 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     answers(model, prompts, tmp_path / "d.jsonl")
     data = ("--data", tmp_path / "d.jsonl")
     assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
-    assert "--num-streams must be 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
+    assert "--num-streams must be from 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
-    assert "epochs must be a positive number" in refused("train", *data, *out, "--epochs", 0)
+    assert "--epochs must be above 0, not 0" in refused("train", *data, *out, "--epochs", 0)
     (tmp_path / "a").touch()
-    assert "--init-adapter brings its own stream settings, so base_layers does not go with it" in refused(
+    assert "--init-adapter brings its own stream settings, so --base-layers does not go with it" in refused(
         "train", *data, *out, "--init-adapter", tmp_path / "a", "--base-layers", 2
     )
     for flag in ("--init-adapter", "--base-adapter"):
@@ -315,7 +314,7 @@ def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path,
     assert all(row["eval_call_reduction_ratio"] >= 1 for row in rows)
     assert read_adapter(tmp_path / "run" / "num_streams=3" / "adapter.safetensors")[0].num_streams == 3
     assert "only a setting of the last stage" in refused(*command, "--sweep", "base.epochs=1,2")
-    assert "num_streams must be 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
+    assert "num_streams must be from 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
 
 
 def test_a_recipe_may_synthesize_its_prompts(model: Path, tmp_path: Path) -> None:
@@ -354,7 +353,7 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     assert "has no setting 'epoch'" in refused(*train, "--recipe", recipe, "--set", "epoch=2")
     assert "the stages are base, own, streams" in refused(*train, "--recipe", recipe, "--set", "more.epochs=2")
     assert "expected KEY=VALUE" in refused(*train, "--recipe", recipe, "--set", "epochs")
-    assert "num_streams must be 1 to 8" in refused(*train, "--recipe", recipe, "--set", "num_streams=9")
+    assert "num_streams must be from 1 to 8" in refused(*train, "--recipe", recipe, "--set", "num_streams=9")
     assert "give --data or --recipe" in refused(*train)
     recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
     assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
@@ -414,18 +413,3 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(model: Path, 
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [row["step"] for row in rows if "loss" in row][: step + 2] == list(range(1, step + 3))
-
-
-def test_the_defaults_of_the_flags_are_those_of_the_configurations(tmp_path: Path) -> None:
-    path = Path("x")
-    config = TrainConfig(path, ("x",), path, path)
-    said = {name: p.default for name, p in inspect.signature(train_command.train).parameters.items()}
-    for name in set(TrainConfig.__slots__) & set(said) - {"model", "data", "adapter"}:
-        assert said[name] == getattr(config, name), name
-    for name, value in train_command.STREAM_DEFAULTS.items():
-        assert getattr(config.streams, name) == value, name
-    from streamfuse.cli.commands.data import distill as distill_command
-
-    said = {name: p.default for name, p in inspect.signature(distill_command.distill).parameters.items()}
-    for name in DistillConfig.__slots__:
-        assert said[name] == getattr(DistillConfig(), name), name

@@ -15,7 +15,8 @@ import torch
 
 from streamfuse.model.transformer import Transformer
 from streamfuse.train import generate
-from streamfuse.train.distill import DistillConfig, Item, distill, generate_batch, pending
+from streamfuse.train.config import DistillConfig
+from streamfuse.train.distill import Item, distill, generate_batch, pending
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import choose
 

@@ -303,7 +303,7 @@ def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfi
         run(replace(config, held_out=40))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         replace(config, batch_size=0)
-    with pytest.raises(ValueError, match="epochs must be a positive number"):
+    with pytest.raises(ValueError, match="epochs must be above 0"):
         replace(config, epochs=0.0)
     with pytest.raises(ValueError, match="base_rank and base_layers must be positive"):
         replace(config, mode="shared")

@@ -18,8 +18,8 @@ from tokenizers import models, pre_tokenizers
 
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Tokenizer
+from streamfuse.train.config import DistillConfig
 from streamfuse.train.formats import DataError
-from streamfuse.train.generate import DistillConfig
 from streamfuse.train.prompts import prompt_items
 from streamfuse.train.readers import encode_prompt, read_samples
 from streamfuse.train.synthesize import Opening, openings, synthesize, user_turn

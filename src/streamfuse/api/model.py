@@ -12,7 +12,8 @@ from streamfuse.api.asynchronous import AsyncGeneration, OneStream
 from streamfuse.api.chat import Chat
 from streamfuse.api.options import GenerationOptions, config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
-from streamfuse.runtime.config import GenerationConfig, OptionError, PromptError, check_prompt, token_ids_of
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, token_ids_of
 from streamfuse.runtime.text import Conversation, TextError
 
 if TYPE_CHECKING:

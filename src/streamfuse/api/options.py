@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamfuse.bundle import Manifest
-from streamfuse.runtime.config import GenerationConfig, OptionError, SamplingConfig, Schema
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig, Schema
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

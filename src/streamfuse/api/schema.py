@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from streamfuse.runtime.config import OptionError, Schema
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import Schema
 
 
 def schema_of(value: object, flag: str = "schema") -> Schema:

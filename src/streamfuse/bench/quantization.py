@@ -43,7 +43,7 @@ def parse_choice(text: str) -> dict[str, str]:
     """`PART=SCHEME,...`; a part that is not named keeps the grid of the kernels. `float` alone rounds nothing.
 
     Raises:
-        PlanError: a part or scheme that there is not.
+        OptionError: a part or scheme that there is not.
     """
     if text == "float":
         return dict.fromkeys(PARTS, "float")

@@ -1,39 +1,60 @@
-"""Which streams an export has: those of an adapter that somebody names, of the shipped one where it fits, or none; and
-the plan that follows from them."""
+"""Which streams an export has: those of an adapter that is named, of the shipped one if it fits, or none."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
+from streamfuse.model.pull import resolve_model
+from streamfuse.options import AUTO
 
-from .choices import AUTO
-from .plan import ExportPlan
-from .plan_file import NO_ADAPTER
+from .config import NO_ADAPTER, ExportConfig
+from .resolve import resolve
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An adapter's file or None, the word for it in a report, and where there is one a line for the user."""
+    """An adapter's file or None, the word for it in a report, and if there is one a line for the user."""
 
     path: Path | None
     word: str
     note: str | None = None
 
 
-def load_plan(model: Path, adapter: Path | None, output_dir: Path, **options: Any) -> ExportPlan:
-    """The plan of these options, with the defaults that suit the adapter's streams.
+def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
+    """The configuration with the defaults that suit its target and the streams in its adapter's file.
 
     Raises:
-        PlanError: an option is out of range.
+        OptionError: an option is out of range.
         CheckpointError: the adapter's file cannot be read.
     """
-    streams = None if adapter is None else read_adapter(adapter)[0]
-    return ExportPlan(model, adapter, output_dir, streams, **options)
+    return resolve(config, None if config.adapter is None else read_adapter(config.adapter)[0])
+
+
+def configure(
+    output_dir: Path, model: str, adapter: str, options: Mapping[str, Any], offline: bool = False
+) -> tuple[ExportConfig, Choice]:
+    """The resolved configuration of an export, and its adapter. A wrong option is refused before a download.
+
+    Args:
+        model: a Hub name, a checkpoint folder or a .gguf file.
+        adapter: as of `choose_adapter`.
+        options: fields of ExportConfig.
+
+    Raises:
+        OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.
+    """
+    first = None if adapter == NO_ADAPTER else find(adapter if is_named(adapter) else DEFAULT)
+    config = ExportConfig(Path(model), first, output_dir, **options)
+    resolve_for_adapter(config)
+    folder = resolve_model(model, offline=offline)
+    chosen = choose_adapter(adapter, folder, model)
+    return resolve_for_adapter(replace(config, model=folder, adapter=chosen.path)), chosen
 
 
 def is_named(said: str) -> bool:

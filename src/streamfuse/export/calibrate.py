@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.watch import Pass
@@ -23,12 +24,11 @@ from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import TextError, Tokenizer
 
 from . import facts
-from .schemes import PlanError
 
 if TYPE_CHECKING:
     from streamfuse.model.streams import StreamFused
 
-    from .plan import ExportPlan
+    from .config import ExportConfig
 
 _QUESTIONS = (
     "Why is the sky blue?",
@@ -62,35 +62,35 @@ def questions(text: Tokenizer) -> list[list[int]]:
         return [text.encode(question) for question in _QUESTIONS]
 
 
-def prompts_of(plan: ExportPlan, model: StreamFused) -> list[list[int]]:
+def prompts_of(config: ExportConfig, model: StreamFused) -> list[list[int]]:
     """What a bundle is asked: held-out prompts of its adapter or, where there are none, the questions."""
-    return held_out_prompts(facts.adapter_facts(plan), model.base.config.vocab_size) or questions(
-        _tokenizer(plan, model)
+    return held_out_prompts(facts.adapter_facts(config), model.base.config.vocab_size) or questions(
+        _tokenizer(config, model)
     )
 
 
-def texts_of(plan: ExportPlan, model: StreamFused) -> list[list[int]]:
-    """What shows the ranges of activations: pieces of the plan's text, else the prompts.
+def texts_of(config: ExportConfig, model: StreamFused) -> list[list[int]]:
+    """What shows the ranges of activations: pieces of the calibration text, else the prompts.
 
     Raises:
-        PlanError: the text cannot be read, or has no tokens.
+        OptionError: the text cannot be read, or has no tokens.
     """
-    if plan.calibration_text is None:
-        return prompts_of(plan, model)
+    if config.calibration_text is None:
+        return prompts_of(config, model)
     try:
-        tokens = _tokenizer(plan, model).encode(plan.calibration_text.read_text(encoding="utf-8"))
+        tokens = _tokenizer(config, model).encode(config.calibration_text.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise PlanError(f"--calibration-text {plan.calibration_text} cannot be read as UTF-8 ({error})") from None
+        raise OptionError(f"--calibration-text {config.calibration_text} cannot be read as UTF-8 ({error})") from None
     if not tokens:
-        raise PlanError(f"--calibration-text {plan.calibration_text} is empty")
-    size = max(plan.max_context_len - _ANSWERED, 1)
+        raise OptionError(f"--calibration-text {config.calibration_text} is empty")
+    size = max(config.max_context_len - _ANSWERED, 1)
     return [tokens[i : i + size] for i in range(0, len(tokens), size)]
 
 
-def _tokenizer(plan: ExportPlan, model: StreamFused) -> Tokenizer:
-    of_model = facts.model_facts(plan, model)
+def _tokenizer(config: ExportConfig, model: StreamFused) -> Tokenizer:
+    of_model = facts.model_facts(config, model)
     marks = of_model["bos_token_id"], of_model["eos_token_ids"]
-    return Tokenizer(plan.model / "tokenizer.json", of_model["chat_template"], *marks)
+    return Tokenizer(config.model / "tokenizer.json", of_model["chat_template"], *marks)
 
 
 def answer_all(backend: Backend, tables: Mapping[str, npt.NDArray[Any]], texts: Sequence[Sequence[int]]) -> None:
@@ -101,8 +101,8 @@ def answer_all(backend: Backend, tables: Mapping[str, npt.NDArray[Any]], texts: 
     with Session(backend, tables) as session:
         for text, width in zip(texts, itertools.cycle(widths or (None,)), strict=False):
             session.reset()
-            config = GenerationConfig(new, ignore_eos=True, speculative=width is not None, width=width)
-            session.generate(text[: spec.capacity - new], config).finish()
+            model_config = GenerationConfig(new, ignore_eos=True, speculative=width is not None, width=width)
+            session.generate(text[: spec.capacity - new], model_config).finish()
 
 
 class Hits:
@@ -147,6 +147,6 @@ def calibrate(
         for prompt in prompts if spec.num_streams and spec.widths else ():
             if len(prompt) + _NEW_TOKENS <= spec.capacity:
                 session.reset()
-                config = GenerationConfig(_NEW_TOKENS, width=spec.verify_widths[-1])
-                session.generate(prompt, config, seen.add).finish()
+                model_config = GenerationConfig(_NEW_TOKENS, width=spec.verify_widths[-1])
+                session.generate(prompt, model_config, seen.add).finish()
     return seen.ratios()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .plan import ExportPlan
+from .config import ExportConfig
+from .schemes import BITS
 
 _FIT = 0.13  # seconds per million weights that are not already four-bit
 
@@ -46,18 +47,18 @@ _LINES = {
 }
 
 
-def export_cost(plan: ExportPlan, layer_runs: int, n_weights: int, on_grid: bool) -> Cost | None:
+def export_cost(config: ExportConfig, layer_runs: int, n_weights: int, on_grid: bool) -> Cost | None:
     """The estimate; None for a backend that was never measured.
 
     Args:
         layer_runs: layers summed over the methods.
         on_grid: whether the weights come from a GGUF, whose four-bit numbers are recovered instead of fitted.
     """
-    line = _LINES.get(plan.backend)
+    line = _LINES.get(config.backend)
     if line is None:
         return None
     millions = n_weights / 1e6
     seconds = line.fixed + line.per_layer * layer_runs + line.per_million * millions
-    if plan.quantize.bits == 4 and not on_grid:
+    if BITS[config.quantize] == 4 and not on_grid:
         seconds += _FIT * millions
     return Cost(seconds, line.base + line.per_weight * n_weights)

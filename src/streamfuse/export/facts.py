@@ -11,48 +11,50 @@ from streamfuse.model.config import ModelConfig, read_object
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import ModelSpec
 
+from .config import ExportConfig
 from .graphs import Method, Streams, Verify, example_inputs, input_names
-from .plan import ExportPlan
 from .weights import Weights
 
 
-def model_spec(model: StreamFused, plan: ExportPlan) -> ModelSpec:
+def model_spec(model: StreamFused, config: ExportConfig) -> ModelSpec:
     """The facts that the loop needs, as the bundle will say them."""
-    config = model.base.config
+    model_config = model.base.config
     return ModelSpec(
-        capacity=plan.max_context_len,
-        vocab_size=config.vocab_size,
+        capacity=config.max_context_len,
+        vocab_size=model_config.vocab_size,
         num_streams=model.streams_config.num_streams,
-        top_k=plan.shapes.top_k,
-        prefill_rows=plan.prefill_len,
-        widths={f"verify_{rows}": (rows, keep) for rows, keep in plan.shapes.widths},
-        stream_nodes={f"verify_{rows}": carrying for rows, _, carrying in plan.shapes.verify},
-        deferred=plan.shapes.deferred,
-        eos_token_ids=config.eos_token_ids,
-        default_width=plan.default_width,
+        top_k=config.shapes.top_k,
+        prefill_rows=config.prefill_len,
+        widths={f"verify_{rows}": (rows, keep) for rows, keep in config.shapes.widths},
+        stream_nodes={f"verify_{rows}": carrying for rows, _, carrying in config.shapes.verify},
+        deferred=config.shapes.deferred,
+        eos_token_ids=model_config.eos_token_ids,
+        default_width=config.default_width,
         stream_vocab_size=len(model.stream_vocab),
     )
 
 
-def constant_methods(config: ModelConfig, plan: ExportPlan, num_streams: int, num_msa_layers: int) -> dict[str, Any]:
+def constant_methods(
+    model_config: ModelConfig, config: ExportConfig, num_streams: int, num_msa_layers: int
+) -> dict[str, Any]:
     """Constant methods by the names that ExecuTorch's runners and their peers use."""
     return {
-        "get_max_seq_len": plan.prefill_len,
-        "get_max_context_len": plan.max_context_len,
-        "get_vocab_size": config.vocab_size,
-        "get_bos_id": -1 if config.bos_token_id is None else config.bos_token_id,
-        "get_eos_ids": list(config.eos_token_ids),
-        "get_n_layers": config.num_layers,
-        "get_n_kv_heads": config.num_kv_heads,
-        "get_head_dim": config.head_dim,
+        "get_max_seq_len": config.prefill_len,
+        "get_max_context_len": config.max_context_len,
+        "get_vocab_size": model_config.vocab_size,
+        "get_bos_id": -1 if model_config.bos_token_id is None else model_config.bos_token_id,
+        "get_eos_ids": list(model_config.eos_token_ids),
+        "get_n_layers": model_config.num_layers,
+        "get_n_kv_heads": model_config.num_kv_heads,
+        "get_head_dim": model_config.head_dim,
         "use_kv_cache": True,
         "use_sdpa_with_kv_cache": False,
         "enable_dynamic_shape": False,
         "get_ar_len": 1,
-        "get_prefill_chunk_size": plan.prefill_len,
+        "get_prefill_chunk_size": config.prefill_len,
         "get_num_streams": num_streams,
         "get_n_msa_layers": num_msa_layers,
-        "get_max_tree_nodes": max(plan.widths),
+        "get_max_tree_nodes": max(config.widths),
         "get_format_version": FORMAT_VERSION,
     }
 
@@ -62,10 +64,10 @@ def source_facts(folder: Path) -> dict[str, Any]:
     return read_object(folder / "source.json")
 
 
-def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
+def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
     """`model` of the manifest; name and source from the `source.json` that `streamfuse pull` leaves."""
-    config = model.base.config
-    source = source_facts(plan.model)
+    model_config = model.base.config
+    source = source_facts(config.model)
     where = source.get("kind", "local folder")
     if "sha256" in source:
         where = f"{where}: {source.get('file', '')} sha256 {source['sha256']}"
@@ -73,20 +75,20 @@ def model_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
         where = f"{where}: revision {source['revision']}"
     license_ = source.get("license")
     return {
-        "name": _line(str(source.get("model") or source.get("name") or plan.model.name)),
-        "architecture": config.architecture,
+        "name": _line(str(source.get("model") or source.get("name") or config.model.name)),
+        "architecture": model_config.architecture,
         "source": _line(where),
         "license": _line(license_) if isinstance(license_, str) else license_,
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_size": config.hidden_size,
-        "vocab_size": config.vocab_size,
+        "num_layers": model_config.num_layers,
+        "num_heads": model_config.num_heads,
+        "num_kv_heads": model_config.num_kv_heads,
+        "head_dim": model_config.head_dim,
+        "hidden_size": model_config.hidden_size,
+        "vocab_size": model_config.vocab_size,
         "parameters": sum(p.numel() for p in model.base.parameters()),
-        "bos_token_id": config.bos_token_id,
-        "eos_token_ids": list(config.eos_token_ids),
-        "chat_template": chat_template(plan),
+        "bos_token_id": model_config.bos_token_id,
+        "eos_token_ids": list(model_config.eos_token_ids),
+        "chat_template": chat_template(config),
     }
 
 
@@ -95,33 +97,33 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def chat_template(plan: ExportPlan) -> str | None:
+def chat_template(config: ExportConfig) -> str | None:
     """The adapter's, which its streams were trained with, else the model's own."""
-    return adapter_facts(plan).get("chat_template") or own_template(plan.model)
+    return adapter_facts(config).get("chat_template") or own_template(config.model)
 
 
-def adapter_facts(plan: ExportPlan) -> dict[str, str]:
+def adapter_facts(config: ExportConfig) -> dict[str, str]:
     """What the adapter's file says of itself; nothing where there is none."""
-    return {} if plan.adapter is None else read_adapter(plan.adapter)[2]
+    return {} if config.adapter is None else read_adapter(config.adapter)[2]
 
 
-def speculation_facts(plan: ExportPlan, model: StreamFused) -> dict[str, Any]:
+def speculation_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
     """`speculation` of the manifest."""
-    config = model.streams_config
+    model_config = model.streams_config
     return {
-        "num_streams": config.num_streams,
-        "top_k": plan.shapes.top_k,
-        "num_msa_layers": config.num_msa_layers,
-        "prune_layer": model.num_lower_layers if plan.shapes.pruning else None,
+        "num_streams": model_config.num_streams,
+        "top_k": config.shapes.top_k,
+        "num_msa_layers": model_config.num_msa_layers,
+        "prune_layer": model.num_lower_layers if config.shapes.pruning else None,
         "stream_vocab_size": len(model.stream_vocab),
-        "parent_rank": config.parent_rank,
-        "adapter": None if plan.adapter is None else plan.adapter.stem,
+        "parent_rank": model_config.parent_rank,
+        "adapter": None if config.adapter is None else config.adapter.stem,
         # Those that tune the base are the task's, merged or not.
         "extra_parameters": sum(
             p.numel() for name, p in model.named_parameters() if not name.startswith(("base.", "base_adapters."))
         ),
-        "default_width": plan.default_width,
-        "schedule": plan.schedule.value if plan.shapes.deferred else "fused",
+        "default_width": config.default_width,
+        "schedule": config.schedule if config.shapes.deferred else "fused",
     }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from streamfuse.runtime.backend import NEXT_TOKEN, STREAMS
 
-from .plan import GraphShapes
+from .config import GraphShapes
 from .weights import Weights
 
 __all__ = [

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from streamfuse.options import OptionError
+
 from . import grid
 from .schemes import Q4_1, Q8_0, PartScheme
 
@@ -128,6 +130,6 @@ def symmetric_int8(weight: Tensor, group_size: int, bits: int = 8) -> Integers:
 def groups_of(weight: Tensor, group_size: int) -> Tensor:
     """weight [N, K] -> float32 [N, K / group_size, group_size]."""
     if weight.shape[1] % group_size:
-        raise ValueError(f"--group-size {group_size} does not divide the {weight.shape[1]} inputs of a weight")
+        raise OptionError(f"--group-size {group_size} does not divide the {weight.shape[1]} inputs of a weight")
     groups: Tensor = weight.float().unflatten(1, (-1, group_size))
     return groups

@@ -1,4 +1,4 @@
-"""What a plan will give, and whether it fits its model. The configuration and the adapter are read, no base weights."""
+"""What an export will give, and whether it fits its model. The settings of both are read, but no base weights."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, Strea
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
+from streamfuse.options import OptionError
 from streamfuse.runtime.text import TextError, Tokenizer
 
+from .config import NO_ADAPTER, ExportConfig
 from .cost import Cost, export_cost
 from .facts import chat_template, source_facts
-from .plan import GROUP_SIZES, PARTS, ExportPlan, PlanError, Quantize
-from .plan_file import NO_ADAPTER
 from .sampling import SamplingDefaults, sampling_defaults
-from .schemes import DTYPE_BITS
+from .schemes import DTYPE_BITS, GROUP_SIZES, PARTS
 from .sizes import PartSize, part_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What to expect of a plan; sizes in bytes.
+    """What to expect of an export; sizes in bytes.
 
     Attributes:
         adapter: a line about it.
@@ -77,160 +77,164 @@ class Preview:
         }
 
 
-def preview(plan: ExportPlan) -> Preview:
-    """Check `plan` against its model and adapter, and say what it will give.
+def preview(config: ExportConfig) -> Preview:
+    """Check a resolved configuration against its model and adapter, and say what it will give.
 
     Raises:
-        PlanError: a flag does not fit the model, or the output folder is taken.
+        OptionError: a flag does not fit the model, or the output folder is taken.
         CheckpointError: the model or the adapter cannot be read, or they do not fit each other.
     """
-    if plan.output_dir.exists() and not plan.overwrite:
-        raise PlanError(f"--output-dir {plan.output_dir} exists already; choose another folder or add --overwrite")
-    config = load_config(plan.model)
-    if not (plan.model / "tokenizer.json").is_file():
-        raise CheckpointError(f"{plan.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
-    check_text(plan, config)
+    if config.output_dir.exists() and not config.overwrite:
+        raise OptionError(f"--output-dir {config.output_dir} exists already; choose another folder or add --overwrite")
+    model_config = load_config(config.model)
+    if not (config.model / "tokenizer.json").is_file():
+        raise CheckpointError(f"{config.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
+    check_text(config, model_config)
     with torch.device("meta"):
-        base = Transformer(config)  # shapes without numbers
-    model = with_streams(plan, base)
-    check_fit(plan, model)
+        base = Transformer(model_config)  # shapes without numbers
+    model = with_streams(config, base)
+    check_fit(config, model)
     streams, stream_vocab = model.streams_config, len(model.stream_vocab)
-    if plan.merges(streams):
+    if config.merges(streams):
         streams = replace(streams, base_rank=0, base_layers=0)
-    parts = part_sizes(config, streams, stream_vocab, plan)
-    layers = _layers_run(plan, config.num_layers, streams.num_msa_layers)
-    delegates = {name: _delegates(plan, name, count) for name, count in layers.items()}
-    on_grid = source_facts(plan.model).get("kind") == "gguf"
-    sizes = plan.max_context_len, config.num_kv_heads, config.head_dim
+    parts = part_sizes(model_config, streams, stream_vocab, config)
+    layers = _layers_run(config, model_config.num_layers, streams.num_msa_layers)
+    delegates = {name: _delegates(config, name, count) for name, count in layers.items()}
+    on_grid = source_facts(config.model).get("kind") == "gguf"
+    sizes = config.max_context_len, model_config.num_kv_heads, model_config.head_dim
     floats = (
         2
         * prod(sizes)
-        * DTYPE_BITS[plan.dtype if plan.target != "executorch" or plan.backend == "qnn" else "float32"]
+        * DTYPE_BITS[config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"]
         // 8
     )
-    graph_bytes = _graph_bytes(plan, parts, layers, config.num_layers)
+    graph_bytes = _graph_bytes(config, parts, layers, model_config.num_layers)
     return Preview(
-        adapter=_adapter_line(plan),
-        sampling=sampling_defaults(plan.model, plan.sampling),
+        adapter=_adapter_line(config),
+        sampling=sampling_defaults(config.model, config.sampling),
         parts=parts,
         graph_bytes=graph_bytes,
-        files=_files(plan, model, streams, graph_bytes),
-        cache_bytes=config.num_layers * (cache_bytes(*sizes) if plan.kernels else floats),
+        files=_files(config, model, streams, graph_bytes),
+        cache_bytes=model_config.num_layers * (cache_bytes(*sizes) if config.kernels else floats),
         delegates=delegates,
-        calls=delegates if plan.backend == "xnnpack" else _operator_calls(plan, layers),
-        cost=export_cost(plan, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),
+        calls=delegates if config.backend == "xnnpack" else _operator_calls(config, layers),
+        cost=export_cost(config, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),
     )
 
 
-def check_text(plan: ExportPlan, config: ModelConfig) -> Tokenizer:
+def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
     """The model's tokenizer, once a chat went through it and the template.
 
     Raises:
         TextError: the tokenizer cannot be used.
         CheckpointError: the chat template cannot be used.
     """
-    file = plan.model / "tokenizer.json"
+    file = config.model / "tokenizer.json"
     try:
-        tokenizer = Tokenizer(file, chat_template(plan), config.bos_token_id, config.eos_token_ids)
+        tokenizer = Tokenizer(file, chat_template(config), model_config.bos_token_id, model_config.eos_token_ids)
         tokenizer.check_chat()
     except TextError as error:
         Tokenizer(file)  # its own TextError, where it is the tokenizer
         raise CheckpointError(
-            f"{plan.model}: {error}; mend its chat template, or take it out for a bundle that takes raw prompts alone"
+            f"{config.model}: {error}; mend its chat template, or take it out for a bundle that takes raw prompts alone"
         ) from None
     return tokenizer
 
 
-def with_streams(plan: ExportPlan, base: Transformer) -> StreamFused:
-    """The base model with the streams of the plan's adapter, where it has one; what tunes the base stays beside it."""
-    if plan.adapter is None:
+def with_streams(config: ExportConfig, base: Transformer) -> StreamFused:
+    """The base model with the streams of the adapter, if there is one; what tunes the base stays beside it."""
+    if config.adapter is None:
         return StreamFused.without_streams(base)
-    model = load_stream_fused(base, plan.adapter, merge=False)
-    model.ngrams = pruned(model.ngrams, base.config.vocab_size, round(plan.ngram_table_mb * 1e6))
+    model = load_stream_fused(base, config.adapter, merge=False)
+    model.ngrams = pruned(model.ngrams, base.config.vocab_size, round(config.ngram_table_mb * 1e6))
     return model
 
 
-def check_fit(plan: ExportPlan, model: StreamFused) -> None:
-    """Drop the streams that the plan leaves out, and refuse a flag that the model or its adapter cannot serve."""
-    config, streams = model.base.config, model.streams_config
-    if plan.num_streams is not None:
-        if not 1 <= plan.num_streams <= streams.num_streams:
-            raise PlanError(f"--num-streams must be from 1 to {streams.num_streams}, not {plan.num_streams}")
-        model.keep_streams(plan.num_streams)
-    if plan.max_context_len > config.max_position_embeddings:
-        raise PlanError(
-            f"--max-context-len must be from 32 to {config.max_position_embeddings} for this model, "
-            f"not {plan.max_context_len}"
+def check_fit(config: ExportConfig, model: StreamFused) -> None:
+    """Drop the streams that are left out, and refuse a flag that the model or its adapter cannot serve."""
+    model_config, streams = model.base.config, model.streams_config
+    if config.num_streams is not None:
+        if not 1 <= config.num_streams <= streams.num_streams:
+            raise OptionError(f"--num-streams must be from 1 to {streams.num_streams}, not {config.num_streams}")
+        model.keep_streams(config.num_streams)
+    if config.max_context_len > model_config.max_position_embeddings:
+        raise OptionError(
+            f"--max-context-len must be from 32 to {model_config.max_position_embeddings} for this model, "
+            f"not {config.max_context_len}"
         )
-    if streams.base_rank and streams.adapter_rank and not (plan.merges(streams) or plan.keeps_two_kinds):
-        raise PlanError(
+    if streams.base_rank and streams.adapter_rank and not (config.merges(streams) or config.keeps_two_kinds):
+        raise OptionError(
             "--merge-adapter must be on for this adapter, whose streams have low-rank products of their own; only "
             "--backend kernels with --schedule deferred keeps both"
         )
-    if plan.widths[0] == 1 and not plan.carries_alone(streams):
-        raise PlanError(
+    if config.widths[0] == 1 and not config.carries_alone(streams):
+        raise OptionError(
             "--widths must not name 1 for this adapter: its streams cannot share a pass with the base's rows"
         )
-    if plan.shapes.top_k > len(model.stream_vocab):
-        raise PlanError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {plan.top_k}")
-    if streams.heads and not plan.kernels:
-        raise PlanError(
-            f"--adapter {plan.adapter}: {streams.heads} heads go with --backend kernels alone, "
-            f"not --backend {plan.backend}"
+    if config.shapes.top_k > len(model.stream_vocab):
+        raise OptionError(f"--top-k must be from 1 to {len(model.stream_vocab)} for this adapter, not {config.top_k}")
+    if streams.heads and not config.kernels:
+        raise OptionError(
+            f"--adapter {config.adapter}: {streams.heads} heads go with --backend kernels alone, "
+            f"not --backend {config.backend}"
         )
-    if plan.shapes.pruning and not streams.pruner_rank:
-        raise PlanError(
-            f"--prune-keep must be at least {max(plan.widths)} for this adapter, which has no pruner, "
-            f"not {plan.prune_keep}"
+    if config.shapes.pruning and not streams.pruner_rank:
+        raise OptionError(
+            f"--prune-keep must be at least {max(config.widths)} for this adapter, which has no pruner, "
+            f"not {config.prune_keep}"
         )
-    ordered = any(0 < carrying < keep for _, keep, carrying in plan.shapes.verify)
+    ordered = any(0 < carrying < keep for _, keep, carrying in config.shapes.verify)
     if not streams.pruner_rank and ordered:
-        raise PlanError(
+        raise OptionError(
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
         )
-    if streams.pruner_score == SOFTMAX and not plan.kernels and (plan.shapes.pruning or ordered):
-        raise PlanError(
-            f"--adapter {plan.adapter}: its pruner scores by a softmax over the vocabulary, which goes with --backend "
-            f"kernels alone, not with --backend {plan.backend}; --prune-keep {max(plan.widths)} leaves the pruner out"
+    if streams.pruner_score == SOFTMAX and not config.kernels and (config.shapes.pruning or ordered):
+        raise OptionError(
+            f"--adapter {config.adapter}: its pruner scores by a softmax over the vocabulary, which goes with "
+            f"--backend kernels alone, not with --backend {config.backend}; --prune-keep {max(config.widths)} leaves "
+            "the pruner out"
         )
-    _check_group_sizes(plan, config)
-    if plan.kernels and config.head_dim % 16:
-        raise PlanError(
-            f"--backend kernels needs heads of a multiple of 16, not {config.head_dim}; use --backend xnnpack"
+    _check_group_sizes(config, model_config)
+    if config.kernels and model_config.head_dim % 16:
+        raise OptionError(
+            f"--backend kernels needs heads of a multiple of 16, not {model_config.head_dim}; use --backend xnnpack"
         )
 
 
-def _check_group_sizes(plan: ExportPlan, config: ModelConfig) -> None:
-    hidden = config.hidden_size
-    inputs = {"attention": (hidden, config.num_heads * config.head_dim), "mlp": (hidden, config.intermediate_size)}
+def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
+    hidden = model_config.hidden_size
+    inputs = {
+        "attention": (hidden, model_config.num_heads * model_config.head_dim),
+        "mlp": (hidden, model_config.intermediate_size),
+    }
     for part in PARTS:
-        if plan.kernels or plan.backend == "xnnpack":
-            group_size = None if plan.quantize is Quantize.NONE else plan.group_size
+        if config.kernels or config.backend == "xnnpack":
+            group_size = config.group_size if config.quantized else None
         else:
-            group_size = plan.part_scheme(part).group_size
+            group_size = config.part_scheme(part).group_size
         sizes = sorted({*inputs.get(part, ()), hidden})
         if group_size is not None and any(size % group_size for size in sizes):
             fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in sizes)]
             without = (
-                "use --backend xnnpack --quantize none" if plan.target == "executorch" else "use groups of a channel"
+                "use --backend xnnpack --quantize none" if config.target == "executorch" else "use groups of a channel"
             )
             allowed = f"one of {', '.join(fitting)}" if fitting else f"none does: {without}"
-            flag = f"--scheme {part}={plan.schemes[part]}:" if part in plan.schemes else "--group-size"
+            flag = f"--scheme {part}={config.scheme[part]}:" if part in config.scheme else "--group-size"
             listed = ", ".join(map(str, sizes))
-            raise PlanError(f"{flag} must divide this model's sizes {listed} ({allowed}), not {group_size}")
+            raise OptionError(f"{flag} must divide this model's sizes {listed} ({allowed}), not {group_size}")
 
 
-def _layers_run(plan: ExportPlan, layers: int, top: int) -> dict[str, int]:
+def _layers_run(config: ExportConfig, layers: int, top: int) -> dict[str, int]:
     """Layers of each method."""
-    methods = ["prefill", "decode", *(f"verify_{rows}" for rows in plan.widths)]
-    return {**dict.fromkeys(methods, layers), **({"streams": top} if plan.shapes.deferred else {})}
+    methods = ["prefill", "decode", *(f"verify_{rows}" for rows in config.widths)]
+    return {**dict.fromkeys(methods, layers), **({"streams": top} if config.shapes.deferred else {})}
 
 
-def _graph_bytes(plan: ExportPlan, parts: dict[str, PartSize], layers: dict[str, int], all_layers: int) -> int:
+def _graph_bytes(config: ExportConfig, parts: dict[str, PartSize], layers: dict[str, int], all_layers: int) -> int:
     """Of the weights in the graphs' file: one copy, except of what each of OpenVINO's delegates has for itself."""
-    if plan.backend != "openvino":
+    if config.backend != "openvino":
         return sum(part.bytes for part in parts.values())
-    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}
+    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
     total = parts["embedding"].bytes
     for method, count in layers.items():
         total += (parts["attention"].bytes + parts["mlp"].bytes) * count // all_layers
@@ -239,49 +243,49 @@ def _graph_bytes(plan: ExportPlan, parts: dict[str, PartSize], layers: dict[str,
     return total
 
 
-def _delegates(plan: ExportPlan, method: str, layers: int) -> int:
+def _delegates(config: ExportConfig, method: str, layers: int) -> int:
     """Two per layer and one per head (layers.Layer); prefill has no head, and of its last layer the first half only."""
-    if plan.backend != "xnnpack":
+    if config.backend != "xnnpack":
         return 0
-    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}
+    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
     return 2 * layers + (-1 if method == "prefill" else 1 + carrying.get(method, False))
 
 
-def _operator_calls(plan: ExportPlan, layers: dict[str, int]) -> dict[str, int]:
+def _operator_calls(config: ExportConfig, layers: dict[str, int]) -> dict[str, int]:
     """With the kernels: four per layer, two look-ups of rotary tables, embedding and head; nothing known elsewhere."""
-    if not plan.kernels:
+    if not config.kernels:
         return {}
-    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in plan.shapes.verify}
+    carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
     ends = {"prefill": 0, "streams": 3}  # prefill: no head, and one operator of the last layer; streams: no embedding
     return {name: 4 * count + ends.get(name, 4 + carrying.get(name, False)) for name, count in layers.items()}
 
 
-def _files(plan: ExportPlan, model: StreamFused, streams: StreamConfig, weight_bytes: int) -> dict[str, int]:
+def _files(config: ExportConfig, model: StreamFused, streams: StreamConfig, weight_bytes: int) -> dict[str, int]:
     """The bundle's files; what the graphs add to their weights and the manifest are left out, being small."""
-    graph = {"executorch": "model.pte", "coreml": "model.mlpackage", "onnx": "*.onnx and weights"}[plan.target]
+    graph = {"executorch": "model.pte", "coreml": "model.mlpackage", "onnx": "*.onnx and weights"}[config.target]
     rank, vocab_size, stream_vocab = streams.parent_rank, model.base.config.vocab_size, len(model.stream_vocab)
-    rows = 1 + sum(keep for _, keep in plan.shapes.widths)
+    rows = 1 + sum(keep for _, keep in config.shapes.widths)
     tables = 2 * rank * (vocab_size + stream_vocab) + 4 * (stream_vocab + rank * streams.num_streams)
     tables += bytes_of(model.ngrams)
     return {
         graph: weight_bytes,
-        "tokenizer.json": (plan.model / "tokenizer.json").stat().st_size,
+        "tokenizer.json": (config.model / "tokenizer.json").stat().st_size,
         **({DRAFT_FILE: tables} if tables else {}),
         "selftest.npz": 4 * rows * vocab_size,
     }
 
 
-def _adapter_line(plan: ExportPlan) -> str:
-    if plan.adapter is None:
+def _adapter_line(config: ExportConfig) -> str:
+    if config.adapter is None:
         return f"{NO_ADAPTER}: no streams, drafts are look-ups in the text"
-    config, state, facts = read_adapter(plan.adapter)
+    model_config, state, facts = read_adapter(config.adapter)
     own = {n: t.numel() for n, t in state.items() if n != "stream_vocab" and not n.startswith("ngrams.")}
     entries = state["ngrams.ids"].numel() if "ngrams.ids" in state else 0
     tuned = sum(count for name, count in own.items() if name.startswith("base_adapters."))
-    how = "merged into them" if plan.merges(config) else "beside them"
-    merged = f", tunes the base's top {config.base_layers} layers ({how})" if tuned else ""
+    how = "merged into them" if config.merges(model_config) else "beside them"
+    merged = f", tunes the base's top {model_config.base_layers} layers ({how})" if tuned else ""
     return (
-        f"{plan.adapter.stem}: {config.num_streams} streams in the top {config.num_msa_layers} layers, "
+        f"{config.adapter.stem}: {model_config.num_streams} streams in the top {model_config.num_msa_layers} layers, "
         f"{sum(own.values()) - tuned:,} parameters, trained {facts.get('steps', '?')} steps{merged}"
         + (f"; {entries:,} n-grams" if entries else "")
     )

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.model.config import CheckpointError, read_object
-from streamfuse.runtime.config import OptionError, SamplingConfig
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import SamplingConfig
 
 FILE = "generation_config.json"
-MODEL, GREEDY = CHOICES = ("model", "greedy")
+MODEL, GREEDY = "model", "greedy"
 _IN_TRANSFORMERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
 # Settings of generate() that change which tokens come and that no runtime here has, with the values that change none.
 _OTHERS: dict[str, tuple[Any, ...]] = {

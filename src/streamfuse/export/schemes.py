@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from streamfuse.runtime.config import OptionError
+from streamfuse.options import OptionError
 
 GROUP_SIZES = (32, 64, 128, 256)
 
 Part = Literal["embedding", "attention", "mlp", "head", "streams"]
 PARTS = get_args(Part)
 DTYPE_BITS = {"float16": 16, "float32": 32}
-
-
-class PlanError(OptionError):
-    """An option of the plan is out of range; the message names the option and what is allowed."""
-
-    keywords = {"scheme": "schemes"}  # noqa: RUF012 (never changed)
+# Bits of the layers' weights by the word of --quantize (docs/quantization.md); 0: floats.
+BITS = {"none": 0, "q4_1": 4, "q8_0": 8, "8da4w": 4, "int4": 4, "int8": 8, "16a8w": 8, "16a4w": 4}
+INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # whose activations are integers too, with calibrated ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +65,11 @@ def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartSchem
     """The scheme that `--scheme PART=TEXT` asks for; what TEXT leaves out is as in `default_scheme`.
 
     Raises:
-        PlanError: it is none.
+        OptionError: it is none.
     """
     kind, *rest = text.split(":")
     if part not in PARTS or kind not in ("int4", "int8", "float") or (kind == "float" and rest):
-        raise PlanError(f"--scheme must be PART=SCHEME with a part of {', '.join(PARTS)} and a scheme of {_SYNTAX}, "
+        raise OptionError(f"--scheme must be PART=SCHEME with a part of {', '.join(PARTS)} and a scheme of {_SYNTAX}, "
                         f"not {part}={text}")  # fmt: skip
     scheme = _of_bits({"int4": 4, "int8": 8, "float": DTYPE_BITS[dtype]}[kind], group_size)
     size, symmetric = scheme.group_size, scheme.symmetric
@@ -85,7 +82,7 @@ def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartSchem
             size = int(word)
         else:
             sizes = ", ".join(map(str, GROUP_SIZES))
-            raise PlanError(
+            raise OptionError(
                 f"--scheme {part}={text}: {word} is not a group size ({sizes}), channel, symmetric or affine"
             )
     return PartScheme(scheme.bits, size, symmetric)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.options import NamesOptions
 from streamfuse.runtime.backend import DECODE, PREFILL, STREAMS, Backend, ModelSpec
-from streamfuse.runtime.config import OptionError
 from streamfuse.runtime.reference.draft import grow
 from streamfuse.runtime.reference.tree import Tree
 
@@ -34,7 +34,7 @@ _WALK_TOKENS = 64  # fewer rows would not hold a share of best tokens against a 
 Logits = npt.NDArray[np.float32]
 
 
-class ParityError(OptionError):
+class ParityError(NamesOptions):
     """An emitted graph is too far from the model; the message names method, figure and floor."""
 
 

@@ -1,6 +1,6 @@
 """The five parts of a model that the manifest names: how each is stored and multiplied, and how large it is.
 
-Sizes are arithmetic on the configuration, so that a plan can be judged before anything is loaded.
+Sizes are arithmetic on the configuration, so that an export can be judged before anything is loaded.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from streamfuse.model.config import HEADS, SIGMOID, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
 
-from .plan import PARTS, ExportPlan, Part, PartScheme, Quantize
-from .schemes import DTYPE_BITS, GRIDS, GROUP
+from .config import ExportConfig
+from .schemes import DTYPE_BITS, GRIDS, GROUP, PARTS, Part, PartScheme
 
 Facts = dict[str, object]
 
@@ -31,16 +31,16 @@ _PRODUCTS = ("attention", "mlp")  # parts whose matrices low-rank adapters sit b
 _OWN_HEAD = ("xnnpack", "vulkan", "qnn", "openvino")  # the delegate has the head, ExecuTorch's own look-up the table
 
 
-def schemes(plan: ExportPlan) -> dict[str, Facts]:
+def schemes(config: ExportConfig) -> dict[str, Facts]:
     """What each part uses, as the manifest says it (bundle.manifest.Scheme)."""
-    if plan.grids is not None:
-        return {part: {**part_facts(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := plan.grids.of(part))}
-    if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
-        return {part: part_facts(plan.part_scheme(part)) for part in PARTS}
+    if config.grids is not None:
+        return {part: {**part_facts(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := config.grids.of(part))}
+    if config.backend != "xnnpack" or not config.quantized:
+        return {part: part_facts(config.part_scheme(part)) for part in PARTS}
     return {
-        "embedding": _scheme("8w", 8, plan.group_size, symmetric=True),
-        "attention": _scheme("8da4w", 4, plan.group_size, symmetric=False),
-        "mlp": _scheme("8da4w", 4, plan.group_size, symmetric=False),
+        "embedding": _scheme("8w", 8, config.group_size, symmetric=True),
+        "attention": _scheme("8da4w", 4, config.group_size, symmetric=False),
+        "mlp": _scheme("8da4w", 4, config.group_size, symmetric=False),
         "head": _scheme("8da8w", 8, symmetric=True),
         "streams": _scheme("8da8w head, float32 adapters", 8, symmetric=True),
     }
@@ -67,34 +67,34 @@ class _Rates:
     streams: float
 
 
-def _rates(plan: ExportPlan, hidden_size: int) -> _Rates:
-    grids = plan.grids
+def _rates(config: ExportConfig, hidden_size: int) -> _Rates:
+    grids = config.grids
     if grids is not None:
         # With a weight's share of d, and of m: float16.
         rate = {name: grid.bits / 8 + (2 if grid.symmetric else 4) / GROUP for name, grid in GRIDS.items()}
         return _Rates(*(rate[grids.of(part)] for part in PARTS))
-    if plan.backend != "xnnpack" or plan.quantize is Quantize.NONE:
-        return _Rates(*(_bytes_per_weight(part, plan, hidden_size) for part in PARTS))
+    if config.backend != "xnnpack" or not config.quantized:
+        return _Rates(*(_bytes_per_weight(part, config, hidden_size) for part in PARTS))
     # int4 with a bfloat16 scale and a float32 offset per group; int8 with float32 scales.
-    product, head = 0.5 + (2 + 4) / plan.group_size, 1 + 4 / hidden_size
-    return _Rates(1 + 4 / plan.group_size, product, product, head, head)
+    product, head = 0.5 + (2 + 4) / config.group_size, 1 + 4 / hidden_size
+    return _Rates(1 + 4 / config.group_size, product, product, head, head)
 
 
-def _bytes_per_weight(part: Part, plan: ExportPlan, hidden_size: int) -> float:
+def _bytes_per_weight(part: Part, config: ExportConfig, hidden_size: int) -> float:
     """With its share of the scale, and of the zero point or the offset where there is one."""
-    scheme, wide = plan.part_scheme(part), DTYPE_BITS[plan.dtype] / 8
+    scheme, wide = config.part_scheme(part), DTYPE_BITS[config.dtype] / 8
     if scheme.bits >= 16:
         return scheme.bits / 8
     group_size, offset = scheme.group_size or hidden_size, 0.0
-    if plan.target == "onnx":
+    if config.target == "onnx":
         group_size = scheme.group_size or GROUP  # its integer products know no whole channels
     if not scheme.symmetric:
         carried = scheme.bits == 4 and group_size == GROUP  # a GGUF's own offsets, which are floats
-        offset = (4 if plan.target == "onnx" else wide) if carried else scheme.bits / 8
+        offset = (4 if config.target == "onnx" else wide) if carried else scheme.bits / 8
     return scheme.bits / 8 + (wide + offset) / group_size
 
 
-def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, plan: ExportPlan) -> Sizes:
+def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, config: ExportConfig) -> Sizes:
     """Sizes per part.
 
     A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK and Vulkan it is a copy in
@@ -102,24 +102,29 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     sits beside. `streams` counts the stream head and the rest of the adapter, without the parent term, which is the
     host's (draft.safetensors).
     """
-    h, inner, layers, vocab = config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size
-    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    rate = _rates(plan, h)
+    h, inner, layers, vocab = (
+        model_config.hidden_size,
+        model_config.intermediate_size,
+        model_config.num_layers,
+        model_config.vocab_size,
+    )
+    query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
+    rate = _rates(config, h)
     attention = layers * (h * (query + 2 * kv) + query * h)
-    tuned = {part: _low_rank(config, plan, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
-    attention_floats = layers * (h + 2 * config.head_dim * config.qk_norm + _biases(config))
+    tuned = {part: _low_rank(model_config, config, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
+    attention_floats = layers * (h + 2 * model_config.head_dim * model_config.qk_norm + _biases(model_config))
     mlp = layers * 3 * h * inner
-    adapter = _adapter(config, plan, streams)
+    adapter = _adapter(model_config, config, streams)
     if streams.heads:
         own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
         adapter = PartSize(own, round(stored * rate.streams))
     # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
     by_rows = streams.pruner_rank and streams.pruner_score == SIGMOID
-    untied = bool(by_rows) and not config.tie_word_embeddings
-    one_grid = _one_table(plan)
-    candidates = vocab * h if untied and not (plan.grids and one_grid) else 0
-    shared = one_grid and config.tie_word_embeddings
-    stream_head, wide = stream_vocab_size * h, DTYPE_BITS[plan.dtype] // 8  # bytes of what is not quantized
+    untied = bool(by_rows) and not model_config.tie_word_embeddings
+    one_grid = _one_table(config)
+    candidates = vocab * h if untied and not (config.grids and one_grid) else 0
+    shared = one_grid and model_config.tie_word_embeddings
+    stream_head, wide = stream_vocab_size * h, DTYPE_BITS[config.dtype] // 8  # bytes of what is not quantized
     return {
         "embedding": PartSize(vocab * h, round(vocab * h * rate.table)),
         "attention": PartSize(
@@ -138,65 +143,67 @@ def part_sizes(config: ModelConfig, streams: StreamConfig, stream_vocab_size: in
     }
 
 
-def sizes_of(model: StreamFused, plan: ExportPlan) -> Sizes:
+def sizes_of(model: StreamFused, config: ExportConfig) -> Sizes:
     """Sizes per part of a model that is here."""
-    return part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), plan)
+    return part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), config)
 
 
-def _one_table(plan: ExportPlan) -> bool:
+def _one_table(config: ExportConfig) -> bool:
     """Whether a tied head is stored as the embedding is, so that one table serves both."""
-    if plan.grids is not None:
-        return plan.grids.head == "q8_0"
-    return plan.backend not in _OWN_HEAD and plan.part_scheme("head") == plan.part_scheme("embedding")
+    if config.grids is not None:
+        return config.grids.head == "q8_0"
+    return config.backend not in _OWN_HEAD and config.part_scheme("head") == config.part_scheme("embedding")
 
 
-def _biases(config: ModelConfig) -> int:
+def _biases(model_config: ModelConfig) -> int:
     """Biases of one layer; Qwen2 has none on the output projection."""
-    if not config.attention_bias:
+    if not model_config.attention_bias:
         return 0
-    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    return query + 2 * kv + (config.hidden_size if config.architecture != "Qwen2ForCausalLM" else 0)
+    query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
+    return query + 2 * kv + (model_config.hidden_size if model_config.architecture != "Qwen2ForCausalLM" else 0)
 
 
-def _adapter(config: ModelConfig, plan: ExportPlan, streams: StreamConfig) -> PartSize:
+def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamConfig) -> PartSize:
     """The streams' own, without the parent term."""
-    h = config.hidden_size
-    beside = [_low_rank(config, plan, streams.adapter_rank, streams.num_msa_layers, part) for part in _PRODUCTS]
+    h = model_config.hidden_size
+    beside = [_low_rank(model_config, config, streams.adapter_rank, streams.num_msa_layers, part) for part in _PRODUCTS]
     # Beside a tuned base that is not merged, the pass of the streams has a copy of what tunes it, joined to their own.
     again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
-    beside += [replace(_low_rank(config, plan, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS]
+    beside += [
+        replace(_low_rank(model_config, config, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS
+    ]
     ranks = streams.eta_rank + streams.next_token_rank + streams.pruner_rank
     rest = 2 * h * ranks + (2 if streams.pruner_rank and streams.pruner_score == SIGMOID else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
     return PartSize(
         sum(size.parameters for size in beside) + rest,
-        sum(size.bytes for size in beside) + DTYPE_BITS[plan.dtype] // 8 * rest,
+        sum(size.bytes for size in beside) + DTYPE_BITS[config.dtype] // 8 * rest,
     )
 
 
-def _low_rank(config: ModelConfig, plan: ExportPlan, rank: int, layers: int, part: str) -> PartSize:
+def _low_rank(model_config: ModelConfig, config: ExportConfig, rank: int, layers: int, part: str) -> PartSize:
     """Low-rank adapters of a part's matrices, and their bytes in the graphs.
 
     The kernels take them in float16 as they are (executorch/native.py); elsewhere adapters that share an input are one
     pair of matrices, the second one block-diagonal (layers.FusedAdapter).
     """
-    h, inner = config.hidden_size, config.intermediate_size
-    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    h, inner = model_config.hidden_size, model_config.intermediate_size
+    query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
     shared = {  # inputs, outputs
         "attention": [(h, (query, kv, kv)), (query, (h,))],
         "mlp": [(h, (inner, inner)), (inner, (h,))],
     }[part]
     own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
-    if plan.grids is not None:
+    if config.grids is not None:
         return PartSize(own, 2 * own)
     stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
-    return PartSize(own, DTYPE_BITS[plan.dtype] // 8 * stored)
+    return PartSize(own, DTYPE_BITS[config.dtype] // 8 * stored)
 
 
-def manifest_parts(sizes: Sizes, plan: ExportPlan) -> dict[str, Facts]:
+def manifest_parts(sizes: Sizes, config: ExportConfig) -> dict[str, Facts]:
     """Scheme and size of every part, for the manifest."""
     return {
         part: {**scheme, "parameters": sizes[part].parameters, "bytes": sizes[part].bytes}
-        for part, scheme in schemes(plan).items()
+        for part, scheme in schemes(config).items()
     }

@@ -1,7 +1,7 @@
 """What a target brings to the exporter's pipeline: weights as it stores them, graph files, a backend that runs them.
 
 The pipeline (pipeline.py) loads the model, runs the float32 reference, proves what the target made of it and writes the
-rest of the bundle; it knows no target by itself. A target's module is imported when a plan asks for it.
+rest of the bundle; it knows no target by itself. A target's module is imported when an export asks for it.
 """
 
 from __future__ import annotations
@@ -13,30 +13,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .schemes import PartScheme, PlanError
+from streamfuse.options import OptionError
+
+from .capabilities import BACKENDS
+from .schemes import PartScheme
 
 if TYPE_CHECKING:
     from streamfuse.model.streams import StreamFused
     from streamfuse.runtime.backend import Backend, ModelSpec
 
+    from .config import ExportConfig
     from .graphs import Method
-    from .plan import ExportPlan
     from .selftest import Floor
 
 __all__ = ["PartScheme", "Progress", "Target", "TargetFacts", "make_target"]
 
 Progress = Callable[[str], None]
-
-_PLACES = {  # module and class below this package, by backend
-    "kernels": "executorch.kernels:KernelsTarget",
-    "xnnpack": "executorch.xnnpack.target:XnnpackTarget",
-    "coreml": "executorch.coreml:CoreMLDelegateTarget",
-    "vulkan": "executorch.vulkan:VulkanTarget",
-    "qnn": "executorch.qnn:QnnTarget",
-    "openvino": "executorch.openvino:OpenvinoTarget",
-    "mlprogram": "coreml.target:CoreMLTarget",
-    "onnxruntime": "onnx.target:OnnxTarget",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +64,15 @@ class Target(ABC):
 
     floor: Floor
 
-    def __init__(self, plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> None:
-        self.plan, self.model, self.spec, self.folder, self.progress = plan, model, spec, folder, progress
+    def __init__(
+        self, config: ExportConfig, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress
+    ) -> None:
+        self.config, self.model, self.spec, self.folder, self.progress = config, model, spec, folder, progress
         self.prepare()
 
     @abstractmethod
     def prepare(self) -> None:
-        """Set `floor`. PlanError: the target cannot do what the plan says."""
+        """Set `floor`. OptionError: the target cannot do what the configuration asks for."""
 
     @abstractmethod
     def quantize(self) -> dict[str, Method] | None:
@@ -96,16 +90,16 @@ class Target(ABC):
     def facts(self) -> TargetFacts: ...
 
 
-def make_target(plan: ExportPlan, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> Target:
-    """The target of `plan`, which will write into `folder`.
+def make_target(config: ExportConfig, model: StreamFused, spec: ModelSpec, folder: Path, progress: Progress) -> Target:
+    """The target of a configuration, which will write into `folder`.
 
     Raises:
-        PlanError: a package that this target needs is not installed.
+        OptionError: a package that this target needs is not installed.
     """
-    place, _, name = _PLACES[plan.backend].partition(":")
+    place, _, name = BACKENDS[config.target][config.backend].place.partition(":")
     try:
         module = import_module(f"{__package__}.{place}")
     except ModuleNotFoundError as error:
-        flag = f"--backend {plan.backend}" if plan.target == "executorch" else f"--target {plan.target}"
-        raise PlanError(f"{flag} needs the package {error.name}, which is missing") from error
-    return cast("Target", getattr(module, name)(plan, model, spec, folder, progress))
+        flag = f"--backend {config.backend}" if config.target == "executorch" else f"--target {config.target}"
+        raise OptionError(f"{flag} needs the package {error.name}, which is missing") from error
+    return cast("Target", getattr(module, name)(config, model, spec, folder, progress))

@@ -14,8 +14,8 @@ from streamfuse.model.low_rank import SoftmaxPruner
 from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import rotary_table
 
+from .config import GraphShapes
 from .layers import Form, TurnedLowRank
-from .plan import GraphShapes
 from .pruning import Survivors, edges_of
 
 

@@ -11,7 +11,9 @@ import math
 from collections.abc import Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from streamfuse.options import OptionError, check, flag_of, option
 
 from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
@@ -32,7 +34,9 @@ WIDENS = (
     "pruner_rank",
     "stream_vocab_size",
 )  # sizes of streams that may grow after training
-SIGMOID, SOFTMAX = PRUNER_SCORES = "sigmoid", "softmax"
+PrunerScore = Literal["sigmoid", "softmax"]
+SIGMOID, SOFTMAX = "sigmoid", "softmax"
+STREAMS = "Streams"  # the heading of their options
 # Kinds of heads that may stand in for streams, by name. There are none until somebody adds them.
 HEADS: dict[str, type[Heads]] = {}
 _SIZES = (  # of streams; all 0 where there are none
@@ -248,72 +252,68 @@ class StreamConfig:
     """Settings of the speculative streams (Speculative Streaming, section 3) and of what we add to them.
 
     Attributes:
-        num_streams: gamma, streams per token.
-        num_msa_layers: Ns, top layers that carry streams.
-        eta_rank: rank of f_eta (eq. 3), the identity plus a low-rank map; 0 is the identity alone.
-        next_token_rank: rank of the map that tells streams the token t + 1, which a pass of streams alone knows; 0: not
-            told (the paper).
-        value_rotation: radians per stream distance; 0 uses identifier embeddings instead (the paper's default).
-        adapter_rank: rank of the row-masked low-rank adapters of stream rows; 0 has none.
-        adapter_alpha: scale of the adapters is adapter_alpha / adapter_rank.
+        adapter_alpha: scale of the streams' adapters is adapter_alpha / adapter_rank.
         base_rank: rank of adapters on all rows of the top `base_layers` layers (shared mode, or a tuned base under a
-            lossless adapter); they are merged into the base's weights when an adapter is loaded to run. 0 has none.
-        base_layers: how many top layers have them.
+            lossless adapter); they are merged into the base's weights when an adapter is loaded to run.
         base_alpha: their scale is base_alpha / base_rank.
-        parent_rank: rank of the parent term (a stream's distribution is marginal, a tree proposes a parent); 0 is off.
-        pruner_rank: rank of o_theta, the early-exit map of the pruner; 0 has none.
-        pruner_score: what the pruner makes of an early exit's logits: "sigmoid" of the child's own, or "softmax" over
-            the vocabulary (the paper).
-        stream_vocab_size: tokens that streams may propose; 0 is the full vocabulary.
         heads: a kind of `HEADS` in place of streams (model/heads.py); they have no layers (num_msa_layers 0). Empty:
             streams.
         head_size: a size of theirs; what it is depends on the kind.
     """
 
-    num_streams: int = 4
-    num_msa_layers: int = 8
-    eta_rank: int = 0
-    next_token_rank: int = 0
-    value_rotation: float = 0.0
-    adapter_rank: int = 12
+    num_streams: int = option(4, "Streams per token (gamma).", STREAMS, least=1, most=8)
+    num_msa_layers: int = option(8, "Top layers with streams (Ns).", STREAMS, least=0)
+    adapter_rank: int = option(12, "Rank of the low-rank adapters that only streams use; 0: none.", STREAMS, least=0)
     adapter_alpha: float = 24.0
-    parent_rank: int = 32
-    pruner_rank: int = 8
-    stream_vocab_size: int = 0
-    base_rank: int = 0
-    base_layers: int = 0
+    parent_rank: int = option(
+        32, "Rank of the parent term, which conditions a candidate on its parent in the tree; 0: off.", STREAMS, least=0
+    )
+    pruner_rank: int = option(8, "Rank of the pruner's early exit; 0: no pruner.", STREAMS, least=0)
+    pruner_score: PrunerScore = option(
+        "sigmoid",
+        "The pruner's score: sigmoid of the child's own logit, or softmax over the vocabulary (the paper).",
+        STREAMS,
+    )
+    eta_rank: int = option(
+        0,
+        "Rank of the streams' initial map (eq. 3 of the paper), beside the identity; 0: the identity.",
+        STREAMS,
+        least=0,
+    )
+    next_token_rank: int = option(
+        0,
+        "Rank of the conditioning of streams on the next token, which a pass of their own knows; 0: none.",
+        STREAMS,
+        least=0,
+    )
+    value_rotation: float = option(
+        0.0, "Rotation per stream in radians, instead of stream embeddings; 0: off.", STREAMS
+    )
+    stream_vocab_size: int = option(0, "Tokens that streams may propose; 0: all.", STREAMS, least=0)
+    base_rank: int = option(0, "Rank of the base's low-rank adapters; 24 if the base is tuned.", STREAMS, least=0)
+    base_layers: int = option(0, "Top layers with low-rank adapters of the base; 12 if it is tuned.", STREAMS, least=0)
     base_alpha: float = 48.0
     heads: str = ""
     head_size: int = 0
-    pruner_score: str = SIGMOID
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            if setting.type == "str":
-                continue
-            kind = (int, float) if setting.type == "float" else int
+            kind: Any = {"float": (int, float), "int": int}.get(str(setting.type))
             value = getattr(self, setting.name)
-            if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(value):
-                raise ValueError(f"{setting.name} must be a number, not {value!r}")
+            if kind and (not isinstance(value, kind) or isinstance(value, bool) or not -math.inf < value < math.inf):
+                raise OptionError(f"{flag_of(setting.name)} must be a number, not {value!r}")
         if not any(getattr(self, name) for name in _SIZES):  # a base model alone
             return
-        if not 1 <= self.num_streams <= 8:
-            raise ValueError(f"num_streams must be 1 to 8, not {self.num_streams}")
+        check(self)
         if self.heads:
             self._check_heads()
         elif self.num_msa_layers < 1:
-            raise ValueError(f"num_msa_layers must be at least 1, not {self.num_msa_layers}")
-        ranks = ("eta_rank", "next_token_rank", "adapter_rank", "parent_rank", "pruner_rank", "base_rank")
-        for name in (*ranks, "stream_vocab_size"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, it is {getattr(self, name)}")
-        if bool(self.base_rank) != bool(self.base_layers) or self.base_layers < 0:
-            raise ValueError(
-                f"base_rank and base_layers go together, both 0 or both positive, not {self.base_rank} and "
+            raise OptionError(f"--num-msa-layers must be at least 1, not {self.num_msa_layers}")
+        if bool(self.base_rank) != bool(self.base_layers):
+            raise OptionError(
+                f"--base-rank and --base-layers go together, both 0 or both positive, not {self.base_rank} and "
                 f"{self.base_layers}"
             )
-        if self.pruner_score not in PRUNER_SCORES:
-            raise ValueError(f"pruner_score must be one of {', '.join(PRUNER_SCORES)}, not {self.pruner_score!r}")
 
     def _check_heads(self) -> None:
         if self.heads not in HEADS:

@@ -7,25 +7,25 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from streamfuse.export.schemes import PlanError
 from streamfuse.export.weights import Weights
+from streamfuse.options import OptionError
 
 from .drafters.model import DRAFT
 
 
 def leaving_out(names: Collection[str]) -> dict[str, Callable[[Weights], SelfDraft]]:
-    """ExportPlan.extra_methods for the method `draft`, without these sub-layers (attention.3, mlp.7; from 0)."""
+    """ExportConfig.extra_methods for the method `draft`, without these sub-layers (attention.3, mlp.7; from 0)."""
     return {DRAFT: lambda weights: SelfDraft(weights, checked(names, weights.config.num_layers))}
 
 
 def checked(names: Collection[str], num_layers: int) -> Collection[str]:
-    """The names. PlanError where a model of so many layers has no such sub-layer, or none is left."""
+    """The names. OptionError where a model of so many layers has no such sub-layer, or none is left."""
     known = [f"{kind}.{i}" for kind in ("attention", "mlp") for i in range(num_layers)]
     for name in names:
         if name not in known:
-            raise PlanError(f"--leave-out must name sub-layers from {known[0]} to {known[-1]}, not {name}")
+            raise OptionError(f"--leave-out must name sub-layers from {known[0]} to {known[-1]}, not {name}")
     if len(set(names)) == len(known):
-        raise PlanError("--leave-out must leave at least one sub-layer")
+        raise OptionError("--leave-out must leave at least one sub-layer")
     return names
 
 

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_VERIFY = "no verify methods in this bundle"
 CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
-_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
-
-
-class OptionError(ValueError):
-    """A value that an option does not take, in one sentence with the range.
-
-    It is written with the flags of the command line, which shows `flags`. As text, which Python callers see, it has the
-    keywords: `--max-new-tokens` becomes `max_new_tokens`.
-    """
-
-    keywords: Mapping[str, str] = {}  # where a keyword is not its flag with underscores
-
-    def __init__(self, flags: str) -> None:
-        self.flags = flags
-        names = self.keywords
-        super().__init__(_FLAG.sub(lambda flag: names.get(flag[1]) or flag[1].replace("-", "_"), flags))
 
 
 class PromptError(ValueError):

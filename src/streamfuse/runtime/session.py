@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import Backend
-from streamfuse.runtime.config import GenerationConfig, OptionError, Schema
+from streamfuse.runtime.config import GenerationConfig, Schema
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
 from streamfuse.runtime.statistics import Statistics

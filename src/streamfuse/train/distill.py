@@ -18,9 +18,10 @@ from typing import IO, Any
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.transformer import Transformer
 
+from .config import DistillConfig
 from .dtype import choose_dtype
 from .formats import DataError
-from .generate import DistillConfig, generate_batch
+from .generate import generate_batch
 
 # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the chat before it, if there was one
 Item = dict[str, Any]

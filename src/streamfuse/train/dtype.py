@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
-NAMES = ("auto", "float32", "bfloat16")
+from .config import Dtype
+
+NAMES = get_args(Dtype)
 _CPU_FLAGS = ("avx512_bf16", "amx_bf16")  # products in bfloat16 take half the time there, and more elsewhere
 
 
@@ -14,12 +18,6 @@ def choose_dtype(name: str) -> torch.dtype:
         return fastest_dtype()
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-def check_dtype(name: str) -> None:
-    """ValueError for a name that is none of `NAMES`."""
-    if name not in NAMES:
-        raise ValueError(f"dtype must be one of {', '.join(NAMES)}, not {name!r}")
 
 
 def fastest_dtype() -> torch.dtype:

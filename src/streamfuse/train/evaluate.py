@@ -19,8 +19,9 @@ from streamfuse.runtime.backend import FloatArray, IntArray
 from streamfuse.runtime.reference.draft import DraftTables, grow
 from streamfuse.runtime.reference.tree import Tree
 
+from .config import DistillConfig
 from .data import Example, FrozenStates
-from .generate import DistillConfig, generate_batch
+from .generate import generate_batch
 
 MAX_RANKS = 8  # ranks from here on are counted as one
 

@@ -7,9 +7,7 @@ are read in place; a sequence that ends makes room at once, the last one moves i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
@@ -19,37 +17,12 @@ from torch.nn import functional as F
 from streamfuse.model.transformer import Transformer, rotary_table
 from streamfuse.runtime.reference.random import uniform
 
-from .dtype import check_dtype
+from .config import DistillConfig
 
 CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
 MORE_COLUMNS = 32  # by which caches grow
 NUCLEI = (64, 512)  # candidates that top-p looks at before it sorts them all
 BLOCK = 64  # tokens of the vocabulary whose largest probability is looked at first
-
-
-@dataclass(frozen=True, slots=True)
-class DistillConfig:
-    """batch_size in sequences, lengths in tokens; temperature 0 is greedy, top_p 1 is off; dtype as in training."""
-
-    batch_size: int = 128
-    max_prompt_tokens: int = 144
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    dtype: str = "auto"
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "max_prompt_tokens", "max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be a number of at least 0, it is {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, it is {self.top_p}")
-        check_dtype(self.dtype)
-        if not 0 <= self.seed < 1 << 32:
-            raise ValueError(f"seed must be from 0 to 2**32 - 1, not {self.seed}")
 
 
 @torch.inference_mode()

@@ -103,7 +103,7 @@ def run(
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
     dtype = choose_dtype(config.dtype)
-    config = replace(config, dtype=str(dtype).removeprefix("torch."))
+    config = replace(config, dtype="bfloat16" if dtype is torch.bfloat16 else "float32")
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)
     model = _model(config, base, examples)

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
+from streamfuse.options import converted
 
-from .config import TrainConfig, default_streams
+from .config import SYNTHESIZE, DistillConfig, TrainConfig, default_streams
 from .distill import Written, distill, load_writer, pending
 from .formats import Sample
-from .generate import DistillConfig
 from .prompts import open_text, prompt_items
 from .readers import read_samples
 from .synthesize import openings, synthesize
@@ -183,8 +183,7 @@ def _synthesize_stage(settings: dict[str, Any], out: Path) -> SynthesizeStage:
     own["begin"] = (begin,) if isinstance(begin, str) else tuple(begin)
     if "after" in own:
         own["after"] = Path(own["after"])
-    sampling = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": 96, **settings}
-    return SynthesizeStage(out, DistillConfig(**sampling), **own)
+    return SynthesizeStage(out, replace(SYNTHESIZE, **settings), **own)
 
 
 def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: Path) -> TrainConfig:
@@ -194,12 +193,8 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
         if "init_adapter" in own:
             own["widen"], of_streams = of_streams, {}
         streams = replace(default_streams(own.get("mode", "lossless")), **of_streams)
-        for key in ("base_adapter", "init_adapter"):
-            if key in own:
-                own[key] = Path(own[key])
-        return TrainConfig(
-            model=model, out_dir=out_dir, adapter=adapter, streams=streams, **{**own, "data": tuple(own["data"])}
-        )
+        own = converted(TrainConfig, own)
+        return TrainConfig(model=model, out_dir=out_dir, adapter=adapter, streams=streams, **own)
     except TypeError as error:
         raise RecipeError(f"a setting is of the wrong type ({error})") from None
 

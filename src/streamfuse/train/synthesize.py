@@ -15,9 +15,10 @@ from typing import Any
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 
+from .config import DistillConfig
 from .distill import appending, rows_written
 from .formats import DataError
-from .generate import DistillConfig, generate_batch
+from .generate import generate_batch
 
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for what the user says
 _SHORTEST = 12  # characters; less is no prompt

@@ -27,12 +27,12 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.backend import IntArray
 from streamfuse.runtime.reference.draft import DraftTables, grow
-from streamfuse.train.config import TrainConfig, default_streams
+from streamfuse.train.config import DistillConfig, TrainConfig, default_streams
 from streamfuse.train.data import FrozenStates, choose_stream_vocab, split_held_out
 from streamfuse.train.dtype import fastest_dtype
 from streamfuse.train.evaluate import Proposals, Replay, draft_tables, proposals, replay_proposals
 from streamfuse.train.formats import DataError, Example
-from streamfuse.train.generate import DistillConfig, generate_batch
+from streamfuse.train.generate import generate_batch
 from streamfuse.train.main import TrainResult
 from streamfuse.train.readers import read_samples, spread, to_examples
 

@@ -21,9 +21,9 @@ from streamfuse.bench.shared.children import ChildKilled, Usage, run_module
 from streamfuse.bench.shared.machine import available_bytes
 from streamfuse.bundle.manifest import DECODE, MANIFEST_NAME, PREFILL, STREAMS
 from streamfuse.durable import write_text
-from streamfuse.export.adapter import load_plan
+from streamfuse.export.adapter import resolve_for_adapter
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.operators.layout import GROUP
-from streamfuse.export.plan import ExportPlan
 from streamfuse.export.preview import preview
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
@@ -178,11 +178,12 @@ class Scale:
         shutil.rmtree(model, ignore_errors=True)
         try:
             write_random_model(model, shape, weights=False)
-            plan = load_plan(
+            config = ExportConfig(
                 model, model / ADAPTER, bundle, max_context_len=self._settings.capacity, prefill_len=_PREFILL_ROWS,
                 overwrite=True,
             )  # fmt: skip
-            expected, parameters = preview(plan), count_parameters(shape)
+            config = resolve_for_adapter(config)
+            expected, parameters = preview(config), count_parameters(shape)
             assert expected.cost is not None  # of the default target
             self._need(name, "exporting", "memory", expected.cost.peak_bytes, self._available())
             self._need(name, "running", "memory", expected.run_bytes + _PROCESS_BYTES, self._available())
@@ -191,19 +192,26 @@ class Scale:
             self._progress(f"{name}: writing {parameters / 1e6:.0f} million random weights")
             write_random_model(model, shape)
             self._progress(f"{name}: exporting, about {expected.cost.cpu_seconds:.0f} s of one core")
-            usage = self._lower(plan)
+            usage = self._lower(config)
         finally:
             shutil.rmtree(model, ignore_errors=True)
         written = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
         record = Record(
-            shape, plan.max_context_len, __version__, parameters, expected.run_bytes, written, usage.to_dict()
+            shape, config.max_context_len, __version__, parameters, expected.run_bytes, written, usage.to_dict()
         )
         record.write(folder)
         return record
 
-    def _lower(self, plan: ExportPlan) -> Usage:
-        lengths = ("--max-context-len", str(plan.max_context_len), "--prefill-len", str(plan.prefill_len))
-        places = ("--model", str(plan.model), "--adapter", str(plan.adapter), "--output-dir", str(plan.output_dir))
+    def _lower(self, config: ExportConfig) -> Usage:
+        lengths = ("--max-context-len", str(config.max_context_len), "--prefill-len", str(config.prefill_len))
+        places = (
+            "--model",
+            str(config.model),
+            "--adapter",
+            str(config.adapter),
+            "--output-dir",
+            str(config.output_dir),
+        )
         words = ("streamfuse", "export", *places, *lengths, "--overwrite", "--offline", "--json")
         return self._run_module(*words, line=lambda text: None)
 

@@ -93,15 +93,15 @@ def quantization(
     """
     need("bench-quantization")
     from streamfuse.bench.quantization import Bench, parse_choice
-    from streamfuse.export.schemes import PlanError
     from streamfuse.model.checkpoint import load_base, load_stream_fused
     from streamfuse.model.pull import resolve_model
+    from streamfuse.options import OptionError
 
     names = list(choice or CHOICES)
     try:
         choices = {name or "kernels": parse_choice(name) for name in names}
-    except PlanError as error:
-        raise typer.BadParameter(options.in_flags(error)) from None
+    except OptionError as error:
+        raise typer.BadParameter(error.flags) from None
     adapter_path = options.adapter_file("--adapter", adapter)
     options.check_place("--output", output)
     folder = resolve_model(model)

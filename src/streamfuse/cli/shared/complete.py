@@ -53,6 +53,11 @@ def recipes(incomplete: str) -> list[str]:
     return _starting([*own, *_files(incomplete, ".toml")], incomplete)
 
 
+def data_formats(incomplete: str) -> list[str]:
+    """Those of rows (docs/data.md)."""
+    return _starting(("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"), incomplete)
+
+
 def data_sets(incomplete: str) -> list[str]:
     """Those that `streamfuse data fetch` makes."""
     from streamfuse.train.public import NAMES

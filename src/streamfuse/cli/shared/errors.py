@@ -6,6 +6,8 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -14,10 +16,20 @@ from typer.core import TyperGroup
 from streamfuse.cli.shared.console import say, visible
 from streamfuse.durable import os_error, reason
 from streamfuse.model.fields import CheckpointWarning
+from streamfuse.options import OptionError
 
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 _show_others = warnings.showwarning
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """An option's error becomes an error of the command's use: exit code 2, and a hint at its help."""
+    try:
+        yield
+    except OptionError as error:
+        raise typer.BadParameter(error.flags) from None
 
 
 class OneLineErrors(TyperGroup):

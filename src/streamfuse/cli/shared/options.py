@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +11,7 @@ import typer
 from streamfuse.bundle import KeyProblem, Manifest
 from streamfuse.bundle.signature import read_private_key, read_public_key
 from streamfuse.cli.shared import complete
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.durable import reason
 from streamfuse.extras import need
 from streamfuse.native.library import MOST_THREADS
@@ -148,7 +147,7 @@ DataFormat = Annotated[
         "--format",
         help="Row format; see docs/data.md.",
         show_default="detected from the fields",
-        autocompletion=complete.listed("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"),
+        autocompletion=complete.data_formats,
     ),
 ]
 DataTemplate = Annotated[
@@ -164,15 +163,6 @@ ReportFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE.html", help="Write tables and a bar chart to this file.", show_default="none"),
 ]
-
-
-def in_flags(error: Exception, names: Collection[str] = ()) -> str:
-    """The message of an error with flags instead of keywords; `names` are keywords that it may begin with."""
-    words = str(getattr(error, "flags", error))
-    keyword = re.match(r"[a-z_]+", words)
-    if keyword and keyword[0] in names:
-        return f"--{words.replace(keyword[0], keyword[0].replace('_', '-'), 1)}"
-    return words
 
 
 def adapter_file(flag: str, name: str | Path) -> Path:
@@ -224,14 +214,12 @@ def nodes(width: str) -> int | None:
     return None if width == AUTO else int(width)
 
 
+@usage_errors()
 def checked(manifest: Manifest, asked: GenerationOptions) -> GenerationConfig:
     """What the options mean for one bundle. BadParameter, exit code 2, for values out of range."""
     from streamfuse.api import config_of
 
-    try:
-        return config_of(manifest, **asked)
-    except ValueError as error:
-        raise typer.BadParameter(in_flags(error)) from None
+    return config_of(manifest, **asked)
 
 
 def restrictions(schema: str | None, regex: str | None, grammar: Path | None) -> GenerationOptions:
@@ -258,14 +246,12 @@ def _text(flag: str, file: Path) -> str:
         raise typer.BadParameter(f"{flag} {file} is not UTF-8 text ({error}); convert it") from None
 
 
+@usage_errors()
 def check_restriction(config: GenerationConfig, tokenizer: Tokenizer) -> None:
     """BadParameter, exit code 2, for a schema, regex or grammar that cannot be used, before the engine is loaded."""
     from streamfuse.runtime.session import constraint_of
 
-    try:
-        constraint_of(config, tokenizer)
-    except ValueError as error:
-        raise typer.BadParameter(in_flags(error)) from None
+    constraint_of(config, tokenizer)
 
 
 def _json(flag: str, text: str) -> Any:

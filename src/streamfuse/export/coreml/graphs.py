@@ -16,8 +16,8 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.coreml_common import NO_ENTRY
 
 from .. import facts
+from ..config import ExportConfig
 from ..graphs import Method, Streams, Verify, build_methods
-from ..plan import ExportPlan
 from ..pruning import Survivors
 from ..weights import Span, Turn, Weights
 from . import ane, plain
@@ -27,11 +27,11 @@ from .stored import Store
 class MaskedWeights(Weights):
     """The weights of the traced graphs: placeholders, and spans of layers under an additive mask."""
 
-    def __init__(self, model: StreamFused, plan: ExportPlan, store: Store) -> None:
-        dtype, config = getattr(torch, plan.dtype), model.base.config
-        self.channels, self.group = plan.layout == "ane", config.num_heads // config.num_kv_heads
-        form = ane.Form(store, dtype, config.num_kv_heads) if self.channels else plain.TracedForm(store, dtype)
-        super().__init__(model, plan.shapes, form)
+    def __init__(self, model: StreamFused, config: ExportConfig, store: Store) -> None:
+        dtype, model_config = getattr(torch, config.dtype), model.base.config
+        self.channels, self.group = config.layout == "ane", model_config.num_heads // model_config.num_kv_heads
+        form = ane.Form(store, dtype, model_config.num_kv_heads) if self.channels else plain.TracedForm(store, dtype)
+        super().__init__(model, config.shapes, form)
         if model.streams_config.num_streams:
             self.insert = copy.deepcopy(self.insert)  # its parts are the model's own; float16 is put in their place
         self.dtype = dtype

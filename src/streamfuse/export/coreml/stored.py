@@ -17,9 +17,9 @@ from coremltools.converters.mil.mil import types
 from coremltools.optimize import _utils as optimize
 from torch import Tensor, nn
 
+from ..config import ExportConfig
 from ..integers import GridReport, Integers, to_integers
-from ..plan import ExportPlan, Part
-from ..schemes import PartScheme
+from ..schemes import Part, PartScheme
 
 Array = npt.NDArray[Any]
 
@@ -69,7 +69,7 @@ class Store:
         grid: groups that came back bit for bit from the checkpoint's own grid, by part.
     """
 
-    plan: ExportPlan
+    config: ExportConfig
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
     _pieces: dict[int, list[Stored]] = field(default_factory=dict)  # by what they are pieces of
@@ -80,7 +80,7 @@ class Store:
         Raises:
             ValueError: the group size does not divide K.
         """
-        scheme = self.plan.part_scheme(part)
+        scheme = self.config.part_scheme(part)
         key = scheme, *((weight.data_ptr(), weight.shape) for weight in weights)
         if key not in self._made:  # the weights are kept, so that no address is used twice
             whole = weights[0] if len(weights) == 1 else torch.cat(weights)
@@ -96,7 +96,7 @@ class Store:
         return self._pieces[id(whole)]
 
     def _make(self, part: Part, weight: Tensor, scheme: PartScheme) -> Stored:
-        dtype = np.dtype(self.plan.dtype)
+        dtype = np.dtype(self.config.dtype)
         if scheme.bits >= 16:
             return Stored(part, weight.numpy().astype(dtype))
         found = to_integers(weight, scheme, _rounded)

@@ -15,7 +15,7 @@ from streamfuse.runtime.backends.coreml import open_package
 
 from .. import facts, selftest
 from ..graphs import Method, Weights, build_methods
-from ..plan import PARTS, Part
+from ..schemes import PARTS, Part
 from ..sizes import part_facts, sizes_of
 from ..target import Target, TargetFacts
 from . import convert, plain, report
@@ -44,41 +44,41 @@ DESCRIPTIONS = {
 
 class CoreMLTarget(Target):
     def prepare(self) -> None:
-        self.floor, self.store = selftest.FLOORS[self.plan.dtype], Store(self.plan)
+        self.floor, self.store = selftest.FLOORS[self.config.dtype], Store(self.config)
 
     def quantize(self) -> dict[str, Method] | None:
-        return build_methods(Weights(self.model, self.plan.shapes, plain.Form(self.store)).eval())
+        return build_methods(Weights(self.model, self.config.shapes, plain.Form(self.store)).eval())
 
     def lower(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            weights = MaskedWeights(self.model, self.plan, self.store).eval()
+            weights = MaskedWeights(self.model, self.config, self.store).eval()
             self.graphs, programs = weights.graphs(), {}
             for name, graph in self.graphs.items():
                 self.progress(f"converting {name}")
-                programs[name] = convert.to_program(graph, self.plan.minimum_deployment_target)
+                programs[name] = convert.to_program(graph, self.config.minimum_deployment_target)
             merged = convert.merge(programs, DECODE)
-            target = self.plan.minimum_deployment_target
+            target = self.config.minimum_deployment_target
             convert.save(merged, self.folder / PACKAGE, target, DESCRIPTIONS, self._metadata())
-            self.report = report.describe(self.folder / PACKAGE, self.plan.layout == "ane")
+            self.report = report.describe(self.folder / PACKAGE, self.config.layout == "ane")
 
     def open(self) -> Backend:
-        return open_package(self.folder / PACKAGE, self.spec, self.plan.compute_units)
+        return open_package(self.folder / PACKAGE, self.spec, self.config.compute_units)
 
     def facts(self) -> TargetFacts:
-        channels = self.plan.layout == "ane"
+        channels = self.config.layout == "ane"
         weights_file = self.folder / PACKAGE / "Data/com.apple.CoreML/weights/weight.bin"
         return TargetFacts(
-            backend=self.plan.backend,
+            backend=self.config.backend,
             kernels=False,
             required_operators=[],
             methods={name: _facts(graph) for name, graph in self.graphs.items()},
-            cache_dtype=self.plan.dtype,
+            cache_dtype=self.config.dtype,
             cache_layout="channels_position" if channels else "position_head_dim",
             quantization={part: self._part(part) for part in PARTS},
             report={
-                "compute_units": self.plan.compute_units,
-                "minimum_deployment_target": self.plan.minimum_deployment_target,
-                "layout": self.plan.layout,
+                "compute_units": self.config.compute_units,
+                "minimum_deployment_target": self.config.minimum_deployment_target,
+                "layout": self.config.layout,
                 "coremltools": ct.__version__,
                 "weights_bytes": weights_file.stat().st_size,
                 "grid": {part: found.to_dict() for part, found in self.store.grid.items()},
@@ -89,8 +89,8 @@ class CoreMLTarget(Target):
     def _part(self, part: Part) -> dict[str, Any]:
         """A tied head that is stored as the embedding is has no bytes of its own."""
         size = sum(stored.size_bytes for stored in self._stored() if stored.part == part)
-        parameters = sizes_of(self.model, self.plan)[part].parameters
-        return {**part_facts(self.plan.part_scheme(part)), "parameters": parameters, "bytes": size}
+        parameters = sizes_of(self.model, self.config)[part].parameters
+        return {**part_facts(self.config.part_scheme(part)), "parameters": parameters, "bytes": size}
 
     def _stored(self) -> list[Stored]:
         """The weights of all graphs, each once."""
@@ -100,19 +100,19 @@ class CoreMLTarget(Target):
 
     def _metadata(self) -> dict[str, str]:
         """What the package says about itself; the keys `streamfuse.*` are enough to run it (docs/coreml.md)."""
-        plan, spec = self.plan, self.spec
-        model, speculation = facts.model_facts(plan, self.model), facts.speculation_facts(plan, self.model)
+        config, spec = self.config, self.spec
+        model, speculation = facts.model_facts(config, self.model), facts.speculation_facts(config, self.model)
         own = {
             "format_version": FORMAT_VERSION,
             "exporter_version": __version__,
             "methods": list(self.graphs),
             "widths": spec.widths,
             "schedule": speculation["schedule"],
-            "layout": plan.layout,
-            "dtype": plan.dtype,
-            "compute_units": plan.compute_units,
-            "minimum_deployment_target": plan.minimum_deployment_target,
-            "schemes": {part: plan.part_scheme(part).name for part in PARTS},
+            "layout": config.layout,
+            "dtype": config.dtype,
+            "compute_units": config.compute_units,
+            "minimum_deployment_target": config.minimum_deployment_target,
+            "schemes": {part: config.part_scheme(part).name for part in PARTS},
             "adapter": speculation["adapter"] or "none",
             "source": model["source"],
             "capacity": spec.capacity,

@@ -102,15 +102,15 @@ class CoreMLDelegateTarget(DelegateTarget):
     PROOF = "emulator"
 
     def prepare(self) -> None:
-        self.floor, self.form = FLOORS[self.plan.dtype], CoreMLForm(self.plan)
+        self.floor, self.form = FLOORS[self.config.dtype], CoreMLForm(self.config)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside; the delegates share their program through one store of named data."""
-        plan, inputs = self.plan, self.examples()
+        config, inputs = self.config, self.examples()
         specs = CoreMLBackend.generate_compile_specs(
-            compute_unit=ct.ComputeUnit[plan.compute_units.upper()],
-            minimum_deployment_target=getattr(ct.target, plan.minimum_deployment_target),
-            compute_precision=ct.precision.FLOAT16 if plan.dtype == "float16" else ct.precision.FLOAT32,
+            compute_unit=ct.ComputeUnit[config.compute_units.upper()],
+            minimum_deployment_target=getattr(ct.target, config.minimum_deployment_target),
+            compute_precision=ct.precision.FLOAT16 if config.dtype == "float16" else ct.precision.FLOAT32,
             pass_names=list(DELEGATE),
         )
         programs = {}
@@ -187,10 +187,10 @@ def _unpacked(pte: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """
     file = deserialize_pte_binary(pte.read_bytes())
     references = {}
-    for plan in file.program.execution_plan:
-        for delegate in plan.delegates:
+    for config in file.program.execution_plan:
+        for delegate in config.delegates:
             data = bytes(file.program.backend_delegate_data[delegate.processed.index].data)
-            references[plan.name] = json.loads(data.removeprefix(_REFERENCE))
+            references[config.name] = json.loads(data.removeprefix(_REFERENCE))
     keys = {reference["key"] for reference in references.values()}
     if len(keys) != 1 or file.named_data is None:
         raise LoweringError(f"{pte.name} holds {len(keys)} Core ML programs, not one")

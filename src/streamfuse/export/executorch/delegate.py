@@ -12,25 +12,26 @@ from torch.nn import functional as F
 
 from streamfuse.runtime.backend import Backend
 
+from ..config import ExportConfig
 from ..integers import Integers, to_integers
-from ..plan import PARTS, ExportPlan, Part, PartScheme
 from ..reference import reference_backend
+from ..schemes import PARTS, Part, PartScheme
 from . import stock
 from .target import PteTarget
 
 
 class Form(stock.Form):
-    """Quantizes by the plan's scheme of each part. Adapters, pruner and norms stay floats: they are small.
+    """Quantizes by the scheme of each part. Adapters, pruner and norms stay floats: they are small.
 
     A delegate says what its norms are, and overrides what it takes in another form.
     """
 
-    def __init__(self, plan: ExportPlan) -> None:
-        self.plan = plan
+    def __init__(self, config: ExportConfig) -> None:
+        self.config = config
 
     def scheme(self, part: Part) -> PartScheme:
-        """How a part's weights are stored; the plan has refused what a delegate cannot store."""
-        return self.plan.part_scheme(part)
+        """How a part's weights are stored; `resolve` has refused what a delegate cannot store."""
+        return self.config.part_scheme(part)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return GroupedLinear(linear, scheme)

@@ -20,14 +20,14 @@ from .lower import edge_program
 from .target import PteTarget
 
 if TYPE_CHECKING:
-    from ..plan import Schemes
+    from ..schemes import Schemes
 
 
 class KernelsTarget(PteTarget):
     form: native.Form
 
     def prepare(self) -> None:
-        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.plan.grids))
+        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.config.grids))
 
     def quantize(self) -> dict[str, Method] | None:
         methods = super().quantize()

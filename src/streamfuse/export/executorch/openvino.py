@@ -113,10 +113,10 @@ class OpenvinoTarget(BorderTarget):
     PROOF = "engine"
 
     def prepare(self) -> None:
-        self.device = self.plan.device.upper()
+        self.device = self.config.device.upper()
         check_device(self.device)
         self.floor = FLOORS["float32" if self.device == "CPU" else "float16"]
-        self.form = OpenvinoForm(self.plan)
+        self.form = OpenvinoForm(self.config)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside."""
@@ -136,4 +136,4 @@ class OpenvinoTarget(BorderTarget):
 
     def facts(self) -> TargetFacts:
         found = super().facts()
-        return replace(found, report={**found.report, "device": self.plan.device, "openvino": release()})
+        return replace(found, report={**found.report, "device": self.config.device, "openvino": release()})

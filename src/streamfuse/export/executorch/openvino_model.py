@@ -11,7 +11,8 @@ from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 from openvino.properties import hint
 from torch.export import ExportedProgram
 
-from ..schemes import PlanError
+from streamfuse.options import OptionError
+
 from .modules import LoweringError
 
 RELEASE = "2025.4"  # whose compiled models streamfuse knows; kernels/engine/openvino.cpp runs no other
@@ -26,15 +27,15 @@ def release() -> str:
 
 
 def check_device(device: str) -> None:
-    """PlanError if another release of OpenVINO is installed, or it finds no such device on this machine."""
+    """OptionError if another release of OpenVINO is installed, or it finds no such device on this machine."""
     if not release().startswith(f"{RELEASE}."):
-        raise PlanError(
+        raise OptionError(
             f"--backend openvino knows the compiled models of OpenVINO {RELEASE}, and {release()} is installed: "
             "pip install 'streamfuse[openvino]'"
         )
     found = ov.Core().available_devices
     if device not in {name.partition(".")[0] for name in found}:
-        raise PlanError(
+        raise OptionError(
             f"--device {device.lower()} was not found: OpenVINO compiles on the exporting machine, which has "
             f"{', '.join(name.lower() for name in found) or 'no device of OpenVINO'}"
         )

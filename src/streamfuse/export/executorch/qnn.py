@@ -71,22 +71,22 @@ class QnnTarget(BorderTarget):
 
     def prepare(self) -> None:
         load_compiler()
-        integers = self.plan.quantize.integer_activations
+        integers = self.config.integer_activations
         self.floor = FLOORS["16a8w" if integers else "float16"]
-        self.form = IntegerForm(self.plan) if integers else QnnForm(self.plan)
+        self.form = IntegerForm(self.config) if integers else QnnForm(self.config)
         self.float_products: list[str] = []
         self.proof = self.folder / GRAPH_FILE
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def quantize(self) -> dict[str, Method] | None:
         methods = super().quantize()
-        if methods is not None and self.plan.quantize.integer_activations:
+        if methods is not None and self.config.integer_activations:
             self._settle(methods)
         return methods
 
     def _settle(self, methods: dict[str, Method]) -> None:
         """Give the products their ranges, of what they see while the methods run."""
-        answer_all(self.run_by(methods), draft_arrays(self.model), texts_of(self.plan, self.model))
+        answer_all(self.run_by(methods), draft_arrays(self.model), texts_of(self.config, self.model))
         for name, module in self.weights.named_modules():
             if isinstance(module, Integers):
                 if not module.seen:
@@ -97,7 +97,7 @@ class QnnTarget(BorderTarget):
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         """Every method with one delegate inside, all of them graphs of one context."""
-        sharing = self.plan.weight_sharing == "on"
+        sharing = self.config.weight_sharing == "on"
         programs = self._programs(self._narrow())
         if sharing:
             self.scratch = tempfile.TemporaryDirectory()
@@ -113,8 +113,8 @@ class QnnTarget(BorderTarget):
         found = super().facts()
         if self.scratch is not None:
             self.scratch.cleanup()
-        compiled_for: dict[str, Any] = {"soc": self.plan.soc, "weight_sharing": self.plan.weight_sharing}
-        if self.plan.quantize.integer_activations:
+        compiled_for: dict[str, Any] = {"soc": self.config.soc, "weight_sharing": self.config.weight_sharing}
+        if self.config.integer_activations:
             compiled_for["float_products"] = self.float_products
         return replace(found, report={**found.report, **compiled_for})
 
@@ -163,7 +163,7 @@ class QnnTarget(BorderTarget):
                 )
             except (AssertionError, RuntimeError) as error:
                 why = errors() or error
-                raise LoweringError(f"Qualcomm's compiler refuses the graphs for {self.plan.soc}: {why}") from error
+                raise LoweringError(f"Qualcomm's compiler refuses the graphs for {self.config.soc}: {why}") from error
         made: dict[str, nn.Module] = {}
         for name, (result,) in results.items():
             module = delegate_module(answers_with_shapes(programs[name]), QnnBackend.__name__, result, specs)
@@ -172,7 +172,7 @@ class QnnTarget(BorderTarget):
 
     def _specs(self, sharing: bool) -> list[CompileSpec]:
         options = qnn.generate_htp_compiler_spec(use_fp16=True, use_weight_sharing=sharing)
-        found: list[CompileSpec] = qnn.generate_qnn_executorch_compiler_spec(QcomChipset[self.plan.soc], options)
+        found: list[CompileSpec] = qnn.generate_qnn_executorch_compiler_spec(QcomChipset[self.config.soc], options)
         return found
 
 

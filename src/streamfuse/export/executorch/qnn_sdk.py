@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from ..schemes import PlanError
+from streamfuse.options import OptionError
 
 _ERROR = re.compile(r"<E> (.+)")  # a line of their log that tells of one
 
 
-class SdkError(PlanError):
+class SdkError(OptionError):
     """The libraries cannot be loaded."""
 
 

@@ -14,7 +14,6 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 from .. import facts
 from ..graphs import Method, Weights, build_methods, example_inputs
 from ..layers import Form
-from ..plan import Quantize
 from ..sizes import manifest_parts, sizes_of
 from ..target import Target, TargetFacts
 from .lower import required_operators, to_program
@@ -52,16 +51,16 @@ class PteTarget(Target):
 
     def rounds(self) -> bool:
         """Whether any weight is stored in integers."""
-        return self.plan.quantize is not Quantize.NONE
+        return self.config.quantized
 
     def quantize(self) -> dict[str, Method] | None:
-        self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
+        self.weights = Weights(self.model, self.config.shapes, self.form).eval()
         self.methods = build_methods(self.weights)
         return self.methods if self.rounds() else None
 
     def lower(self) -> None:
         config, streams = self.model.base.config, self.model.streams_config
-        edge = self.edge(facts.constant_methods(config, self.plan, streams.num_streams, streams.num_msa_layers))
+        edge = self.edge(facts.constant_methods(config, self.config, streams.num_streams, streams.num_msa_layers))
         self.delegation = {name: report.to_dict() for name, report in describe(edge).items()}
         self.progress("ExecuTorch program")
         program = to_program(edge)
@@ -74,17 +73,17 @@ class PteTarget(Target):
 
     def parts(self) -> dict[str, dict[str, Any]]:
         """`quantization` of the manifest."""
-        return manifest_parts(sizes_of(self.model, self.plan), self.plan)
+        return manifest_parts(sizes_of(self.model, self.config), self.config)
 
     def facts(self) -> TargetFacts:
         return TargetFacts(
-            backend=self.plan.backend,
-            kernels=self.plan.kernels,
+            backend=self.config.backend,
+            kernels=self.config.kernels,
             required_operators=self.operators,
             methods={
                 name: facts.method_facts(method, self.weights)
                 for name, method in self.methods.items()
-                if name not in self.plan.extra_methods
+                if name not in self.config.extra_methods
             },
             cache_dtype=str(self.form.ROW_DTYPE).removeprefix("torch."),
             quantization=self.parts(),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from streamfuse.runtime.backend import Backend
 
-from ..plan import Part, PartScheme
+from ..schemes import Part, PartScheme
 from ..selftest import FLOORS
 from . import stock
 from .decomposed import Int8Linear, QuantizedEmbedding
@@ -52,7 +52,7 @@ class VulkanForm(Form):
     NORM = Norm
 
     def scheme(self, part: Part) -> PartScheme:
-        return replace(self.plan.part_scheme(part), symmetric=True)
+        return replace(self.config.part_scheme(part), symmetric=True)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else Int8Linear(linear)
@@ -67,7 +67,7 @@ class VulkanTarget(DelegateTarget):
     PROOF = "graph"
 
     def prepare(self) -> None:
-        self.floor, self.form = FLOORS["float32"], VulkanForm(self.plan)
+        self.floor, self.form = FLOORS["float32"], VulkanForm(self.config)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         programs, inputs = {}, self.examples()
@@ -77,7 +77,7 @@ class VulkanTarget(DelegateTarget):
                 program = torch.export.export(method.eval(), inputs[name], strict=False)
                 programs[name] = deduplicated(program)
             self.progress("delegates")
-            options = {"force_fp16": self.plan.dtype == "float16"}
+            options = {"force_fp16": self.config.dtype == "float16"}
             edge = to_edge_transform_and_lower(
                 programs,
                 partitioner={name: [VulkanPartitioner(options)] for name in programs},

@@ -14,8 +14,7 @@ from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 
 from .. import selftest
 from ..graphs import Method, Weights, build_methods
-from ..plan import PARTS, Part, Quantize
-from ..schemes import GROUP
+from ..schemes import GROUP, PARTS, Part
 from ..sizes import part_facts, sizes_of
 from ..target import Target, TargetFacts
 from .emit import contrib_operators, write_models
@@ -35,17 +34,17 @@ _PARTS_OF = {  # the parts of stored tensors, by the beginning of their names
 class OnnxTarget(Target):
     def prepare(self) -> None:
         # What integer weights leave to lose is the rounding of activations to int8, whatever the weights' bits are.
-        self.floor = selftest.FLOORS[self.plan.dtype if self.plan.quantize is Quantize.NONE else "int8"]
-        self.form = Form(self.plan.part_scheme)
+        self.floor = selftest.FLOORS["int8" if self.config.quantized else self.config.dtype]
+        self.form = Form(self.config.part_scheme)
 
     def quantize(self) -> dict[str, Method] | None:
-        self.weights = Weights(self.model, self.plan.shapes, self.form).eval()
+        self.weights = Weights(self.model, self.config.shapes, self.form).eval()
         self.methods = build_methods(self.weights)
-        return None if self.plan.quantize is Quantize.NONE else self.methods
+        return self.methods if self.config.quantized else None
 
     def lower(self) -> None:
         self.method_facts, self.stored = write_models(
-            self.weights, self.methods, self.folder, self.plan.dtype, self.progress, self.plan.provider
+            self.weights, self.methods, self.folder, self.config.dtype, self.progress, self.config.provider
         )
 
     def open(self) -> Backend:
@@ -55,7 +54,7 @@ class OnnxTarget(Target):
         operators = contrib_operators(self.folder)
         report = {
             "opset": OPSET,
-            "provider": self.plan.provider,
+            "provider": self.config.provider,
             "contrib_opset": CONTRIB_OPSET if operators else None,
             "contrib_operators": operators,
             "accuracy_level": ACCURACY_LEVEL if operators else None,
@@ -63,22 +62,22 @@ class OnnxTarget(Target):
             "weights": {part: found.to_dict() for part, found in self.form.report.items()},
         }
         return TargetFacts(
-            backend=self.plan.backend,
+            backend=self.config.backend,
             kernels=False,
             required_operators=[],  # of our own
             methods=self.method_facts,
-            cache_dtype=self.plan.dtype,
+            cache_dtype=self.config.dtype,
             cache_layout="head_position_dim",
             quantization={part: self._part(part) for part in PARTS},
             report=report,
         )
 
     def _part(self, part: Part) -> dict[str, Any]:
-        scheme = self.plan.part_scheme(part)
+        scheme = self.config.part_scheme(part)
         if scheme.bits < 16:
             scheme = replace(scheme, group_size=scheme.group_size or GROUP)
         size = sum(size for name, size in self.stored.items() if _part_of(name) == part)
-        parameters = sizes_of(self.model, self.plan)[part].parameters
+        parameters = sizes_of(self.model, self.config)[part].parameters
         return {**part_facts(scheme), "parameters": parameters, "bytes": size}
 
 

@@ -43,7 +43,7 @@ def prepare(target: Bundle, folder: Path, names: Sequence[str], progress: Progre
 
     Raises:
         MissingExtra: what an export needs is not installed.
-        CheckpointError, PlanError, ParityError, FileNotFoundError: one sentence each.
+        CheckpointError, OptionError, ParityError, FileNotFoundError: one sentence each.
     """
     trained = {name: files.adapter(name) for name in names if name != SELF}  # first, before a download
     import streamfuse.research.heads  # noqa: F401 (adds the kinds of heads)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from streamfuse.export.config import GraphShapes
 from streamfuse.export.executorch import native
-from streamfuse.export.plan import GraphShapes
 from streamfuse.export.schemes import Schemes
 from streamfuse.export.weights import Weights
 from streamfuse.model.streams import StreamFused

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
-from streamfuse.runtime.config import OptionError
 
 CPU = "cpu"
 _NO_CPU = "session.disable_cpu_ep_fallback"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamfuse.cli.shared import complete, options
 from streamfuse.cli.shared.console import err, say
+from streamfuse.cli.shared.declared import given, with_options
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
+from streamfuse.train.config import DistillConfig
 
 if TYPE_CHECKING:
     from streamfuse.model.transformer import Transformer
@@ -21,8 +24,9 @@ def register(app: typer.Typer) -> None:
     app.command("distill")(distill)
 
 
+@with_options(DistillConfig)
+@usage_errors()
 def distill(
-    ctx: typer.Context,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help=options.DATA_HELP)],
     out: Annotated[
         Path, typer.Argument(metavar="OUT.jsonl", help="File to append answers to; answered prompts are skipped.")
@@ -36,14 +40,6 @@ def distill(
             autocompletion=complete.adapters,
         ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens per answer.")] = 128,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Skip longer prompts.")] = 144,
-    batch_size: Annotated[int, typer.Option(help="Prompts answered together.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(help="Nucleus sampling: keep the likeliest tokens up to this total probability.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed, of the order of the prompts and of sampling.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of prompts.", show_default="all")] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
@@ -51,12 +47,9 @@ def distill(
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "train",
-    dtype: Annotated[
-        str,
-        typer.Option("--dtype", "--precision", help="float32, bfloat16, or auto: the faster one on this machine."),
-    ] = "auto",
     device: Annotated[str, typer.Option(help="PyTorch device, for example cpu, cuda or mps.")] = "cpu",
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    **flags: Any,
 ) -> None:
     """Let the model answer a file of prompts, to train streams on its own output. Prints the path of the answers.
 
@@ -77,22 +70,19 @@ def distill(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from streamfuse.model.pull import resolve_model
-    from streamfuse.train.distill import DistillConfig, load_writer, pending
     from streamfuse.train.distill import distill as write_answers
+    from streamfuse.train.distill import load_writer, pending
     from streamfuse.train.prompts import open_text, prompt_items
     from streamfuse.train.readers import read_samples
 
-    try:
-        config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed, dtype)
-    except ValueError as error:
-        raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
+    config = DistillConfig(**given(DistillConfig, flags))
     tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
     folder = resolve_model(model, offline=offline)
     text = open_text(folder, _chat_template(tuned) if tuned else None)
-    items = prompt_items(samples, text, system, seed, limit)
+    items = prompt_items(samples, text, system, config.seed, limit)
     todo = pending(items, out, config)
-    n_long = sum(len(item["input_ids"]) > max_prompt_tokens for item in items)
+    n_long = sum(len(item["input_ids"]) > config.max_prompt_tokens for item in items)
     n_done = len(items) - n_long - len(todo)
     writer = _on_device(load_writer(folder, tuned, config), device)
     say(f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go.")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err
+from streamfuse.cli.shared.declared import given, with_options
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
+from streamfuse.train.config import SYNTHESIZE, DistillConfig
 
 
 def register(app: typer.Typer) -> None:
     app.command("synthesize")(synthesize)
 
 
+@with_options(SYNTHESIZE)
+@usage_errors()
 def synthesize(
-    ctx: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="File to append prompts to, until it has --count.")],
     count: Annotated[int, typer.Option(min=1, help="Prompts in the file at the end.")] = 2000,
     model: options.BaseModel = DEFAULT_MODEL,
@@ -39,21 +44,8 @@ def synthesize(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Drop longer prompts.")] = 96,
-    max_prompt_tokens: Annotated[
-        int, typer.Option(help="Skip chats that are longer than this before the prompt.")
-    ] = 144,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
-    top_p: Annotated[
-        float, typer.Option(help="Nucleus sampling: keep the likeliest tokens up to this total probability.")
-    ] = 0.95,
-    batch_size: Annotated[int, typer.Option(help="Prompts sampled together.")] = 128,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    dtype: Annotated[
-        str,
-        typer.Option("--dtype", "--precision", help="float32, bfloat16, or auto: the faster one on this machine."),
-    ] = "auto",
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    **flags: Any,
 ) -> None:
     """Let the model write prompts, by continuing its chat template at the user's turn (Magpie). Prints the file.
 
@@ -73,14 +65,11 @@ def synthesize(
 
     from streamfuse.model.pull import resolve_model
     from streamfuse.train import synthesize as prompts
-    from streamfuse.train.distill import DistillConfig, load_writer
+    from streamfuse.train.distill import load_writer
     from streamfuse.train.prompts import open_text
 
-    try:
-        config = DistillConfig(batch_size, max_prompt_tokens, max_new_tokens, temperature, top_p, seed, dtype)
-    except ValueError as error:
-        raise typer.BadParameter(options.in_flags(error, ctx.params)) from None
-    if not temperature:
+    config = replace(SYNTHESIZE, **given(DistillConfig, flags))
+    if not config.temperature:
         raise typer.BadParameter("--temperature must be above 0: every prompt would be the same")
     folder = resolve_model(model, offline=offline)
     text = open_text(folder)

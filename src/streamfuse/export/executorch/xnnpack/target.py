@@ -16,8 +16,8 @@ from .form import Form
 
 class XnnpackTarget(PteTarget):
     def prepare(self) -> None:
-        self.floor = FLOORS[self.plan.quantize.value if self.rounds() else "float32"]
-        self.form = Form(self.plan.group_size if self.rounds() else None)
+        self.floor = FLOORS[self.config.quantize if self.rounds() else "float32"]
+        self.form = Form(self.config.group_size if self.rounds() else None)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
         inputs = self.examples()

@@ -1,4 +1,4 @@
-"""What `streamfuse export --dry-run` prints: the plan, and what to expect of it, before anything is lowered."""
+"""What `streamfuse export --dry-run` prints: the options, and what to expect of them, before anything is lowered."""
 
 from __future__ import annotations
 
@@ -7,41 +7,35 @@ from typing import TYPE_CHECKING, Any
 from streamfuse.cli.shared.console import out, print_json
 
 if TYPE_CHECKING:
-    from streamfuse.export.plan import ExportPlan
+    from streamfuse.export.config import ExportConfig
     from streamfuse.export.preview import Preview
 
-_COREML = ("layout", "compute_units", "minimum_deployment_target")
 
-
-def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
+def show(config: ExportConfig, expected: Preview, as_json: bool) -> None:
     """Print to standard output: sections of names and values, or one JSON object."""
-    from streamfuse.export.plan_file import to_config
+    from streamfuse.export.capabilities import BACKENDS, own_options
 
-    config = to_config(plan)
+    options = config.to_dict()
     if as_json:
-        print_json({**config, "output_dir": str(plan.output_dir), **expected.to_dict()})
+        print_json({**options, "output_dir": str(config.output_dir), **expected.to_dict()})
         return
-    if "coreml" not in (plan.target, plan.backend):
-        config = {name: value for name, value in config.items() if name not in _COREML}
-    if plan.backend != "openvino":
-        del config["device"]
-    if plan.target != "onnx":
-        del config["provider"]
-    said = {"adapter": expected.adapter, "sampling": f"{plan.sampling}: {expected.sampling.words}"}
-    _section("plan", {"output_dir": plan.output_dir, **config, **said})
-    copies = "a copy of what it reads in each method" if plan.backend == "openvino" else "one copy for all methods"
-    _section(f"weights, {copies}", {**_parts(plan, expected), "all": _megabytes(expected.weight_bytes)})
+    foreign = own_options() - BACKENDS[config.target][config.backend].own.keys()
+    options = {name: value for name, value in options.items() if name not in foreign}
+    said = {"adapter": expected.adapter, "sampling": f"{config.sampling}: {expected.sampling.words}"}
+    _section("options", {"output_dir": config.output_dir, **options, **said})
+    copies = "a copy of what it reads in each method" if config.backend == "openvino" else "one copy for all methods"
+    _section(f"weights, {copies}", {**_parts(config, expected), "all": _megabytes(expected.weight_bytes)})
     files = {name: _megabytes(size) for name, size in expected.files.items()}
     _section("files", {**files, "all": _megabytes(sum(expected.files.values()))})
     _section(
         "memory to run it",
         {
-            "caches": f"{_megabytes(expected.cache_bytes)} for {plan.max_context_len} tokens",
+            "caches": f"{_megabytes(expected.cache_bytes)} for {config.max_context_len} tokens",
             "all": f"{_megabytes(expected.run_bytes)} with weights and drafting data",
         },
     )
     if expected.calls:
-        _section(f"calls of {'operators' if plan.kernels else 'delegates'} per pass", dict(expected.calls))
+        _section(f"calls of {'operators' if config.kernels else 'delegates'} per pass", dict(expected.calls))
     cost = expected.cost
     words = {"time": "never measured for this backend"}
     if cost is not None:
@@ -52,11 +46,11 @@ def show(plan: ExportPlan, expected: Preview, as_json: bool) -> None:
     _section("the export itself", words)
 
 
-def _parts(plan: ExportPlan, expected: Preview) -> dict[str, str]:
+def _parts(config: ExportConfig, expected: Preview) -> dict[str, str]:
     from streamfuse.export.sizes import schemes
 
     return {
-        name: f"{part.parameters / 1e6:.1f} M weights, {_megabytes(part.bytes)}, {schemes(plan)[name]['scheme']}"
+        name: f"{part.parameters / 1e6:.1f} M weights, {_megabytes(part.bytes)}, {schemes(config)[name]['scheme']}"
         for name, part in expected.parts.items()
     }
 

@@ -1,6 +1,6 @@
-"""Plans: what is refused and how, and what `streamfuse export --dry-run` shows without writing anything.
+"""Options of an export: what is refused and how, and what `streamfuse export --dry-run` shows without writing anything.
 
-Run: python -m pytest tests/export/test_export_plan.py
+Run: python -m pytest tests/export/test_export_config.py
 """
 
 from __future__ import annotations
@@ -10,28 +10,33 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 import torch
-from export_samples import TEXT, decode_rows, plan_for, tiny_model, verify_rows, write_checkpoint
+from export_samples import TEXT, config_for, decode_rows, tiny_model, verify_rows, write_checkpoint
+from torch import nn
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from streamfuse.cli import app
+from streamfuse.cli.shared.declared import read_config
 from streamfuse.export import facts
-from streamfuse.export.adapter import load_plan
+from streamfuse.export.adapter import resolve_for_adapter
+from streamfuse.export.capabilities import BACKENDS, own_options
+from streamfuse.export.config import ExportConfig, ExportOptions
 from streamfuse.export.cost import export_cost
 from streamfuse.export.draft import draft_arrays
 from streamfuse.export.graphs import build_methods
-from streamfuse.export.plan import ExportPlan, PlanError, Quantize, Schedule
-from streamfuse.export.plan_file import read_config, to_config
 from streamfuse.export.preview import preview, with_streams
+from streamfuse.export.resolve import resolve
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
 from streamfuse.model.checkpoint import load_base, read_adapter, replace_ngrams
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.ngrams import bytes_of
+from streamfuse.options import OptionError, choices_of, types_of
 from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.train.formats import Example
 from streamfuse.train.ngram_counts import count_ngrams
@@ -56,7 +61,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ({"top_k": 0}, "--top-k must be from 1 to 64, not 0"),
         ({"ngram_table_mb": 25}, "--ngram-table-mb must be from 0 to 24, not 25"),
         ({"ngram_table_mb": -1}, "--ngram-table-mb must be from 0 to 24, not -1"),
-        ({"group_size": 48}, "--group-size must be 32, 64, 128 or 256, not 48"),
+        ({"group_size": 48}, "--group-size must be 32 with --backend kernels, not 48"),
         ({"widths": (8, 4)}, "--widths must be ascending and distinct, not 8,4"),
         ({"widths": (4, 4)}, "--widths must be ascending and distinct, not 4,4"),
         ({"widths": (0, 4)}, "--widths must be from 1 to 64, not 0"),
@@ -85,19 +90,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ),
         ({"target": "onnx", "backend": "vulkan"}, "--backend must be onnxruntime with --target onnx, not vulkan"),
         (
-            {"quantize": Quantize.NONE},
+            {"quantize": "none"},
             "--quantize must be one of q4_1, q8_0 with --backend kernels, not none",
         ),
         (
-            {"quantize": Quantize.INT8, "backend": "xnnpack"},
+            {"quantize": "8da8w", "backend": "xnnpack"},
             "--quantize must be one of 8da4w, none with --backend xnnpack, not 8da8w",
         ),
         (
-            {"quantize": Quantize.INT4, "target": "coreml"},
+            {"quantize": "8da4w", "target": "coreml"},
             "--quantize must be one of int4, int8, none with --target coreml, not 8da4w",
         ),
         ({"dtype": "float16"}, "--dtype must be float32 with --backend kernels, not float16"),
-        ({"layout": "ane"}, "--layout must be plain with --backend kernels, not ane"),
+        ({"layout": "ane"}, "--layout goes with --target coreml, not with --backend kernels"),
         (
             {"compute_units": "gpu", "target": "coreml"},
             "--compute-units must be one of all, cpu_and_ne, cpu_and_gpu, cpu_only, not gpu",
@@ -107,29 +112,29 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
             "--minimum-deployment-target must be one of iOS18, iOS26, macOS15, macOS26, not iOS9",
         ),
         (
-            {"schemes": {"head": "q4_1"}, "backend": "xnnpack"},
+            {"scheme": {"head": "q4_1"}, "backend": "xnnpack"},
             "--scheme does not go with --backend xnnpack, whose graphs have one scheme per part",
         ),
         (
-            {"schemes": {"mlp": "int4:48"}, "target": "onnx"},
+            {"scheme": {"mlp": "int4:48"}, "target": "onnx"},
             "--scheme mlp=int4:48: 48 is not a group size (32, 64, 128, 256), channel, symmetric or affine",
         ),
         (
-            {"schemes": {"mlp": "q4_1"}, "target": "coreml"},
+            {"scheme": {"mlp": "q4_1"}, "target": "coreml"},
             "--scheme must be PART=SCHEME with a part of embedding, attention, mlp, head, streams and a scheme of "
             "int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine, for example mlp=int4:32:affine, "
             "not mlp=q4_1",
         ),
         (
-            {"schemes": {"norm": "q4_1"}},
+            {"scheme": {"norm": "q4_1"}},
             "--scheme must be PART=GRID with a part of attention, mlp, head, streams and a grid of q4_1, q8_0 "
             "with --backend kernels, not norm=q4_1",
         ),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(PlanError) as error:
-        plan_for((Path(), Path()), Path("bundle"), **changes)
+    with pytest.raises(OptionError) as error:
+        config_for((Path(), Path()), Path("bundle"), **changes)
     assert error.value.flags == message
 
 
@@ -147,20 +152,20 @@ def test_a_value_out_of_range_is_named_with_its_range(changes: dict[str, Any], m
 def test_a_value_that_the_model_cannot_serve_is_named(
     checkpoint: Checkpoint, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(PlanError) as error:
-        preview(plan_for(checkpoint, tmp_path / "bundle", **changes))
+    with pytest.raises(OptionError) as error:
+        preview(config_for(checkpoint, tmp_path / "bundle", **changes))
     assert error.value.flags == message
 
 
 def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     bare = write_checkpoint(tmp_path / "bare", tiny_model({"pruner_rank": 0}))
-    with pytest.raises(PlanError, match="at least 12 for this adapter, which has no pruner"):
-        preview(plan_for(bare, tmp_path / "bundle"))
-    with pytest.raises(PlanError, match="stream_nodes must be as many as are kept for this adapter"):
-        preview(plan_for(bare, tmp_path / "bundle", prune_keep=12))
-    plan = plan_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes="all")
+    with pytest.raises(OptionError, match="at least 12 for this adapter, which has no pruner"):
+        preview(config_for(bare, tmp_path / "bundle"))
+    with pytest.raises(OptionError, match="stream_nodes must be as many as are kept for this adapter"):
+        preview(config_for(bare, tmp_path / "bundle", prune_keep=12))
+    config = config_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes="all")
     pruned = write_checkpoint(tmp_path / "pruned", tiny_model({"pruner_rank": 2}))
-    without, with_pruner = (preview(replace(plan, model=one[0], adapter=one[1])) for one in (bare, pruned))
+    without, with_pruner = (preview(replace(config, model=one[0], adapter=one[1])) for one in (bare, pruned))
     of_pruner = 2 * 64 * 2 + 2  # a low-rank map of the hidden size, slope and offset
     assert with_pruner.parts["streams"].parameters - without.parts["streams"].parameters == of_pruner
 
@@ -168,19 +173,19 @@ def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
 def test_a_softmax_pruner_has_no_slope_and_goes_with_the_kernels(tmp_path: Path) -> None:
     own = write_checkpoint(tmp_path / "own", tiny_model({"pruner_score": "softmax"}))
     usual = write_checkpoint(tmp_path / "usual", tiny_model())
-    parameters = [preview(plan_for(one, tmp_path / "bundle")).parts["streams"].parameters for one in (own, usual)]
+    parameters = [preview(config_for(one, tmp_path / "bundle")).parts["streams"].parameters for one in (own, usual)]
     assert parameters[1] - parameters[0] == 2
-    with pytest.raises(PlanError, match="softmax over the vocabulary, which goes with backend kernels"):
-        preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
-    preview(plan_for(own, tmp_path / "bundle", backend="xnnpack", prune_keep=12, stream_nodes="all"))
+    with pytest.raises(OptionError, match="softmax over the vocabulary, which goes with backend kernels"):
+        preview(config_for(own, tmp_path / "bundle", backend="xnnpack"))
+    preview(config_for(own, tmp_path / "bundle", backend="xnnpack", prune_keep=12, stream_nodes="all"))
 
 
 def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
     changes = {"num_attention_heads": 8, "num_key_value_heads": 4}
     own = write_checkpoint(tmp_path / "narrow", tiny_model(**changes), **changes)
-    with pytest.raises(PlanError, match=r"backend kernels needs heads of a multiple of 16.*; use backend xnnpack"):
-        preview(plan_for(own, tmp_path / "bundle"))
-    preview(plan_for(own, tmp_path / "bundle", backend="xnnpack"))
+    with pytest.raises(OptionError, match=r"backend kernels needs heads of a multiple of 16.*; use backend xnnpack"):
+        preview(config_for(own, tmp_path / "bundle"))
+    preview(config_for(own, tmp_path / "bundle", backend="xnnpack"))
 
 
 @pytest.mark.parametrize(
@@ -189,47 +194,47 @@ def test_narrow_heads_need_stock_operators(tmp_path: Path) -> None:
         ({}, [(4, 4, 4), (12, 6, 3)]),
         ({"prune_keep": {4: 2}, "stream_nodes": "all"}, [(4, 2, 2), (12, 12, 12)]),
         ({"prune_keep": 3, "stream_nodes": 8}, [(4, 3, 3), (12, 3, 3)]),
-        ({"schedule": Schedule.DEFERRED}, [(4, 4, 0), (12, 6, 0)]),
-        ({"schedule": Schedule.BOTH, "stream_nodes": 1}, [(4, 4, 1), (12, 6, 1)]),
+        ({"schedule": "deferred"}, [(4, 4, 0), (12, 6, 0)]),
+        ({"schedule": "both", "stream_nodes": 1}, [(4, 4, 1), (12, 6, 1)]),
     ],
 )
 def test_a_plan_says_nodes_survivors_and_carriers_of_each_width(
     changes: dict[str, Any], expected: list[tuple[int, int, int]]
 ) -> None:
-    plan = plan_for((Path(), Path()), Path("bundle"), **changes)
-    assert plan.shapes.verify == expected
-    assert plan.shapes.deferred == ("schedule" in changes)
+    config = config_for((Path(), Path()), Path("bundle"), **changes)
+    assert config.shapes.verify == expected
+    assert config.shapes.deferred == ("schedule" in changes)
 
 
 def test_python_reads_keywords_where_the_command_line_reads_flags() -> None:
-    with pytest.raises(PlanError) as error:
-        plan_for((Path(), Path()), Path("bundle"), default_width=8)
+    with pytest.raises(OptionError) as error:
+        config_for((Path(), Path()), Path("bundle"), default_width=8)
     assert str(error.value) == "default_width must be one of widths 4,12, not 8"
-    with pytest.raises(PlanError, match=r"^schemes does not go with backend xnnpack"):
-        plan_for((Path(), Path()), Path("bundle"), backend="xnnpack", schemes={"head": "q4_1"})
+    with pytest.raises(OptionError, match=r"^scheme does not go with backend xnnpack"):
+        config_for((Path(), Path()), Path("bundle"), backend="xnnpack", scheme={"head": "q4_1"})
 
 
 def test_a_plan_follows_from_its_values_and_not_from_the_disk(checkpoint: Checkpoint, tmp_path: Path) -> None:
     folder, adapter = checkpoint
-    nowhere = ExportPlan(folder, tmp_path / "no.safetensors", tmp_path / "bundle")
-    assert ExportPlan(folder, adapter, tmp_path / "bundle").widths == nowhere.widths == (4, 8, 16)
-    loaded = load_plan(folder, adapter, tmp_path / "bundle")
+    nowhere = resolve(ExportConfig(folder, tmp_path / "no.safetensors", tmp_path / "bundle"))
+    assert resolve(ExportConfig(folder, adapter, tmp_path / "bundle")).widths == nowhere.widths == (4, 8, 16)
+    loaded = resolve_for_adapter(ExportConfig(folder, adapter, tmp_path / "bundle"))
     assert loaded.widths == (1, 4, 8, 16)
-    assert loaded == ExportPlan(folder, adapter, tmp_path / "bundle", read_adapter(adapter)[0])
+    assert loaded == resolve(ExportConfig(folder, adapter, tmp_path / "bundle"), read_adapter(adapter)[0])
     with pytest.raises(CheckpointError, match=r"no\.safetensors: no such adapter file"):
-        load_plan(folder, tmp_path / "no.safetensors", tmp_path / "bundle")
+        resolve_for_adapter(ExportConfig(folder, tmp_path / "no.safetensors", tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize(("widths", "chosen"), [((4,), 4), ((4, 8, 16), 8), ((4, 6), 6), ((16, 32), 16), ((1, 16), 16)])
 def test_the_default_width_follows_the_widths(widths: tuple[int, ...], chosen: int) -> None:
-    assert ExportPlan(Path(), Path(), Path("bundle"), widths=widths).default_width == chosen
+    assert resolve(ExportConfig(Path(), Path(), Path("bundle"), widths=widths)).default_width == chosen
 
 
 def test_options_of_core_ml_are_chosen_where_they_mean_something() -> None:
     for where, units in (({"target": "coreml"}, "cpu_and_ne"), ({"backend": "coreml"}, "cpu_and_ne"), ({}, "auto")):
-        plan = ExportPlan(Path(), Path(), Path("bundle"), **where)
-        assert plan.compute_units == units
-        assert replace(plan, model=Path("other")) == replace(plan, model=Path("other"), compute_units=units)
+        config = resolve(ExportConfig(Path(), Path(), Path("bundle"), **where))
+        assert config.compute_units == units
+        assert replace(config, model=Path("other")) == replace(config, model=Path("other"), compute_units=units)
 
 
 def without_tokenizer(folder: Path) -> None:
@@ -260,7 +265,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     own = write_checkpoint(tmp_path / "own", tiny_model())
     damage(own[0])
     with pytest.raises(CheckpointError, match=re.escape(message)):
-        preview(plan_for(own, tmp_path / "bundle"))
+        preview(config_for(own, tmp_path / "bundle"))
 
 
 def export_command(checkpoint: Checkpoint, *arguments: str) -> tuple[int, str, str]:
@@ -295,13 +300,13 @@ MEASURED = [
     ({}, *SMOL, 34, 1.9),
     ({}, 88, 1_235_814_400, False, 287, 7.5),
     ({"backend": "xnnpack"}, *SMOL, 127, 2.8),
-    ({"backend": "coreml", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 111, 3.8),
-    ({"backend": "vulkan", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 198, 4.2),
+    ({"backend": "coreml", "quantize": "int8"}, *SMOL, 111, 3.8),
+    ({"backend": "vulkan", "quantize": "int8"}, *SMOL, 198, 4.2),
     ({"backend": "openvino", "widths": (8,)}, 102, *SMOL[1:], 85, 3.6),
     ({"target": "coreml"}, *SMOL, 45, 2.7),
     ({"target": "coreml", "layout": "ane"}, *SMOL, 69, 2.8),
     ({"target": "onnx"}, *SMOL, 12, 2.0),
-    ({"target": "onnx", "quantize": Quantize.INT8_WEIGHTS}, *SMOL, 15, 2.6),
+    ({"target": "onnx", "quantize": "int8"}, *SMOL, 15, 2.6),
 ]
 
 
@@ -309,8 +314,8 @@ MEASURED = [
 def test_a_dry_run_expects_what_exports_took_within_a_factor_of_two(
     changes: dict[str, Any], layers: int, weights: int, on_grid: bool, seconds: float, gigabytes: float
 ) -> None:
-    plan = ExportPlan(model=Path("model"), adapter=Path("adapter"), output_dir=Path("bundle"), **changes)
-    cost = export_cost(plan, layers, weights, on_grid)
+    config = resolve(ExportConfig(model=Path("model"), adapter=Path("adapter"), output_dir=Path("bundle"), **changes))
+    cost = export_cost(config, layers, weights, on_grid)
     assert cost is not None
     assert 0.5 < cost.cpu_seconds / seconds < 2
     assert 0.5 < cost.peak_bytes / 1e9 / gigabytes < 2
@@ -347,8 +352,8 @@ def test_a_dry_run_as_json_is_the_plan_and_the_preview(checkpoint: Checkpoint, t
 
 @pytest.mark.parametrize("word", ["8da4w", "8da8w"])
 def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=f"^quantize must be one of q4_1, q8_0 with backend kernels, not {word}$"):
-        plan_for(checkpoint, tmp_path / "bundle", quantize=Quantize(word))
+    with pytest.raises(OptionError, match=f"^quantize must be one of q4_1, q8_0 with backend kernels, not {word}$"):
+        config_for(checkpoint, tmp_path / "bundle", quantize=word)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +361,7 @@ def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Chec
     [
         (
             ["--quantize", "4bit"],
-            "--quantize must be one of auto, none, q4_1, q8_0, 8da4w, 8da8w, int4, int8, 16a8w, 16a4w, not 4bit",
+            "--quantize must be one of q4_1, q8_0 with --backend kernels, not 4bit",
         ),
         (
             ["--backend", "mps"],
@@ -365,11 +370,11 @@ def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Chec
         ),
         (
             ["--compute-units", "all"],
-            "--compute-units goes with --target coreml or --backend coreml, not with --backend k",
+            "--compute-units goes with --backend coreml or --target coreml, not with --backend k",
         ),
         (
             ["--minimum-deployment-target", "iOS26", "--target", "onnx"],
-            "--minimum-deployment-target goes with --target coreml or --backend coreml, not with --backend onnxruntime",
+            "--minimum-deployment-target goes with --backend coreml or --target coreml, not with --target onnx",
         ),
         (["--stream-nodes", "4"], "--stream-nodes goes with --schedule fused or both"),
         (["--target", "coreml", "--layout", "ane", "--schedule", "both"], "--layout ane needs --schedule deferred"),
@@ -424,22 +429,22 @@ def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoin
     for changes, expected in (
         ({"target": "onnx"}, weights * (1 + 4 / 32)),  # its products know no channels, so groups of 32
         ({"target": "coreml"}, weights * (1 + 2 / 32)),  # a float16 scale per 32 weights, as in a GGUF
-        ({"target": "coreml", "schemes": {"embedding": "int8:channel"}}, weights + 258 * 2),  # one per row
-        ({"target": "coreml", "schemes": {"embedding": "int4:32"}}, weights * (4 / 8 + (2 + 2) / 32)),  # float offsets
-        ({"target": "coreml", "schemes": {"embedding": "int4:64"}}, weights * (4 / 8 + (2 + 0.5) / 64)),
-        ({"target": "onnx", "schemes": {"embedding": "float"}}, weights * 4),
+        ({"target": "coreml", "scheme": {"embedding": "int8:channel"}}, weights + 258 * 2),  # one per row
+        ({"target": "coreml", "scheme": {"embedding": "int4:32"}}, weights * (4 / 8 + (2 + 2) / 32)),  # float offsets
+        ({"target": "coreml", "scheme": {"embedding": "int4:64"}}, weights * (4 / 8 + (2 + 0.5) / 64)),
+        ({"target": "onnx", "scheme": {"embedding": "float"}}, weights * 4),
     ):
-        found = preview(plan_for(checkpoint, tmp_path / "bundle", group_size=32, **changes))
+        found = preview(config_for(checkpoint, tmp_path / "bundle", group_size=32, **changes))
         assert found.parts["embedding"].bytes == round(expected), changes
 
 
 def test_each_of_openvinos_methods_counts_its_weights(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    settings = {"schedule": Schedule.DEFERRED, "prune_keep": 4, "default_width": 4}
+    settings = {"schedule": "deferred", "prune_keep": 4, "default_width": 4}
     found = {}
     for backend in ("openvino", "vulkan"):
         for widths in ((4,), (4, 8)):
-            plan = plan_for(checkpoint, tmp_path / "bundle", backend=backend, widths=widths, **settings)
-            found[backend, len(widths)] = preview(plan)
+            config = config_for(checkpoint, tmp_path / "bundle", backend=backend, widths=widths, **settings)
+            found[backend, len(widths)] = preview(config)
     one, two = found["openvino", 1], found["openvino", 2]
     method = sum(one.parts[part].bytes for part in ("attention", "mlp", "head"))
     assert two.files["model.pte"] - one.files["model.pte"] == method
@@ -465,12 +470,12 @@ def test_a_config_file_gives_the_flags_that_the_command_line_leaves_out(checkpoi
 
 
 def test_a_plan_read_from_its_own_report_is_the_same_plan(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    plan = plan_for(checkpoint, tmp_path / "bundle", target="onnx", schemes={"mlp": "int8"}, stream_nodes="all")
-    config = write_config(tmp_path, json.dumps(to_config(plan)))  # JSON is YAML
+    plan = config_for(checkpoint, tmp_path / "bundle", target="onnx", scheme={"mlp": "int8"}, stream_nodes="all")
+    config = write_config(tmp_path, json.dumps(plan.to_dict()))  # JSON is YAML
     result = CliRunner().invoke(app, ["export", "-o", str(plan.output_dir), "--config", config, "--dry-run", "--json"])
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
-    assert {name: found[name] for name in to_config(plan)} == json.loads(json.dumps(to_config(plan)))
+    assert {name: found[name] for name in plan.to_dict()} == json.loads(json.dumps(plan.to_dict()))
 
 
 @pytest.mark.parametrize(
@@ -503,7 +508,7 @@ def test_what_tunes_the_base_is_no_extra_parameter(tmp_path: Path) -> None:
     own = write_checkpoint(tmp_path / "tuned", model)
     tuning = sum(p.numel() for p in model.base_adapters.parameters())
     extra = sum(p.numel() for p in model.extra_parameters()) - tuning
-    line = preview(plan_for(own, tmp_path / "bundle")).adapter
+    line = preview(config_for(own, tmp_path / "bundle")).adapter
     assert f" {extra:,} parameters, trained 7 steps, tunes the base's top 2 layers (merged into them)" in line
 
 
@@ -529,9 +534,9 @@ def test_a_taken_folder_is_refused_at_once(checkpoint: Checkpoint, tmp_path: Pat
 def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
     """No layer lies below the streams, so verify has a top chain only."""
     model = tiny_model({"num_msa_layers": 3})
-    plan = plan_for((tmp_path, tmp_path), tmp_path)
-    weights = Weights(model, plan.shapes).eval()
-    spec = facts.model_spec(model, plan)
+    config = config_for((tmp_path, tmp_path), tmp_path)
+    weights = Weights(model, config.shapes).eval()
+    spec = facts.model_spec(model, config)
     backend = ReferenceBackend(build_methods(weights), spec, 3, 3, kv_heads=2, head_dim=16)
     plain = decode_rows(backend, TEXT[:12])
     np.testing.assert_allclose(verify_rows(backend, "verify_12", TEXT[:12])[:12], plain, atol=1e-4)
@@ -539,19 +544,19 @@ def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
 
 def test_an_adapter_that_tunes_the_base_is_previewed_without_numbers(tmp_path: Path) -> None:
     model = tiny_model({"base_rank": 2, "base_layers": 2})
-    plan = plan_for(write_checkpoint(tmp_path / "tuned", model), tmp_path / "bundle")
-    plain = plan_for(write_checkpoint(tmp_path / "plain", tiny_model()), tmp_path / "bundle")
-    assert preview(plan).weight_bytes == preview(plain).weight_bytes  # what tunes the base is merged into its weights
+    config = config_for(write_checkpoint(tmp_path / "tuned", model), tmp_path / "bundle")
+    plain = config_for(write_checkpoint(tmp_path / "plain", tiny_model()), tmp_path / "bundle")
+    assert preview(config).weight_bytes == preview(plain).weight_bytes  # what tunes the base is merged into its weights
 
 
 @pytest.mark.parametrize("capacity", [32, 128])
 @pytest.mark.parametrize("count", [1, 40, 500])
 def test_the_self_test_fits_every_capacity_and_text(capacity: int, count: int, tmp_path: Path) -> None:
     model = tiny_model()
-    plan = plan_for((tmp_path, tmp_path), tmp_path, max_context_len=capacity)
-    spec = facts.model_spec(model, plan)
+    config = config_for((tmp_path, tmp_path), tmp_path, max_context_len=capacity)
+    spec = facts.model_spec(model, config)
     script = Script.of(spec, [5 + i % 90 for i in range(count)])
-    backend = ReferenceBackend(build_methods(Weights(model, plan.shapes).eval()), spec, 3, 2, 2, 16)
+    backend = ReferenceBackend(build_methods(Weights(model, config.shapes).eval()), spec, 3, 2, 2, 16)
     results = script.run(backend)
     assert [result.method for result in results] == [WALK, "decode", "verify_4", "verify_12"]
     assert all(result.logits for result in results)
@@ -569,8 +574,8 @@ def test_agreement_is_asked_of_the_walk_alone() -> None:
 
 def test_on_and_off_in_yaml_are_words(tmp_path: Path) -> None:
     text = "merge_adapter: off\nwidths: [4, 8]\noverwrite: on\nstream_nodes: {8: 4}\n"
-    known = {"merge_adapter", "widths", "overwrite", "stream_nodes"}
-    found = read_config(Path(write_config(tmp_path, text)), known)
+    command = get_command(app).commands["export"]  # type: ignore[attr-defined]
+    found = read_config(Path(write_config(tmp_path, text)), command, ExportConfig, ())
     assert found == {"merge_adapter": "off", "widths": "4,8", "overwrite": True, "stream_nodes": "8:4"}
 
 
@@ -580,10 +585,45 @@ def test_a_bundle_takes_as_much_of_the_table_as_the_plan_says(checkpoint: Checkp
     replace_ngrams(checkpoint[1], count_ngrams([Example(text, 1) for text in texts], base.config.vocab_size), adapter)
     found = {}
     for size in (0.0, 0.001, 8.0):
-        plan = plan_for((folder, adapter), tmp_path / "out", ngram_table_mb=size)
-        model = with_streams(plan, base)
+        config = config_for((folder, adapter), tmp_path / "out", ngram_table_mb=size)
+        model = with_streams(config, base)
         assert bytes_of(model.ngrams) <= size * 1e6
         found[size] = {name for name in draft_arrays(model) if name.startswith("ngram_")}
-        assert preview(plan).files["draft.safetensors"] >= bytes_of(model.ngrams)
+        assert preview(config).files["draft.safetensors"] >= bytes_of(model.ngrams)
     assert found[0.0] == set()
     assert found[0.001] == found[8.0] == {"ngram_keys", "ngram_starts", "ngram_ids", "ngram_log_probs"}
+
+
+def test_the_keywords_of_python_are_the_fields_of_the_configuration() -> None:
+    """ExportOptions is what type checkers read; it takes what a caller has at hand in place of tuples and paths."""
+    looser = {"calibration_text", "widths", "allow_parity_below"}
+    fields = types_of(ExportConfig).keys() - {"model", "adapter", "output_dir"}
+    keywords = get_type_hints(ExportOptions)
+    assert keywords.keys() == fields
+    assert {name: keywords[name] for name in fields - looser} == {
+        name: types_of(ExportConfig)[name] for name in fields - looser
+    }
+
+
+def test_a_configuration_is_plain_values_that_say_nothing_of_the_disk(tmp_path: Path) -> None:
+    """Neither a constructor nor `resolve` reads a file: the adapter and the text are looked at when they are used."""
+    missing = tmp_path / "missing"
+    config = ExportConfig(missing, missing, missing, backend="qnn", quantize="16a8w", calibration_text=missing)
+    assert config.dtype == "auto"
+    assert (resolve(config).dtype, resolve(config).calibration_text) == ("float16", missing)
+    assert resolve(resolve(config)) == resolve(config)
+
+
+@pytest.mark.parametrize("name", sorted(own_options()))
+def test_an_option_that_few_backends_have_is_refused_by_the_others(name: str) -> None:
+    """The table says which have it, and the error names them."""
+    value = {"prune_threshold": 0.5, "extra_methods": {"draft": nn.Identity}, "layout": "ane"}.get(name)
+    value = value or choices_of(ExportConfig, name)[0]
+    for target, backends in BACKENDS.items():
+        for backend, can in backends.items():
+            config = ExportConfig(Path(), Path(), Path(), target=target, backend=backend, **{name: value})  # type: ignore[arg-type]
+            if name not in can.own:
+                with pytest.raises(OptionError, match=f"^{name} goes with .*, not with "):
+                    resolve(config)
+            elif name != "prune_threshold":
+                assert getattr(resolve(config), name) == value

@@ -1,0 +1,367 @@
+"""What to export: the options of `streamfuse export` and `streamfuse.export_bundle`, each declared once.
+
+A configuration is plain values. `resolve.resolve` checks one against what its target can do (capabilities.py) and puts
+the target's defaults in place of `auto`; the stages of an export read configurations that were resolved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from streamfuse.model.config import StreamConfig
+from streamfuse.options import AUTO, declared, option
+
+from .schemes import (
+    BITS,
+    DTYPE_BITS,
+    INTEGER_ACTIVATIONS,
+    Part,
+    PartScheme,
+    Schemes,
+    default_scheme,
+    parse_scheme,
+)
+
+ALL, NO_ADAPTER = "all", "none"
+USUAL_STREAM_NODES = 4
+FORMAT, WEIGHTS, SIZES, STREAMS, RUN = "Backend and format", "Weights", "Graph sizes", "Streams", "This export"
+
+MethodMaker: TypeAlias = Callable[[Any], Any]  # graphs.Weights -> a module with the inputs and outputs of `decode`
+Target = Literal["executorch", "coreml", "onnx"]
+Backend = Literal["auto", "kernels", "xnnpack", "coreml", "vulkan", "qnn", "openvino", "mlprogram", "onnxruntime"]
+Dtype = Literal["auto", "float16", "float32"]
+Layout = Literal["plain", "ane"]
+ComputeUnits = Literal["auto", "all", "cpu_and_ne", "cpu_and_gpu", "cpu_only"]
+DeploymentTarget = Literal["auto", "iOS18", "iOS26", "macOS15", "macOS26"]
+Soc = Literal["auto", "SM8550", "SM8650", "SM8750", "SM8850"]
+OnOff = Literal["auto", "on", "off"]
+Device = Literal["auto", "cpu", "gpu", "npu"]
+Provider = Literal["auto", "cpu", "webgpu", "qnn", "coreml", "directml"]
+Quantize = Literal["auto", "q4_1", "q8_0", "8da4w", "int4", "int8", "16a8w", "16a4w", "none"]
+Schedule = Literal["fused", "deferred", "both"]
+Sampling = Literal["model", "greedy"]
+PerWidth: TypeAlias = int | Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShapes:
+    """Static sizes of the graphs.
+
+    Attributes:
+        capacity: cache positions.
+        prefill_rows: rows of the prefill chunk.
+        widths: nodes verified and nodes kept, (T, K) per verify method.
+        top_k: candidates per stream and node.
+        stream_nodes: kept nodes that carry streams, M per verify method; empty: all that are kept.
+        deferred: whether the methods give hidden states for a second pass, `streams`.
+        prune_threshold: probability of an edge below which the pruner, if there is one, drops a child with all that
+            follow it.
+        extra_methods: as of ExportConfig.
+    """
+
+    capacity: int = 512
+    prefill_rows: int = 64
+    widths: tuple[tuple[int, int], ...] = ((4, 4), (8, 8), (16, 8))
+    top_k: int = 32
+    stream_nodes: tuple[int, ...] = ()
+    deferred: bool = False
+    prune_threshold: float = 0.0
+    extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
+
+    @property
+    def verify(self) -> list[tuple[int, int, int]]:
+        """(T, K, M) per verify method."""
+        carrying = self.stream_nodes or tuple(keep for _, keep in self.widths)
+        return [(rows, keep, nodes) for (rows, keep), nodes in zip(self.widths, carrying, strict=True)]
+
+    @property
+    def pruning(self) -> bool:
+        """Whether a width keeps fewer nodes than it verifies."""
+        return any(keep < rows for rows, keep in self.widths)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportConfig:
+    """One export: the checkpoint's folder, the adapter's file or None (no streams), and the options.
+
+    Attributes:
+        widths: nodes T of each verify method; 1 is a plain pass that also computes streams.
+        prune_keep: nodes K that survive the pruner if T is larger, one number or one per width.
+        stream_nodes: survivors M that carry streams, likewise, or all. Deferred streams have a pass of their own.
+        extra_methods: more methods of the program, by name, each made of the `graphs.Weights` that all share; kernels.
+            The manifest does not name them, so readers of bundles ignore them.
+    """
+
+    model: Path
+    adapter: Path | None
+    output_dir: Path
+    target: Target = option("executorch", "Format of the graphs.", FORMAT)
+    backend: Backend = option(
+        "auto",
+        "What runs the graphs: mlprogram with --target coreml, onnxruntime with onnx, else a backend of ExecuTorch; "
+        "kernels: streamfuse's own operators. vulkan runs only in an Android library built with it.",
+        FORMAT,
+        shown="kernels, mlprogram or onnxruntime",
+    )
+    dtype: Dtype = option(
+        "auto",
+        "Type of activations and unquantized weights; kernels and xnnpack: float32 only.",
+        FORMAT,
+        shown="float16 for coreml, vulkan and qnn, else float32",
+    )
+    layout: Layout = option(
+        "plain", "Tensor layout; ane: channels first with 1x1 convolutions, for the Neural Engine; coreml.", FORMAT
+    )
+    compute_units: ComputeUnits = option(
+        "auto",
+        "Compute units that Core ML may use; with --target coreml or --backend coreml.",
+        FORMAT,
+        shown="cpu_and_ne",
+    )
+    minimum_deployment_target: DeploymentTarget = option(
+        "auto",
+        "Oldest system that the Core ML model supports; with --target coreml or --backend coreml.",
+        FORMAT,
+        shown="iOS18",
+    )
+    soc: Soc = option(
+        "auto", "Snapdragon to compile for: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5; qnn.", FORMAT, shown="SM8650"
+    )
+    weight_sharing: OnOff = option(
+        "auto",
+        "Share one copy of the weights between methods; off: needed by the desktop simulator; qnn.",
+        FORMAT,
+        shown="on",
+    )
+    device: Device = option("auto", "Device to compile for; this machine must have it; openvino.", FORMAT, shown="cpu")
+    provider: Provider = option("auto", "ONNX Runtime execution provider; onnx.", FORMAT, shown="cpu")
+    quantize: Quantize = option(
+        "auto",
+        "kernels: the GGUF's grids q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or none; elsewhere "
+        "int4, int8 or none.",
+        WEIGHTS,
+        shown="q4_1; 8da4w for xnnpack; int4 for coreml and onnx; none for delegates of phones",
+    )
+    scheme: Mapping[str, str] = option(
+        {},
+        "Override the scheme of embedding, attention, mlp, head or streams; repeatable. kernels: q4_1 or q8_0. coreml, "
+        "onnx: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
+        WEIGHTS,
+        shown="from --quantize",
+        metavar="PART=SCHEME",
+    )
+    calibration_text: Path | None = option(
+        None,
+        "UTF-8 text to calibrate activation ranges on, with 16a8w and 16a4w.",
+        WEIGHTS,
+        shown="the adapter's held-out prompts, or a few questions",
+    )
+    group_size: int = option(32, "Weights per scale of int4: 32, 64, 128 or 256.", WEIGHTS)
+    max_context_len: int = option(1024, "KV cache capacity in tokens.", SIZES, least=32, most=131072)
+    prefill_len: int = option(64, "Prompt tokens per prefill pass.", SIZES, least=1, most=128)
+    widths: tuple[int, ...] = option(
+        (),
+        "Tree nodes of each verify method, ascending; 1: a plain pass that also computes streams.",
+        SIZES,
+        shown="4,8,16, and 1 with the kernels",
+        metavar="N,...",
+    )
+    default_width: int | None = option(
+        None, "Verify width used by default.", SIZES, shown="the widest of at most 8, else the narrowest"
+    )
+    merge_adapter: OnOff = option(
+        "auto",
+        "Merge the adapter's tuning of the base model into its weights; auto: off for 4-bit weights, unless the "
+        "streams have their own adapters.",
+        STREAMS,
+    )
+    num_streams: int | None = option(None, "Keep only the first streams of the adapter.", STREAMS, shown="all")
+    top_k: int = option(32, "Candidates that the graph returns per stream and node.", STREAMS, least=1, most=64)
+    schedule: Schedule = option(
+        "deferred",
+        "Compute streams in the verify pass (fused), in a pass after it (deferred), or export both.",
+        STREAMS,
+    )
+    prune_keep: PerWidth = option(
+        8, "Nodes that the pruner keeps in wider verify passes.", STREAMS, metavar="N|WIDTH:N,..."
+    )
+    prune_threshold: float = option(
+        0.0,
+        "Drop a node and its descendants if the pruner gives its edge a probability below P; 0 drops none.",
+        STREAMS,
+        metavar="P",
+        least=0,
+        below=1,
+    )
+    stream_nodes: PerWidth | Literal["auto", "all"] = option(
+        "auto",
+        "Kept nodes that compute streams, those likeliest to be accepted last; with --schedule fused or both.",
+        STREAMS,
+        shown=str(USUAL_STREAM_NODES),
+        metavar="N|WIDTH:N,...|all",
+    )
+    ngram_table_mb: float = option(
+        8.0,
+        "Maximum size of the n-gram table; contexts of highest gain are kept. 0: no table.",
+        STREAMS,
+        metavar="MB",
+        least=0,
+        most=24,
+    )
+    extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
+    sampling: Sampling = option(
+        "model",
+        "Sampling defaults of the bundle; model: from generation_config.json, or greedy if it has none. Flags of "
+        "`streamfuse run` override them.",
+        RUN,
+    )
+    allow_parity_below: tuple[str, ...] = option(
+        (),
+        "Export even if results are below this parity floor (float32, float16, 16a8w, int8, int4, 8da4w, "
+        "kernels); the manifest records them and `bundle inspect` shows them. Repeatable.",
+        RUN,
+        shown="none",
+        metavar="FLOOR",
+    )
+    overwrite: bool = option(False, "Replace an existing bundle.", RUN)
+
+    @property
+    def kernels(self) -> bool:
+        """Whether the graphs use the operators of kernels/."""
+        return self.backend == "kernels"
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are stored as integers."""
+        return self.quantize != "none"
+
+    @property
+    def integer_activations(self) -> bool:
+        """Whether activations are integers whose ranges are calibrated."""
+        return self.quantize in INTEGER_ACTIVATIONS
+
+    @property
+    def shapes(self) -> GraphShapes:
+        sizes = self.max_context_len, self.prefill_len
+        if self.adapter is None:
+            whole = tuple((width, width) for width in self.widths)
+            return GraphShapes(*sizes, whole, 0, (0,) * len(whole), extra_methods=self.extra_methods)
+        keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
+        if self.schedule == "deferred":
+            nodes = tuple(int(width == 1) for width, _ in keep)
+        else:
+            asked = USUAL_STREAM_NODES if self.stream_nodes == AUTO else self.stream_nodes
+            nodes = tuple(k if isinstance(asked, str) else min(k, _at(asked, w, k)) for w, k in keep)
+        deferred = self.schedule != "fused"
+        return GraphShapes(*sizes, keep, self.top_k, nodes, deferred, self.prune_threshold, self.extra_methods)
+
+    @property
+    def grids(self) -> Schemes | None:
+        """The grids of the kernels' operators; None elsewhere."""
+        if not self.kernels:
+            return None
+        return Schemes(**{"attention": self.quantize, "mlp": self.quantize, **self.scheme})
+
+    def merges(self, streams: StreamConfig) -> bool:
+        """Whether the low-rank adapters that tune the base are added to its weights.
+
+        docs/quantization.md has what four bits cost a tuned model otherwise.
+        """
+        if self.merge_adapter != AUTO:
+            return self.merge_adapter == "on"
+        return not self.four_bits or bool(streams.adapter_rank and not self.keeps_two_kinds)
+
+    @property
+    def keeps_two_kinds(self) -> bool:
+        """Whether stream rows can have adapters of their own beside a base that is tuned and not merged.
+
+        A product takes one kind. Deferred streams have a pass of their own, in which the two are joined to one.
+        """
+        return self.kernels and self.schedule == "deferred"
+
+    def carries_alone(self, streams: StreamConfig) -> bool:
+        """Whether streams of these settings can share a pass with the base's rows.
+
+        Not with low-rank products of their own beside a tuned base, nor heads, which have no layers to share.
+        """
+        return not streams.heads and (not (streams.base_rank and streams.adapter_rank) or self.merges(streams))
+
+    @property
+    def four_bits(self) -> bool:
+        """Whether weights of the layers are stored in four bits."""
+        grids = self.grids
+        if grids is not None:
+            return "q4_1" in (grids.attention, grids.mlp)
+        return 4 in (self.part_scheme("attention").bits, self.part_scheme("mlp").bits)
+
+    def part_scheme(self, part: Part) -> PartScheme:
+        """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
+        if part in self.scheme:
+            return parse_scheme(part, self.scheme[part], self.group_size, self.dtype)
+        looked_up = self.backend == "qnn" and part == "embedding"  # the processor has products of integers alone
+        bits = DTYPE_BITS[self.dtype] if looked_up else BITS[self.quantize] or DTYPE_BITS[self.dtype]
+        scheme = default_scheme(part, bits, self.group_size, self.target != "executorch")
+        return replace(scheme, group_size=None, symmetric=True) if self.integer_activations else scheme
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options by name, as a configuration file has them and as JSON and YAML can represent them.
+
+        The output folder and `overwrite` are left out, and without an adapter what is about streams.
+        """
+        without = {"overwrite", *(STREAM_OPTIONS if self.adapter is None else ())}
+        names = [f.name for f in fields(self) if f.name in declared(ExportConfig) and f.name not in without]
+        found = {"model": self.model, "adapter": self.adapter or NO_ADAPTER}
+        found.update({name: value for name in names if (value := getattr(self, name)) is not None})
+        return {name: _plain(value) for name, value in found.items()}
+
+
+STREAM_OPTIONS = tuple(name for name, facts in declared(ExportConfig).items() if facts.group == STREAMS)
+
+
+class ExportOptions(TypedDict, total=False):
+    """The options of ExportConfig as keywords, in the types that callers have at hand (a test compares the two)."""
+
+    target: Target
+    backend: Backend
+    dtype: Dtype
+    layout: Layout
+    compute_units: ComputeUnits
+    minimum_deployment_target: DeploymentTarget
+    soc: Soc
+    weight_sharing: OnOff
+    device: Device
+    provider: Provider
+    quantize: Quantize
+    scheme: Mapping[str, str]
+    calibration_text: str | PathLike[str] | None
+    group_size: int
+    max_context_len: int
+    prefill_len: int
+    widths: Sequence[int]
+    default_width: int | None
+    merge_adapter: OnOff
+    num_streams: int | None
+    top_k: int
+    schedule: Schedule
+    prune_keep: PerWidth
+    prune_threshold: float
+    stream_nodes: PerWidth | Literal["auto", "all"]
+    ngram_table_mb: float
+    extra_methods: Mapping[str, MethodMaker]
+    sampling: Sampling
+    allow_parity_below: str | Sequence[str]
+    overwrite: bool
+
+
+def _at(value: PerWidth, width: int, otherwise: int) -> int:
+    return value if isinstance(value, int) else value.get(width, otherwise)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,89 @@
+"""The tables of flags in docs/export.md and docs/training.md, written from the declarations of the options.
+
+python tools/option_tables.py            # writes them anew
+python tools/option_tables.py --check    # exit code 1 if one differs from what the declarations give
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from streamfuse.cli import app
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = {"export.md": "export", "training.md": "train"}
+_BEGIN, _END = "<!-- table: flags of {}, written by tools/option_tables.py -->", "<!-- end of the table -->"
+_LEFT_OUT = {"help"}
+
+
+def table(name: str) -> str:
+    """The flags of a command, under the headings of its help, as a table in Markdown."""
+    rows: dict[str, list[str]] = {}
+    for parameter in get_command(app).commands[name].params:  # type: ignore[attr-defined]
+        if parameter.name not in _LEFT_OUT:
+            rows.setdefault(parameter.rich_help_panel or "", []).append(_row(parameter))
+    lines = ["| flag | default | |", "| --- | --- | --- |"]
+    for heading, found in rows.items():
+        lines += [f"| **{heading}** | | |"] if heading else []
+        lines += found
+    return "\n".join(lines)
+
+
+def _row(parameter: Any) -> str:
+    takes = (parameter.metavar or "").strip("[]")
+    flags = " ".join(filter(None, (", ".join((*parameter.opts, *parameter.secondary_opts)), takes)))
+    return f"| `{_cell(flags)}` | {_cell(_default(parameter))} | {_cell(parameter.help or '')} |"
+
+
+def _default(parameter: Any) -> str:
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    if parameter.required:
+        return "required"
+    if parameter.secondary_opts:
+        return str((parameter.opts if parameter.default else parameter.secondary_opts)[0])
+    if parameter.default is None or parameter.default is False:
+        return ""
+    return f"{parameter.default:g}" if isinstance(parameter.default, float) else str(parameter.default)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")  # which would end the cell
+
+
+def rendered(page: str, command: str) -> str:
+    """The page with its table as the declarations give it. ValueError if it has no place for one."""
+    begin = _BEGIN.format(command)
+    before, found, rest = page.partition(begin)
+    _, end, after = rest.partition(_END)
+    if not found or not end:
+        raise ValueError(f"no lines {begin!r} and {_END!r}")
+    return f"{before}{begin}\n{table(command)}\n{end}{after}"
+
+
+def main(check: bool, docs: Path) -> int:
+    """Write the tables, or compare them; the exit code."""
+    code = 0
+    for name, command in PAGES.items():
+        path = docs / name
+        page = path.read_text(encoding="utf-8")
+        new = rendered(page, command)
+        if new != page and check:
+            print(f"{path}: the options differ from their declarations; run python tools/option_tables.py")
+            code = 1
+        elif new != page:
+            path.write_text(new, encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare only")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.check, arguments.docs))
