@@ -11,7 +11,9 @@
 namespace streamfuse {
 
 Constraint::Constraint(Owned<sf_constraint> table, int64_t vocab_size, const std::vector<int64_t>& ends)
-    : table_(std::move(table)), vocab_size_(vocab_size), ends_(ends) {
+    : table_(std::move(table)), vocab_size_(vocab_size) {
+  for (const int64_t token : ends)
+    if (token >= 0 && token < vocab_size) ends_.push_back(token);  // a caller's stop tokens may be any
   if (table_->accept == nullptr || table_->rollback == nullptr || table_->state == nullptr ||
       table_->allows == nullptr || table_->mask == nullptr || table_->forced == nullptr)
     bad("a constraint needs accept, rollback, state, allows, mask and forced");

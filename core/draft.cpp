@@ -72,7 +72,9 @@ bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, 
   } else {
     out.set_root(tokens.back());
     found = false;
-    attempt(look_up_failed_, out, [&] { found = look_up_.join(tokens, width, depth, guide_, out); });
+    attempt(look_up_failed_, out, [&] {
+      found = look_up_.join(tokens, width, depth, guide_, out) && out.size() > 1;  // all candidates may be refused
+    });
   }
   guide_.end_draft();
   return found;

@@ -4,7 +4,23 @@
 
 #include <algorithm>
 
+#include "error.h"
+
 namespace streamfuse {
+namespace {
+
+// False if the constraint fails.
+template <typename Ask>
+bool succeeds(const Ask& ask) {
+  try {
+    ask();
+    return true;
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+}  // namespace
 
 void Guide::begin(Constraint* constraint) {
   constraint_ = constraint;
@@ -25,8 +41,11 @@ void Guide::allows(int32_t state, std::span<const int64_t> tokens, uint8_t* allo
   }
   std::fill_n(allowed, tokens.size(), uint8_t{0});
   if (!nodes_[static_cast<size_t>(state)].end) {
-    move(state);
-    constraint_->allows(tokens, allowed);
+    const bool known = succeeds([&] {
+      move(state);
+      constraint_->allows(tokens, allowed);
+    });
+    if (!known) std::fill_n(allowed, tokens.size(), uint8_t{0});
   }
   refused_ += std::count(allowed, allowed + tokens.size(), 0);
 }
@@ -43,23 +62,26 @@ int64_t Guide::forced(int32_t state) {
   if (!nodes_[static_cast<size_t>(state)].asked) {
     nodes_[static_cast<size_t>(state)].asked = true;
     if (nodes_[static_cast<size_t>(state)].end) return -1;
-    move(state);
-    int32_t place = state;
-    for (const int64_t token : constraint_->forced(widest_)) {
-      Node& node = nodes_[static_cast<size_t>(place)];
-      node.asked = true;
-      node.spelled = node.forced = token;
-      if (const auto habit = habits_.find(token); habit != habits_.end()) {
-        move(place);
-        if (constraint_->allows(habit->second)) {
-          node.forced = habit->second;
-          break;  // what follows that token is asked for when it is needed
-        }
-      }
-      place = after(place, token);
-    }
+    succeeds([&] { ask_forced(state); });
   }
   return nodes_[static_cast<size_t>(state)].forced;
+}
+
+void Guide::ask_forced(int32_t state) {
+  move(state);
+  for (const int64_t token : constraint_->forced(widest_)) {
+    Node& node = nodes_[static_cast<size_t>(state)];
+    node.asked = true;
+    node.spelled = node.forced = token;
+    if (const auto habit = habits_.find(token); habit != habits_.end()) {
+      move(state);
+      if (constraint_->allows(habit->second)) {
+        node.forced = habit->second;
+        return;  // what follows that token is asked for when it is needed
+      }
+    }
+    state = after(state, token);
+  }
 }
 
 void Guide::learn(int32_t state, int64_t chosen) {

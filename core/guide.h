@@ -2,7 +2,8 @@
 //
 // A draft visits the constraint's states as a prefix tree, which all sources of drafts share. The constraint itself has
 // one state, so the guide moves it from node to node: it rolls back to the common ancestor and accepts the rest.
-// Without a constraint everything may follow, and nothing must.
+// Without a constraint everything may follow, and nothing must. A draft ends where the constraint fails, and does not
+// fail: the model may go elsewhere, and if it goes there, its choice fails.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,7 @@ class Guide {
     int64_t forced = -1;               // by the model's habit
   };
   void move(int32_t state);
+  void ask_forced(int32_t state);
 
   Constraint* constraint_ = nullptr;
   int64_t widest_ = 0, refused_ = 0;

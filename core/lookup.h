@@ -25,7 +25,7 @@ class LookUp {
   void follow(const std::vector<int64_t>& tokens, int64_t kept);
 
   // Grows the most probable tree of at most `width` nodes and `depth` levels, and merges it into `tree`, best first.
-  // False if nothing matches and nothing is forced.
+  // False if nothing matches and nothing is forced; if it is true, the constraint may still refuse all that matches.
   bool join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Guide& guide, Tree& tree);
 
   // The model chose these tokens after the root of the last `join` that found something.

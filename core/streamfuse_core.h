@@ -167,8 +167,9 @@ enum {
  * tokens, at first none; the prompt is not part of it. Functions return SF_OK or an error code, whose message `error`
  * returns. They are called on the thread that calls the sequence.
  *
- * End tokens (the model's own and sf_options.stop_ids) are never accepted or asked for: they are allowed where `state`
- * has SF_MAY_END, and their bits in a mask are ignored. */
+ * End tokens (the model's own and sf_options.stop_ids) are never accepted, and what `allows` and `mask` say of them is
+ * ignored: they are allowed where `state` has SF_MAY_END. A draft ends where a function fails, because the model may
+ * choose otherwise; the text fails before the token that the model chooses there. */
 typedef struct sf_constraint {
   size_t size;
   void* context;

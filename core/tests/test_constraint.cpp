@@ -16,7 +16,8 @@ struct RecordGrammar {
   std::vector<int32_t> states = {0};  // the last one is the present
   int64_t free_until = -1;
   bool dead_end = false;  // nothing may follow a word
-  int releases = 0, fails_after = -1;
+  int releases = 0;
+  int64_t fails_on = -1;  // accepting this token is a failure
   std::vector<int64_t> accepted;
 
   RecordGrammar() = default;
@@ -41,7 +42,7 @@ struct RecordGrammar {
     constraint.context = this;
     constraint.accept = [](void* self, int64_t token) {
       RecordGrammar& own = *static_cast<RecordGrammar*>(self);
-      if (own.fails_after-- == 0) return int{SF_BAD_GRAMMAR};
+      if (token == own.fails_on) return int{SF_BAD_GRAMMAR};
       const int32_t next = own.after(own.states.back(), token);
       if (next == -2) return int{SF_BAD_GRAMMAR};
       own.states.push_back(next);
@@ -202,6 +203,45 @@ void a_dead_end_fails_alike_with_and_without_drafts() {
   expect(texts[0] == texts[1], "both deliver the tokens before it");
 }
 
+void a_failing_constraint_fails_alike_with_and_without_drafts() {
+  int failed = 0;
+  for (int64_t token = 5; token < 20; ++token) {
+    std::vector<std::vector<int64_t>> texts;
+    std::vector<std::string> sentences;
+    Bench bench;
+    for (const bool speculative : {false, true}) {
+      RecordGrammar grammar;
+      grammar.fails_on = token;
+      Generation generation;
+      generation.speculative = speculative;
+      std::string sentence;
+      try {
+        bench.text(generation, grammar);
+      } catch (const Failure& failure) {
+        sentence = failure.what();
+      }
+      texts.push_back(bench.session.tokens());
+      sentences.push_back(sentence);
+    }
+    expect(texts[0] == texts[1] && sentences[0] == sentences[1], "drafts that lead to a failure change nothing");
+    failed += sentences[0] == "refused by the test";
+    RecordGrammar next;
+    bench.text({}, next);
+    expect(bench.counted("forced_tokens") > 0 && bench.counted("refused_drafts") > 0,
+           "the next text is drafted from all sources");
+  }
+  expect(failed >= 3, "some texts fail");
+}
+
+void stop_tokens_outside_the_vocabulary_are_no_tokens() {
+  Generation generation;
+  generation.stop_ids = {-1, kVocabulary, int64_t{1} << 40};
+  RecordGrammar grammar;
+  Bench bench;
+  bench.text(generation, grammar);
+  expect(grammar.accepts(bench.session.tokens(), kPrompt.size()), "they are not looked for in a mask");
+}
+
 void a_refused_start_releases_the_constraint() {
   RecordGrammar grammar;
   Generation generation;
@@ -268,6 +308,8 @@ int main() {
   a_limit_inside_the_grammar_is_incomplete();
   end_tokens_are_allowed_only_at_the_end();
   a_dead_end_fails_alike_with_and_without_drafts();
+  a_failing_constraint_fails_alike_with_and_without_drafts();
+  stop_tokens_outside_the_vocabulary_are_no_tokens();
   a_refused_start_releases_the_constraint();
   a_guide_visits_every_node_of_a_draft();
   the_models_own_spelling_is_drafted_next();
