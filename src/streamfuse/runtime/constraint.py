@@ -1,7 +1,7 @@
 """Constraints: grammars that restrict a text (sf_constraint in core/streamfuse_core.h), also ones written in Python.
 
-An exception of a constraint written in Python does not cross C: the function returns an error, the text ends, and the
-session raises the exception again.
+An exception of a constraint written in Python does not cross C: the function returns an error, and if it ends the text,
+the session raises the exception again. In a draft it only ends the draft, because the model may choose otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MAY_END, MUST_END, UNRESTRICTED = 1, 2, 4  # of `state`
 class Constraint(Protocol):
     """What the core asks of a grammar. Its state is the list of accepted tokens, at first none.
 
-    The end tokens of a text are never accepted or asked for: `state` says whether it may end.
+    The end tokens of a text are never accepted, and what `allows` and `mask` say of them is ignored: they are allowed
+    where `state` says that the text may end.
     """
 
     def accept(self, token: int) -> None:
@@ -51,16 +52,19 @@ class Table:
 
     struct: ConstraintTable
     held: list[Any] = field(default_factory=list)
+    raised: Exception | None = None  # what a constraint written in Python raised last
+    message: str = ""  # what the core knows of it
 
 
 def table_of(constraint: Constraint, failure: list[BaseException]) -> Table:
     """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks. What those
-    raise is appended to `failure`."""
+    raise is kept in the table; what is no Exception, an interrupt for example, is appended to `failure`."""
     own = getattr(constraint, "constraint_table", None)
     return Table(own(), [constraint]) if own is not None else _callbacks(constraint, failure)
 
 
 def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
+    table = Table(ConstraintTable())
     sentence = [ctypes.create_string_buffer(b"")]  # of the last failure
 
     def guarded(body: Callable[..., None]) -> Callable[..., int]:
@@ -68,9 +72,11 @@ def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
             try:
                 body(*arguments)
             except BaseException as error:  # nothing may cross C
-                line = f"{type(error).__name__}: {error}"
-                sentence[0] = ctypes.create_string_buffer(line.encode(errors="replace"))
-                failure.append(error)
+                sentence[0] = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode(errors="replace"))
+                if isinstance(error, Exception):
+                    table.raised, table.message = error, sentence[0].value.decode()
+                else:
+                    failure.append(error)
                 return EXECUTION
             return OK
 
@@ -100,7 +106,6 @@ def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
         "mask": put_mask, "forced": put_forced,
     }  # fmt: skip
     types: dict[str, Any] = {name: type_ for name, type_, *_ in ConstraintTable._fields_}
-    table = Table(ConstraintTable())
     table.held = [types[name](guarded(body)) for name, body in bodies.items()]
     for name, function in zip(bodies, table.held, strict=True):
         setattr(table.struct, name, function)

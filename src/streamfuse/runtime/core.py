@@ -371,7 +371,7 @@ class CoreSession:
             return str(self.library.sf_sequence_error(handle).decode(errors="replace"))
 
     def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = OK) -> int:
-        """Its code, SF_OK or `allowed`. CoreError with the core's sentence for any other."""
+        """Its code, SF_OK or `allowed`. For others CoreError with the core's sentence, or what a constraint raised."""
         with self.handle as handle:
             code = function(handle, *arguments)
             if self.failure:  # what a Python engine, observer or planner raised
@@ -379,7 +379,10 @@ class CoreSession:
                 self.failure.clear()
                 raise error
             if code not in (OK, allowed):
-                raise CoreError(self._sentence())
+                sentence, constraint = self._sentence(), self.kept.get("constraint")
+                if constraint is not None and constraint.raised is not None and constraint.message == sentence:
+                    raise constraint.raised
+                raise CoreError(sentence)
         return code
 
 
