@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.guide import FREE, Guide, Path
 from streamfuse.runtime.reference.sampling import Sampler, distribution, penalise
 from streamfuse.runtime.reference.tree import Tree
 
@@ -39,15 +40,29 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the model says at the surviving nodes of a pass. Called, it is a `Pick`: the model's own next token."""
+    """What the model says at the surviving nodes of a pass. Called, it is a `Pick`: the model's own next token.
+
+    Under a constraint it is the token that plain decoding chooses from those that may follow, and the constraint has
+    accepted it. So a failure of the constraint belongs to the token that it failed at, with drafts and without.
+    """
 
     sampler: Sampler
     output: PassOutput
+    guide: Guide = FREE
+    text: int = 0  # tokens of the history that the guide has behind it
 
     def __call__(self, index: int, history: Sequence[int], position: int) -> int:
-        if not self.sampler.needs_logits:
-            return int(self.output.best[index])
-        return self.sampler.pick(self._logits(index), history, position)
+        path = tuple(history[self.text :])
+        token = self._choose(index, history, position, path)
+        self.guide.follow((*path, token))
+        return token
+
+    def _choose(self, index: int, history: Sequence[int], position: int, path: Path) -> int:
+        restricted, best = self.guide.restricts(path), int(self.output.best[index])
+        if not self.sampler.needs_logits and (not restricted or self.guide.allows(path, [best]) == [True]):
+            return best  # the engine's own; a mask of the vocabulary costs more than this question
+        allowed = self.guide.mask(path) if restricted else None
+        return self.sampler.pick(self._logits(index), history, position, allowed)
 
     @property
     def greedy(self) -> bool:
@@ -93,7 +108,8 @@ class MatchAcceptor:
 
     Lossless by construction, greedy or sampled: each token comes from the model's distribution at its node and from the
     uniform number of its position, neither of which depends on the tree. A pruned child simply is not there. Where no
-    token can be chosen the walk ends, unless it is the first one: the next pass begins there and fails.
+    token can be chosen the walk ends, unless it is the first one: the next pass begins there and fails. So it does at
+    an end token under a constraint, after which nothing follows.
     """
 
     needs_logits = False
@@ -111,7 +127,7 @@ class MatchAcceptor:
         while True:
             try:
                 token = pick(index, before, len(before))
-            except ValueError:  # what the model says there are no numbers
+            except Exception:  # what the model says there are no numbers, or the constraint fails
                 if not walk.tokens:
                     raise
                 walk.rows.pop()

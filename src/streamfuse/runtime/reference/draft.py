@@ -5,6 +5,8 @@ docs/contracts.md, section 4, specifies the computation. It affects only drafts,
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
+from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Guide, Path
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.numbers import exponential, logarithm
 from streamfuse.runtime.reference.tree import Tree
@@ -159,7 +162,7 @@ def grow(
     tokens, probs, parents = [np.array([root])], [np.zeros(1)], [np.array([-1])]
     first_row, floor = 0, -np.inf
     for level in range(levels):
-        flat = (probs[level][:, None] + conditional(level, tokens[level])).ravel()
+        flat = (probs[level][:, None] + np.minimum(conditional(level, tokens[level]), 0.0)).ravel()
         best = _best(flat, budget, floor)
         if not len(best):
             break
@@ -183,9 +186,9 @@ class _Conditional:
             self.tails = np.maximum(0.0, 1.0 - np.cumsum(exponential(self.log_probs), axis=1)[:, -1])
 
     def __call__(self, level: int, parents: IntArray) -> Float64Array:
-        """float64 [parents, k] for parent tokens, at most 0; without a parent term [1, k], the same for all."""
+        """float64 [parents, k] for parent tokens; without a parent term [1, k], the same for all."""
         if self.tables is None:
-            marginal: Float64Array = np.minimum(self.log_probs[level], 0.0)[None]
+            marginal: Float64Array = self.log_probs[level][None]
             return marginal
         left = self.tables.parent_left[parents].astype(np.float64) * self.tables.gate[level].astype(np.float64)
         term = np.zeros((len(parents), self.right.shape[1]))
@@ -193,7 +196,7 @@ class _Conditional:
             term += left[:, i, None] * self.right[level, :, i]
         scores = self.log_probs[level] + term
         mass = np.cumsum(exponential(scores), axis=1)[:, -1] + self.tails[level]
-        conditional: Float64Array = np.minimum(scores - logarithm(mass)[:, None], 0.0)
+        conditional: Float64Array = scores - logarithm(mass)[:, None]
         return conditional
 
 
@@ -223,11 +226,62 @@ def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: i
     return Tree(tokens[order], kept_parents, depths, probs[order])
 
 
+def grow_along(
+    guide: Guide, root: int, streams: tuple[IntArray, FloatArray] | None, width: int, depth: int,
+    tables: DraftTables | None,
+) -> Tree:  # fmt: skip
+    """The same under a constraint, node by node: the best candidate of all joins the tree and offers its children.
+
+    A token that is forced is its parent's only child, and deeper than the streams there are such tokens only. Without
+    streams the tree has no others.
+    """
+    drafted, parents, probs, paths = [root], [-1], [0.0], [Path()]
+    levels = 0 if streams is None else min(depth, len(streams[0]))
+    conditional = None if streams is None else _Conditional(streams[0][:levels], streams[1][:levels], tables)
+    heap: list[tuple[float, int, int, int, int]] = []  # (-log-probability, depth, parent's row, rank, token)
+
+    def offer(row: int) -> None:
+        level, forced = len(paths[row]), guide.forced(paths[row])
+        if forced is not None:
+            heapq.heappush(heap, (-(probs[row] + FORCED_LOG_PROB), level + 1, row, -1, forced))
+        elif streams is not None and conditional is not None and level < levels:
+            tokens = streams[0][level].tolist()
+            scores = conditional(level, np.array([drafted[row]]))[0].tolist()
+            for rank, score in enumerate(_restrict(scores, guide.may_follow(paths[row], tokens))):
+                if score > -math.inf:
+                    heapq.heappush(heap, (-(probs[row] + min(score, 0.0)), level + 1, row, rank, tokens[rank]))
+
+    if depth > 0:
+        offer(0)
+    while heap and len(drafted) < width:
+        path, level, parent, _, token = heapq.heappop(heap)
+        drafted.append(token)
+        parents.append(parent)
+        probs.append(-path)
+        paths.append((*paths[parent], token))
+        if level < depth:
+            offer(len(drafted) - 1)
+    return Tree.of(drafted, parents, probs)
+
+
+def _restrict(scores: list[float], allowed: list[bool]) -> list[float]:
+    """Log-probabilities among those allowed: the others have minus infinity, and these share what remains."""
+    refused = 0.0
+    for score, ok in zip(scores, allowed, strict=True):
+        refused += 0.0 if ok else float(exponential(np.array([score]))[0])
+    if refused == 0.0:
+        return [score if ok else -math.inf for score, ok in zip(scores, allowed, strict=True)]
+    norm = float(logarithm(np.array([max(1.0 - refused, 1e-9)]))[0])
+    return [score - norm if ok else -math.inf for score, ok in zip(scores, allowed, strict=True)]
+
+
 class StreamDrafter:
-    """Drafts from the streams of the last accepted node. Right after prefill there are none: a tree of one node."""
+    """Drafts from the streams of the last accepted node. Right after prefill there are none: a tree of one node, unless
+    a constraint forces the next tokens."""
 
     def __init__(self, tables: DraftTables | None = None) -> None:
         self.tables = tables
+        self.guide = FREE
         self._streams: tuple[IntArray, FloatArray] | None = None
 
     def reset(self) -> None:
@@ -238,6 +292,8 @@ class StreamDrafter:
         self._streams = (output.stream_ids[index], output.stream_log_probs[index]) if carries else None
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
+        if self.guide.constrained:
+            return grow_along(self.guide, tokens[-1], self._streams, width, depth, self.tables)
         if self._streams is None:
             return Tree.root(tokens[-1])
         return grow(tokens[-1], *self._streams, width, depth, self.tables)

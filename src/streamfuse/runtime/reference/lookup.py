@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Path
 from streamfuse.runtime.reference.ngram_table import LEAST
 from streamfuse.runtime.reference.numbers import logarithm
 from streamfuse.runtime.reference.tree import Tree
@@ -32,7 +33,11 @@ _DRAFTS = 5.0  # that the first guess counts for
 
 
 class LookUpDrafter:
-    """Drafts from the text alone, prompt included; what a bundle without streams drafts from."""
+    """Drafts from the text alone, prompt included, and what a constraint forces; what a bundle without streams drafts
+    from."""
+
+    def __init__(self) -> None:
+        self.guide = FREE
 
     def reset(self) -> None:
         """Nothing is kept between texts."""
@@ -44,15 +49,20 @@ class LookUpDrafter:
         """The most probable tree of `width` nodes and `depth` levels at most; equal paths as they were found."""
         text = list(tokens)
         drafted, parents, probs = [text[-1]], [-1], [0.0]
-        depths, paths = [0], [text[-LONGEST:]]
+        paths = [Path()]
         heap: list[tuple[float, int, int, int]] = []  # (-log-probability, order, parent's row, token)
         count = 0
 
         def offer(row: int) -> None:
             nonlocal count
-            match = find(text, paths[row])
-            for rank, token in enumerate(match.tokens):
-                path = probs[row] + float(logarithm(np.array([match.share(rank)]))[0])
+            if (forced := self.guide.forced(paths[row])) is not None:
+                offers = [(forced, FORCED_LOG_PROB)]
+            else:
+                match = find(text, [*text, *paths[row]][-LONGEST:])
+                allowed = self.guide.may_follow(paths[row], match.tokens)
+                offers = [(match.tokens[rank], match.log_prob(rank)) for rank, ok in enumerate(allowed) if ok]
+            for token, log_prob in offers:
+                path = probs[row] + log_prob
                 if path > LEAST:
                     heapq.heappush(heap, (-path, count, row, token))
                     count += 1
@@ -64,9 +74,8 @@ class LookUpDrafter:
             drafted.append(token)
             parents.append(parent)
             probs.append(-path)
-            paths.append([*paths[parent], token][-LONGEST:])
-            depths.append(depths[parent] + 1)
-            if depths[-1] < depth:
+            paths.append((*paths[parent], token))
+            if len(paths[-1]) < depth:
                 offer(len(drafted) - 1)
         return Tree.of(drafted, parents, probs)
 
@@ -79,10 +88,10 @@ class Match:
     kind: int
     tokens: tuple[int, ...]  # different ones, the latest first
 
-    def share(self, rank: int) -> float:
-        """The first guess of how often the token of this rank comes true."""
+    def log_prob(self, rank: int) -> float:
+        """The first guess of how often the token of this rank comes true, natural logarithm."""
         share = _FIRST[self.length - 1][self.kind] if rank == 0 else _OTHERS[rank - 1][self.kind]
-        return _DRAFTS * share / _DRAFTS
+        return float(logarithm(np.array([_DRAFTS * share / _DRAFTS]))[0])
 
 
 def find(text: Sequence[int], path: Sequence[int]) -> Match:

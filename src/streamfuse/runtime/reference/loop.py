@@ -7,7 +7,7 @@ engine, drafter and acceptor. It speaks token ids; keys and values never leave t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,8 +15,10 @@ import numpy as np
 
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig, check_prompt, token_ids_of
+from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.reference.accept import Acceptor, MatchAcceptor, Target, Walk
 from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
+from streamfuse.runtime.reference.guide import Guide, Guided
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
 
@@ -63,6 +65,8 @@ class Loop:
 
     At every moment, also after an early close or an error, the cache holds the first `backend.length` of `tokens`;
     between two passes that is all of them but the last, which is the root of the next tree.
+
+    `constraint` restricts one text: it begins at the end of the prompt, and a run takes it over.
     """
 
     backend: Backend
@@ -70,6 +74,7 @@ class Loop:
     config: GenerationConfig = field(default_factory=GenerationConfig)
     drafter: Drafter = field(default_factory=StreamDrafter)
     acceptor: Acceptor = field(default_factory=MatchAcceptor)
+    constraint: Constraint | None = None
     stop: threading.Event = field(default_factory=threading.Event)  # another thread may set it at any time
     observe: Callable[[Round], None] | None = None
     counts: Counts = field(default_factory=Counts)
@@ -77,24 +82,26 @@ class Loop:
     def run(self) -> Generator[Emitted, None, None]:
         """Generate. Ends with `counts.finish_reason` set; PromptError or ValueError before the first pass.
 
-        The text ends with "stop" (a stop token, which is not delivered), "length" (max_new_tokens), "context" (prompt
-        and text fill the cache's capacity) or "stopped" (by `stop`, or by closing this generator). Tokens of a block
-        after such a cut are neither delivered nor committed.
+        The text ends with "stop" (a stop token, which is not delivered, or the constraint allows nothing more),
+        "length" (max_new_tokens), "context" (prompt and text fill the cache's capacity), "incomplete" (one of these
+        two limits, where the constraint does not allow an end) or "stopped" (by `stop`, or by closing this generator).
+        Tokens of a block after such a cut are neither delivered nor committed. What the constraint raises ends the text
+        before the token that it concerns, and passes through.
         """
         backend, tokens, counts, spec = self.backend, self.tokens, self.counts, self.backend.spec
         check_prompt(token_ids_of(tokens), spec)
         width, stop_ids = self.config.width_for(spec), self.config.stop_ids(spec)
-        sampler = Sampler(self.config.sampling)
-        needs_logits = sampler.needs_logits or self.acceptor.needs_logits
+        sampler, guide = Sampler(self.config.sampling), self._guide(stop_ids)
+        needs_logits = sampler.needs_logits or self.acceptor.needs_logits or guide.constrained
         self.drafter.reset()
         self.prefill()
         room = min(self.config.max_new_tokens, spec.capacity - len(tokens))
-        reason = None if room else "context"
+        reason = _end(guide, None if room else "context")
         while reason is None and not self.stop.is_set():
             method, tree = self._draft(width, room)
             positions, visible = tree.positions(len(tokens) - 1), tree.ancestors()
             output = backend.run(method, tree.tokens, positions, visible, needs_logits)
-            walk = self.acceptor.accept(tree, output, tokens, Target(sampler, output))
+            walk = self.acceptor.accept(tree, output, tokens, Target(sampler, output, guide, len(tokens)))
             walk = walk.until(room, stop_ids, output.kept.tolist())
             counts.target_forward_passes += 1
             counts.draft_tokens_proposed += len(tree) - 1
@@ -118,13 +125,25 @@ class Loop:
             if self.observe is not None:
                 self.observe(Round(method, tree, output, walk, delivered, backend.length))
             room -= delivered
-            if not room and reason is None:
-                reason = "length" if counts.generated_tokens == self.config.max_new_tokens else "context"
+            if reason is None and delivered == len(walk.tokens):
+                guide.take(tuple(walk.tokens))
+                full = counts.generated_tokens == self.config.max_new_tokens
+                reason = _end(guide, None if room else "length" if full else "context")
             self.drafter.learn(output, walk.last)
             carried = output.carries_streams(walk.last)
             if width > 1 and spec.deferred and not carried and reason is None and delivered == len(walk.tokens):
                 self.drafter.learn(backend.streams(walk.last, tokens[-1]), 0)
         counts.finish_reason = reason or "stopped"
+
+    def _guide(self, stop_ids: Collection[int]) -> Guide:
+        """Of this text. A drafter that knows guides gets it."""
+        if self.constraint is not None and not isinstance(self.acceptor, MatchAcceptor):
+            raise ValueError("a constraint needs the acceptor that matches drafts with the model's own choices")
+        widest = max((rows for rows, _ in self.backend.spec.widths.values()), default=1)
+        guide = Guide(self.constraint, stop_ids, widest)
+        if isinstance(self.drafter, Guided):
+            self.drafter.guide = guide
+        return guide
 
     def _draft(self, width: int, room: int) -> tuple[str, Tree]:
         """The pass to run and its tree, whose root is the last token."""
@@ -146,3 +165,10 @@ class Loop:
             rows = len(ids)
             backend.run(PREFILL, ids, np.arange(start, start + rows), np.tri(rows, dtype=np.bool_))
             backend.commit(range(rows))
+
+
+def _end(guide: Guide, limit: str | None) -> str | None:
+    """Why the text ends here: it is complete, or at a limit; None if it goes on."""
+    if guide.must_end():
+        return "stop"
+    return limit if limit is None or guide.may_end() else "incomplete"

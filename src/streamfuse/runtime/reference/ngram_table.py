@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Guide, Path
 from streamfuse.runtime.reference.tree import Tree
 
 ANY = -1  # in the place of the token before the last one: whatever it was
@@ -105,37 +106,46 @@ class NgramTable:
         place = int(self.keys.searchsorted(key))
         return place if place < len(self.keys) and self.keys[place] == key else None
 
-    def grow(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
+    def grow(self, tokens: Sequence[int], width: int, depth: int, guide: Guide = FREE) -> Tree:
         """The most probable tree of at most `width` nodes, min(depth, MAX_DEPTH) levels below tokens[-1], best first.
 
-        Equal paths stand in the order in which they were found. Paths below a probability of 0.02 are left out.
+        Equal paths stand in the order in which they were found. Paths below a probability of 0.02 are left out. A token
+        that the guide forces is its parent's only child, and does not count as one of MAX_DEPTH levels.
         """
-        drafted, parents, probs, depths = [tokens[-1]], [-1], [0.0], [0]
-        contexts = [tuple(tokens[-LONGEST:])]
-        levels, count = min(depth, MAX_DEPTH), 0
+        drafted, parents, probs, levels, paths = [tokens[-1]], [-1], [0.0], [0], [Path()]
+        count = 0
         heap: list[tuple[float, int, int, int]] = []  # (-log-probability, order, parent's row, rank among its children)
-        children: list[list[tuple[int, float]]] = []
+        children = [self.after(*tokens[-LONGEST:])]
 
         def offer(parent: int, rank: int) -> None:
+            """The forced child, or the best one from this rank on that may follow."""
             nonlocal count
-            if rank < len(children[parent]):
+            if guide.forced(paths[parent]) is not None:
+                path = probs[parent] + FORCED_LOG_PROB
+            else:
+                allowed = guide.may_follow(paths[parent], [token for token, _ in children[parent][rank:]])
+                if True not in allowed:
+                    return
+                rank += allowed.index(True)
                 path = probs[parent] + children[parent][rank][1]
-                if path > LEAST:
-                    heapq.heappush(heap, (-path, count, parent, rank))
-                    count += 1
+            if path > LEAST:
+                heapq.heappush(heap, (-path, count, parent, rank))
+                count += 1
 
-        children.append(self.after(*contexts[0]) if levels > 0 else [])
-        offer(0, 0)
+        if depth > 0:
+            offer(0, 0)
         while heap and len(drafted) < width:
             path, _, parent, rank = heapq.heappop(heap)
-            token = children[parent][rank][0]
-            row = len(drafted)
+            forced = guide.forced(paths[parent])
+            token, row = children[parent][rank][0] if forced is None else forced, len(drafted)
             drafted.append(token)
             parents.append(parent)
             probs.append(-path)
-            depths.append(depths[parent] + 1)
-            contexts.append((*contexts[parent], token)[-LONGEST:])
-            children.append(self.after(*contexts[row]) if depths[row] < levels else [])
-            offer(parent, rank + 1)
-            offer(row, 0)
+            levels.append(levels[parent] + (forced is None))
+            paths.append((*paths[parent], token))
+            children.append(self.after(*[*tokens, *paths[row]][-LONGEST:]) if levels[row] < MAX_DEPTH else [])
+            if forced is None:
+                offer(parent, rank + 1)
+            if len(paths[row]) < depth:
+                offer(row, 0)
         return Tree.of(drafted, parents, probs)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.runtime.backend import FloatArray, IntArray
+from streamfuse.runtime.backend import BoolArray, FloatArray, IntArray
 from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.reference.numbers import exponential
 from streamfuse.runtime.reference.random import uniform
@@ -43,12 +43,15 @@ class Sampler:
         """Greedy without a penalty is the engine's own best token; everything else needs the distribution."""
         return not self.config.greedy or self.config.repetition_penalty != 1
 
-    def pick(self, logits: FloatArray, history: Sequence[int], position: int) -> int:
+    def pick(self, logits: FloatArray, history: Sequence[int], position: int, allowed: BoolArray | None = None) -> int:
         """The token at `position`, from logits float32 [V] and all tokens before it (prompt included).
 
-        Raises ValueError where the best logit is not a finite number.
+        `allowed`, bool [V], are the tokens that a constraint allows; the others have no probability. Raises ValueError
+        where the best logit is not a finite number.
         """
         scores = penalise(logits, history, self.config.repetition_penalty)
+        if allowed is not None:
+            scores = np.where(allowed, scores.astype(np.float64), -np.inf)
         if self.config.greedy:
             return self._best(scores, position)
         ids, weights = distribution(scores, self.config)
