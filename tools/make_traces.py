@@ -19,7 +19,7 @@ import numpy as np
 from fakes import ArithmeticBackend, spec
 
 from streamfuse.runtime.backend import ModelSpec, PassOutput
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.config import CONSTRAINTS, GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
@@ -104,7 +104,7 @@ def loop_trace(
         "spec": spec_facts(backend.spec),
         "accuracy": backend.accuracy,
         "sampling": sampling,
-        "config": {key: value for key, value in asdict(config).items() if key != "sampling"},
+        "config": {key: value for key, value in asdict(config).items() if key not in ("sampling", *CONSTRAINTS)},
         "prompt": prompt,
         **ending,
         "steps": steps,

@@ -1104,7 +1104,19 @@ STANDARD = {  # and POSIX, for files
         "mutex",
         "new",
     ),
-    *("numeric", "optional", "unordered_map", "span", "sstream", "stdexcept", "stddef.h", "stdint.h", "string", "string_view", "vector"),
+    *(
+        "numeric",
+        "optional",
+        "unordered_map",
+        "span",
+        "sstream",
+        "stdexcept",
+        "stddef.h",
+        "stdint.h",
+        "string",
+        "string_view",
+        "vector",
+    ),
 }
 
 

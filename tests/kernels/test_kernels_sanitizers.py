@@ -33,7 +33,11 @@ def built(sanitizers: str) -> Path:
     """The folder of the programs built with these sanitizers."""
     folder = default_build_dir().parent / "sanitize" / sanitizers.split(",")[0]
     return build(
-        folder, sanitize=sanitizers, targets=("test_core", "test_constraint", "test_ops", "test_engine"), quiet=True, jobs=2
+        folder,
+        sanitize=sanitizers,
+        targets=("test_core", "test_constraint", "test_ops", "test_engine"),
+        quiet=True,
+        jobs=2,
     ).parent
 
 
