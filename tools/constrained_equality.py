@@ -218,10 +218,9 @@ def _prompt(model: Any, seed: int) -> list[int]:
 def tiny_bundle(folder: Path, schedule: str, merges: int) -> Path:
     """A model with random weights in the native engine; tokens are bytes, and `merges` frequent strings of JSON."""
     import torch
-    from export_samples import plan_for, tiny_model, write_checkpoint
+    from export_samples import config_for, tiny_model, write_checkpoint
 
-    from streamfuse.export.pipeline import export_plan
-    from streamfuse.export.plan import Schedule
+    from streamfuse.export.pipeline import run_export
 
     torch.manual_seed(len(schedule))
     tokenizer = json_tokenizer(merges)
@@ -229,9 +228,9 @@ def tiny_bundle(folder: Path, schedule: str, merges: int) -> Path:
     sizes = {"vocab_size": size, "eos_token_id": [size - 1], "max_position_embeddings": 512}
     checkpoint = write_checkpoint(folder / "checkpoint", tiny_model(**sizes), **sizes)
     tokenizer.save(str(folder / "checkpoint" / "tokenizer.json"))
-    plan = plan_for(checkpoint, folder / "bundle", schedule=Schedule(schedule), max_context_len=512)
-    export_plan(plan, lambda word: None)
-    return plan.output_dir
+    config = config_for(checkpoint, folder / "bundle", schedule=schedule, max_context_len=512)
+    run_export(config, lambda word: None)
+    return config.output_dir
 
 
 def json_tokenizer(merges: int) -> Any:
