@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from automata import Automaton
 from fakes import ArithmeticBackend, spec
 
 from streamfuse.runtime.backend import ModelSpec, PassOutput
 from streamfuse.runtime.config import CONSTRAINTS, GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.random import philox4x32, uniform
@@ -78,21 +80,38 @@ def engine_of(trace: dict[str, Any], model: ModelSpec, stop: Callable[[], None])
     return StoppedBackend(model, trace["accuracy"], trace.get("stop", {}).get("run", 0), stop, model.deferred)
 
 
+def constraint_of(trace: dict[str, Any]) -> Automaton | None:
+    """The constraint of a loop's trace, None if it has none."""
+    if "constraint" not in trace:
+        return None
+    given = trace["constraint"]
+    return Automaton([dict(edges) for edges in given["edges"]], given["may_end"], trace["spec"]["vocab_size"])
+
+
 def loop_trace(
     about: str,
     backend: ArithmeticBackend,
     prompt: list[int],
     config: GenerationConfig,
     stop: dict[str, int] | None = None,
+    constraint: Automaton | None = None,
 ) -> dict[str, Any]:
     """`stop`: {"run": n}, while the engine's n-th run is on, or {"tokens": n}, once so many were delivered."""
     steps: list[dict[str, Any]] = []
+    restricted: dict[str, Any] = {}
+    if constraint is not None:
+        edges = [[list(edge) for edge in of_state.items()] for of_state in constraint.edges]
+        restricted = {"constraint": {"edges": edges, "may_end": list(constraint.may_end)}}
     tokens = list(prompt)
     ending = {} if stop is None else {"stop": stop}
     stopped = threading.Event()
     if stop is not None:
         backend = engine_of({"accuracy": backend.accuracy, **ending}, backend.spec, stopped.set)
-    loop = Loop(backend, tokens, config, StreamDrafter(), stop=stopped, observe=lambda one: steps.append(step_of(one)))
+    drafter = StreamDrafter() if backend.spec.num_streams else LookUpDrafter()
+    loop = Loop(
+        backend, tokens, config, drafter, constraint=constraint, stop=stopped,
+        observe=lambda one: steps.append(step_of(one)),
+    )  # fmt: skip
     for count, _ in enumerate(loop.run(), start=1):
         if stop is not None and count == stop.get("tokens"):
             stopped.set()
@@ -106,6 +125,7 @@ def loop_trace(
         "sampling": sampling,
         "config": {key: value for key, value in asdict(config).items() if key not in ("sampling", *CONSTRAINTS)},
         "prompt": prompt,
+        **restricted,
         **ending,
         "steps": steps,
         "generated": tokens[len(prompt) :],
@@ -172,7 +192,27 @@ def loop_traces() -> dict[str, dict[str, Any]]:
             GenerationConfig(16, width=8),
             {"tokens": 6},
         ),
+        "loop_constrained": loop_trace(
+            "a constraint forces tokens, refuses candidates, and ends the text",
+            ArithmeticBackend(spec(), 16),
+            [3, 1, 4],
+            GenerationConfig(60, width=8),
+            constraint=records(),
+        ),
+        "loop_constrained_lookup": loop_trace(
+            "a constraint on a sampled text without streams; the length ends it inside the grammar",
+            ArithmeticBackend(spec(num_streams=0, top_k=0)),
+            [3, 1, 4, 5, 6, 7, 10, 13, 8, 5],
+            GenerationConfig(19, hot, width=8),
+            constraint=records(),
+        ),
     }
+
+
+def records() -> Automaton:
+    """Texts (5 6 7 word+ (8 | 9))*, which end after a 9: 5 6 7 is forced, and a word is 2, 4, 10, 13, 16, ... 61."""
+    words = dict.fromkeys((2, 4, *range(10, 64, 3)), 4)
+    return Automaton([{5: 1}, {6: 2}, {7: 3}, words, {8: 0, 9: 5, **words}, {}], [5])
 
 
 def deferred_spec() -> ModelSpec:

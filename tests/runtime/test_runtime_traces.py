@@ -16,6 +16,8 @@ from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
+from streamfuse.runtime.reference.guide import Guide
+from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.tree import Tree
@@ -52,7 +54,9 @@ def assert_same_tree(tree: Tree, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", [name for name in LOOPS if name != "loop_deferred"])  # its streams are not recorded
 def test_the_five_verbs_replay_a_trace_from_its_recorded_outputs(name: str) -> None:
     trace = read(name)
-    drafter, tokens = StreamDrafter(), list(trace["prompt"])
+    drafter, tokens = StreamDrafter() if trace["spec"]["num_streams"] else LookUpDrafter(), list(trace["prompt"])
+    guide = Guide(make_traces.constraint_of(trace), config_of(trace).stop_ids(spec_of(trace)), 8)
+    drafter.guide = guide
     width = config_of(trace).width_for(spec_of(trace))
     length = len(tokens) - 1
     room = min(trace["config"]["max_new_tokens"], trace["spec"]["capacity"] - len(tokens))
@@ -76,6 +80,7 @@ def test_the_five_verbs_replay_a_trace_from_its_recorded_outputs(name: str) -> N
         room -= len(step["emitted"])
         length += len(step["emitted"])
         assert length == step["length"]
+        guide.take(tuple(step["emitted"]))
         if not plain:
             drafter.learn(output, walk.last)
     assert tokens == trace["prompt"] + trace["generated"]
@@ -89,8 +94,10 @@ def test_the_loop_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
     stop = threading.Event()
     backend = make_traces.engine_of(trace, model, stop.set)
     loop = Loop(
-        backend, tokens, config_of(trace), stop=stop, observe=lambda one: steps.append(make_traces.step_of(one))
-    )
+        backend, tokens, config_of(trace), StreamDrafter() if model.num_streams else LookUpDrafter(),
+        constraint=make_traces.constraint_of(trace), stop=stop,
+        observe=lambda one: steps.append(make_traces.step_of(one)),
+    )  # fmt: skip
     for count, _ in enumerate(loop.run(), start=1):
         if count == trace.get("stop", {}).get("tokens"):
             stop.set()
@@ -109,7 +116,8 @@ def test_the_core_replays_a_trace_on_the_arithmetic_model(name: str) -> None:
     model, config = spec_of(trace), config_of(trace)
     with Session(make_traces.engine_of(trace, model, lambda: session.stop())) as session:
         config = replace(config, width=config.width_for(model) if config.speculative else None)
-        generation = session.generate(trace["prompt"], config, passes.append)
+        constraint = make_traces.constraint_of(trace)
+        generation = session.generate(trace["prompt"], config, passes.append, constraint=constraint)
         for count, _ in enumerate(generation, start=1):
             if count == trace.get("stop", {}).get("tokens"):
                 generation.stop()
@@ -145,6 +153,12 @@ def test_the_traces_show_what_their_titles_promise() -> None:
     assert (len(first["steps"]), first["generated"], first["cached"]) == (1, [], len(first["prompt"]) - 1)
     assert 0 < len(middle["steps"][-1]["emitted"]) < len(middle["steps"][-1]["chosen"])
     assert len(middle["generated"]) == middle["stop"]["tokens"]
+    constrained, lookup = read("loop_constrained"), read("loop_constrained_lookup")
+    assert constrained["finish_reason"] == "stop"
+    assert constrained["generated"][-1] == 9
+    assert [5, 6, 7] in [step["tree"]["tokens"][1:4] for step in constrained["steps"]], "forced tokens are drafted"
+    assert lookup["finish_reason"] == "incomplete"
+    assert any(len(step["emitted"]) > 1 for step in lookup["steps"])
     context = read("loop_context")
     assert len(context["prompt"]) + len(context["generated"]) == context["spec"]["capacity"]
 
@@ -171,6 +185,22 @@ def test_the_n_gram_table_replays_the_trace(number: int) -> None:
     table = NgramTable.of(trace["vocab_size"], *arrays, np.array(trace["ngram_log_probs"], np.float16))
     step = trace["steps"][number]
     assert_same_tree(table.grow(step["tokens"], step["width"], step["depth"]), step["tree"])
+
+
+@pytest.mark.parametrize("name", ["loop_constrained", "loop_constrained_lookup"])
+def test_every_path_of_a_constrained_draft_is_in_the_grammar(name: str) -> None:
+    trace, text = read(name), []
+    for step in trace["steps"]:
+        tokens, parents = step["tree"]["tokens"], step["tree"]["parents"]
+        paths: list[list[int]] = [[]]
+        for token, parent in zip(tokens[1:], parents[1:], strict=True):
+            paths.append([*paths[parent], token])
+        for path in paths:
+            automaton = make_traces.constraint_of(trace)
+            assert automaton is not None
+            for token in [*text, *path]:
+                automaton.accept(token)  # which asserts that it may follow
+        text += step["emitted"]
 
 
 def test_the_files_are_what_make_traces_writes() -> None:

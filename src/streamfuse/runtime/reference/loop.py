@@ -137,6 +137,8 @@ class Loop:
 
     def _guide(self, stop_ids: Collection[int]) -> Guide:
         """Of this text. A drafter that knows guides gets it."""
+        if self.constraint is None and self.config.restricted:
+            raise ValueError(f"{self.config.restricted} restricts texts of a session; give the loop a constraint")
         if self.constraint is not None and not isinstance(self.acceptor, MatchAcceptor):
             raise ValueError("a constraint needs the acceptor that matches drafts with the model's own choices")
         widest = max((rows for rows, _ in self.backend.spec.widths.values()), default=1)
