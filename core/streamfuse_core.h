@@ -165,7 +165,7 @@ enum {
 /* A grammar that restricts a text, as a table of functions: text/ fills it for JSON schemas, regular expressions and
  * Lark grammars (sf_text_constrain in text/streamfuse_bundle.h), or the caller does. Its state is the list of accepted
  * tokens, at first none; the prompt is not part of it. Functions return SF_OK or an error code, whose message `error`
- * returns. They are called on the thread that calls the sequence.
+ * returns; one that fails leaves the state as it was. They are called on the thread that calls the sequence.
  *
  * End tokens (the model's own and sf_options.stop_ids) are never accepted, and what `allows` and `mask` say of them is
  * ignored: they are allowed where `state` has SF_MAY_END. A draft ends where a function fails, because the model may
