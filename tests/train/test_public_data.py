@@ -182,7 +182,7 @@ def test_a_folder_serves_as_well(server: str, tmp_path: Path) -> None:
     (tmp_path / "server" / "question.jsonl").unlink()
     result = fetch("spec-bench", "-o", tmp_path / "data", "--from", tmp_path / "server")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert "question.jsonl: No such file or directory; the folder of --from must hold it" in result.stderr
+    assert "question.jsonl: No such file or directory; the folder of --from must contain it" in result.stderr
 
 
 def test_what_goes_wrong_is_one_line_and_leaves_nothing(server: str, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_goes_wrong_is_one_line_and_leaves_nothing(server: str, tmp_path: P
             "cannot be downloaded (the connection ended after 6 of 9 b",
             1,
         ),
-        (("e2e", "--from", "http://127.0.0.1:9"), "name a folder that has devset.csv by --from", 1),
+        (("e2e", "--from", "http://127.0.0.1:9"), "use --from with a folder that has devset.csv", 1),
         (("e2e", "--from", "http://"), "cannot be downloaded", 1),
         (("glue",), "NAME must be one of e2e, sql, dialogsum, spec-bench, function-calling, not glue", 2),
     ):

@@ -358,7 +358,7 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
     assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
     recipe.write_text(RECIPE.replace('adapter = "@base"', 'adapter = "@bose"'))
-    assert "refers to @bose, which does not come before it" in refused(*train, "--recipe", recipe)
+    assert "refers to @bose, which is not an earlier stage" in refused(*train, "--recipe", recipe)
 
 
 @pytest.mark.parametrize("name", names())

@@ -155,7 +155,7 @@ def test_answers_to_other_prompts_are_not_continued(model: Transformer, tmp_path
     path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
     list(distill(model, items_of(PROMPTS), path, config))
     shuffled = random.Random(1).sample(PROMPTS, len(PROMPTS))
-    with pytest.raises(DataError, match="is to another prompt"):
+    with pytest.raises(DataError, match="is for another prompt"):
         pending(items_of(shuffled), path, config)
     path.write_text("something else\n")
     with pytest.raises(DataError, match=r"out.jsonl, line 1: not an answer"):

@@ -86,9 +86,9 @@ def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text
     [
         ("Why?", "line 1: messages is not a list of objects with role and content"),
         ([{"role": "user"}], "line 1: messages is not a list of objects with role and content"),
-        ([], "line 1: messages has no turn of the user"),
-        ([{"role": "assistant", "content": "b"}], "line 1: messages has no turn of the user"),
-        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], "line 1: messages has no turn"),
+        ([], "line 1: messages has no user message"),
+        ([{"role": "assistant", "content": "b"}], "line 1: messages has no user message"),
+        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], "line 1: messages has no user message"),
     ],
 )
 def test_chats_without_a_question_are_refused(messages: object, words: str, tmp_path: Path) -> None:
@@ -120,14 +120,14 @@ def test_a_template_makes_prompt_and_answer_of_any_fields(tmp_path: Path) -> Non
         ([1], {}, "line 2: expected an object, not list"),
         ({"text": "x"}, {}, "line 2: no field 'prompt'; the row has text"),
         ({"prompt": None}, {}, "line 2: field 'prompt' is not text"),
-        ({"prompt": " "}, {}, "line 2: the template '{prompt}' gives no text"),
+        ({"prompt": " "}, {}, "line 2: the template '{prompt}' renders to empty text"),
         ({"prompt": "x"}, {"format": "sql"}, "line 1: no field 'context'"),
         ({"prompt": "x"}, {"format": "spec-bench"}, "line 1: turns is not a list of texts"),
         ({"prompt": "x"}, {"format": "distilled"}, "line 1: input_ids is not a list of token ids"),
         ({"prompt": "x", "references": "y"}, {}, "line 2: references is not a list of texts"),
         ({"prompt": "x"}, {"format": "nope"}, "there is no format 'nope'; the formats are e2e, sql,"),
-        ({"prompt": "x"}, {"template": Template("{prompt.a}")}, "line 1: the template '{prompt.a}' does not fit"),
-        ({"prompt": "x"}, {"template": Template("{{ a }}")}, "line 1: the template '{{ a }}' does not fit"),
+        ({"prompt": "x"}, {"template": Template("{prompt.a}")}, "line 1: the template '{prompt.a}' cannot be rendered"),
+        ({"prompt": "x"}, {"template": Template("{{ a }}")}, "line 1: the template '{{ a }}' cannot be rendered"),
         ({"prompt": "x"}, {"template": Template("{prompt}", "{a}")}, "line 1: no field 'a'"),
     ],
 )
@@ -138,9 +138,9 @@ def test_what_is_wrong_is_named(row: object, options: dict[str, Any], words: str
 
 
 def test_rows_of_no_known_format_empty_and_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"line 1: its fields \(text, label\) are of no known format"):
+    with pytest.raises(DataError, match=r"line 1: its fields \(text, label\) match no known format"):
         read(tmp_path, {"text": "x", "label": 1})
-    with pytest.raises(DataError, match=r"d.jsonl: holds no row"):
+    with pytest.raises(DataError, match=r"d.jsonl: has no rows"):
         read(tmp_path)
     with pytest.raises(DataError, match=r"nope.jsonl: no such file"):
         read_samples(tmp_path / "nope.jsonl")
@@ -177,7 +177,7 @@ def test_distilled_tokens_are_taken_as_they_are_and_must_be_of_the_vocabulary(te
     sample = Sample((), ids=Example([1, 2, 3, 4, 5, 6], 2))
     assert to_examples([sample], text, IM_END, 6) == [sample.ids]
     assert encode_prompt(sample, text) == [1, 2]
-    with pytest.raises(DataError, match="holds token 6, the model's vocabulary has 6 tokens"):
+    with pytest.raises(DataError, match="has token 6, but the model's vocabulary has 6 tokens"):
         to_examples([sample], text, IM_END, 6, vocab_size=6)
 
 
@@ -191,7 +191,7 @@ def test_a_data_set_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch:
     write(folder / "test.jsonl", {"meaning_representation": "name[B]", "human_reference": "y"})
     assert [sample.turns for sample in read_samples(folder)] == [("name[A]",)]
     assert [sample.turns for sample in read_samples(folder, split="test")] == [("name[B]",)]
-    with pytest.raises(DataError, match="no data set can be read"):
+    with pytest.raises(DataError, match="no such data set can be read"):
         read_samples(folder, split="nope")
 
 

@@ -182,8 +182,8 @@ def test_no_resume_starts_over(config: TrainConfig) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"learning_rate": 5e-4}, r"holds a run with other learning_rate \(0.001, now 0.0005\)"),
-        ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "other streams"),
+        ({"learning_rate": 5e-4}, r"has a run with different learning_rate \(0.001, now 0.0005\)"),
+        ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "different streams"),
         ({"max_tokens": 14}, "other max_tokens"),
     ],
 )
@@ -197,7 +197,7 @@ def test_other_data_is_not_mixed_into_a_run(config: TrainConfig) -> None:
     run(replace(config, epochs=1.0))
     with Path(config.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
-    with pytest.raises(ValueError, match="holds a run with other examples"):
+    with pytest.raises(ValueError, match="has a run with different examples"):
         run(config)
 
 
@@ -299,7 +299,7 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
 
 
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
-    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, but held_out takes 40"):
+    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, but held_out needs 40"):
         run(replace(config, held_out=40))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         replace(config, batch_size=0)

@@ -101,7 +101,7 @@ def test_a_stopped_run_goes_on_with_the_same_prompts(model: Transformer, tmp_pat
 
 
 def test_what_cannot_be_used_is_refused(model: Transformer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not say where a user's turn begins"):
+    with pytest.raises(DataError, match="does not mark where a user's turn begins"):
         user_turn(text_io(tmp_path, "<|im_start|>{{ messages | length }}"))
     (tmp_path / "other.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError, match="line 1: not a prompt of `streamfuse data synthesize`"):
@@ -160,7 +160,7 @@ def test_third_turns_follow_second_ones(model: Transformer, tmp_path: Path) -> N
 
 def test_answers_that_cannot_be_followed_are_refused(model: Transformer, tmp_path: Path) -> None:
     text = text_io(tmp_path)
-    with pytest.raises(DataError, match="no answer in it is finished"):
+    with pytest.raises(DataError, match="it has no finished answers"):
         openings(text, after=answers(tmp_path / "answers.jsonl", text, finished=False))
     (tmp_path / "prompts.jsonl").write_text('{"id": 1, "prompt": "word4"}\n')
     with pytest.raises(DataError, match="not answers of `streamfuse data distill`"):

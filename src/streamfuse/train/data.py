@@ -1,7 +1,7 @@
-"""Examples -> padded batches over cached hidden states.
+"""Examples -> packed batches over cached hidden states.
 
 The layers below the lowest trained one are frozen, so their outputs are computed once per example and stored
-(`FrozenStates`); a step then runs the layers above only.
+(`FrozenStates`); a training step only runs the layers above.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from streamfuse.model.streams import StreamFused
 
 from .formats import DataError, Example
 
-_FROZEN_BATCH = 8  # examples of similar lengths that run through the frozen layers together
+_FROZEN_BATCH = 8  # examples of similar length per batch through the frozen layers
 _FLOAT16_SAFE = 32_768.0  # half of float16's range
 
 
 def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int, given: Tensor | None = None) -> Tensor:
-    """The `size` token ids that the model itself writes most often; ties and the rest by prompt frequency, then by id.
+    """The `size` token ids that the model itself generates most often; ties and the rest by prompt frequency, then by
+    id.
 
-    Those of `given` come before all others. Returns an ascending int64 tensor [size]. The idea is VocabTrim's (arXiv
+    Ids in `given` come before all others. Returns an ascending int64 tensor [size]. The idea is VocabTrim's (arXiv
     2506.22694): rank by the target's own text.
     """
     written, read = np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64)
@@ -46,13 +47,14 @@ def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int, giv
 
 
 def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], list[Example]]:
-    """Examples to train on and `count` held-out ones, spread evenly (writers sort their chunks by length)."""
+    """Examples to train on and `count` held-out ones, evenly spaced (data files are often sorted by length in
+    chunks)."""
     held = {round((i + 0.5) * len(examples) / count - 0.5) for i in range(count)}
     return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
 
 
 def digest_of(examples: list[Example]) -> str:
-    """A short name of the examples' tokens, the same in every process."""
+    """A short digest of the examples' tokens, the same in every process."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(np.array([example.start, len(example.input_ids), *example.input_ids], "<i8").tobytes())
@@ -61,7 +63,7 @@ def digest_of(examples: list[Example]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which of `count` processes of this machine this is, and how it waits until all of them are there."""
+    """The index of this process among `count` processes of this machine, and a barrier for all of them."""
 
     index: int = 0
     count: int = 1
@@ -71,17 +73,17 @@ class Share:
 class FrozenStates:
     """Hidden states after the frozen layers for every token of the examples, [tokens, hidden_size], in a reused file.
 
-    The file's name holds a digest of the examples and of those layers' weights, so other data or another model
-    never reads a stale one. Rows are float16 where the states fit (some models have rows beyond its range), else
-    float32. A file that a stopped run left unfinished (`.tmp.npy`) is continued.
+    The file's name contains a digest of the examples and of those layers' weights, so it is never reused for other data
+    or another model. Rows are float16 if the states fit (some models exceed its range), else float32. An unfinished
+    file (`.tmp.npy`) of an interrupted run is continued.
 
     Args:
-        progress: told of how many tokens are done, those of all processes together at the pace of this one.
-        share: every process of the machine makes its part of the file, and leaves when the whole is there.
+        progress: called with the estimated number of tokens done by all processes.
+        share: every process of the machine writes its part of the file, and returns when the file is complete.
 
     Raises:
-        DataError: an example's states are beyond the file's type.
-        OSError: no room for the file.
+        DataError: an example's states exceed the range of the file's dtype.
+        OSError: there is no space for the file.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class FrozenStates:
         self.offsets = np.concatenate([[0], np.cumsum([len(example.input_ids) for example in examples])])
         self.path = path.with_name(f"{path.name}-{_digest_below(model)}-{digest_of(examples)}.npy")
         missing = not self.path.exists()
-        share.wait()  # until all have looked
+        share.wait()  # until all processes have checked
         if missing:
             self._compute(model, examples, progress, share)
         self.states = np.load(self.path, mmap_mode="r")
@@ -122,7 +124,7 @@ class FrozenStates:
         share.wait()
 
     def _compute_batch(self, states: Any, model: StreamFused, examples: list[Example], batch: list[int]) -> None:
-        if all(states[self.offsets[i + 1] - 1].any() for i in batch):  # written by a stopped run
+        if all(states[self.offsets[i + 1] - 1].any() for i in batch):  # written by an interrupted run
             return
         for i, rows in zip(batch, _frozen(model, [examples[i] for i in batch]), strict=True):
             states[self.offsets[i] : self.offsets[i + 1]] = rows
@@ -130,8 +132,8 @@ class FrozenStates:
                 raise DataError(f"example {i + 1}: hidden states of the frozen layers exceed {states.dtype}")
 
     def _open(self, temporary: Path, model: StreamFused, first: Example) -> None:
-        """Make the unfinished file where there is none."""
-        with suppress(FileNotFoundError, ValueError):  # the latter where a killed run had not written its header
+        """Create the unfinished file if there is none."""
+        with suppress(FileNotFoundError, ValueError):  # ValueError: a killed run did not finish the header
             np.lib.format.open_memmap(temporary, "r+")
             return
         dtype = np.float16 if np.abs(_frozen(model, [first])[0]).max() < _FLOAT16_SAFE else np.float32
@@ -150,7 +152,7 @@ class FrozenStates:
 
 @torch.inference_mode()
 def _frozen(model: StreamFused, examples: list[Example]) -> list[npt.NDArray[np.float32]]:
-    """Per example float32 [tokens, hidden_size]; right-padded together, which causal attention does not see."""
+    """Per example float32 [tokens, hidden_size]; right-padded together, which causal attention does not attend to."""
     ids = pad_sequence([torch.tensor(example.input_ids) for example in examples], batch_first=True)
     states = model.frozen_states(ids.to(model.stream_vocab.device)).float().cpu().numpy()
     return [rows[: len(example.input_ids)] for rows, example in zip(states, examples, strict=True)]
@@ -160,7 +162,7 @@ def _digest_below(model: StreamFused) -> str:
     digest = hashlib.blake2b(digest_size=4)
     frozen = model.num_frozen_layers
     below = max(0, frozen - (model.base.config.num_layers - model.streams_config.base_layers))
-    adapters = [model.base_adapters[i] for i in range(below)]  # of a base that was tuned before
+    adapters = [model.base_adapters[i] for i in range(below)]  # those of a previously tuned base
     for module in (model.base.embed_tokens, *model.base.blocks[:frozen], *adapters):
         for parameter in module.parameters():
             digest.update(parameter.detach().float().cpu().numpy().tobytes())
@@ -182,14 +184,14 @@ class StreamDataset(Dataset[dict[str, Any]]):
 
 
 def collate(rows: list[dict[str, Any]], anchors: float = 1.0) -> dict[str, Any]:
-    """Pack a batch of `StreamDataset` rows: one text after another, no padding.
+    """Pack a batch of `StreamDataset` rows: texts are concatenated, without padding.
 
-    Returns ids int64 [T], frozen float32 [T, h], at int64 [P] (places of the tokens that carry streams, the anchors),
-    left int64 [P] (how many tokens come after each in its text) and segments (per text its tokens, and its anchors).
-    Streams stand on the last prompt token and on completion tokens only (segment attention, paper appendix C).
+    Returns ids int64 [T], frozen float32 [T, h], at int64 [P] (positions of the tokens with streams, the anchors), left
+    int64 [P] (how many tokens follow each in its text) and segments (per text its number of tokens, and of anchors).
+    Only the last prompt token and completion tokens have streams (segment attention, paper appendix C).
 
     Args:
-        anchors: part of those tokens that carry streams, at least one of a text, drawn anew for each batch; 1 is all.
+        anchors: fraction of those tokens that have streams, at least one per text, drawn anew for each batch; 1 is all.
     """
     at: list[Tensor] = []
     left: list[Tensor] = []

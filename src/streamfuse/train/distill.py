@@ -1,8 +1,8 @@
-"""The base model writes the targets for a prompt file: in batches, resumable, at the temperature asked for.
+"""The base model generates the targets for a prompt file: in batches, resumable, greedily or sampled.
 
-Answers are appended to a JSON-lines file as they are done, `{"id", "source", "prompt", "input_ids", "completion_ids",
-"finished"}`; a second run skips the ids that are there. The token ids are kept because they, not a re-tokenized text,
-are what the model wrote.
+Answers are appended to a JSON-lines file as they are finished, `{"id", "source", "prompt", "input_ids",
+"completion_ids", "finished"}`; a second run skips existing ids. Token ids are stored because a re-tokenized text may
+have other tokens than the model generated.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from .dtype import choose_dtype
 from .formats import DataError
 from .generate import generate_batch
 
-# {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the chat before it, if there was one
+# {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the preceding chat, if any
 Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a batch added to the file."""
+    """The rows that a batch added to the file."""
 
     answers: int
     tokens: int
 
 
 def distill(model: Transformer, items: list[Item], out_path: Path, config: DistillConfig) -> Iterator[Written]:
-    """Write completions for `items`; yields after each batch.
+    """Generate completions for `items`; yields after each batch.
 
-    Items are taken in the given order in chunks and sorted by length inside a chunk, so that an early stop leaves an
-    unbiased part. Items that `out_path` holds already are skipped, and so are those with longer prompts than
-    `config.max_prompt_tokens` (`pending` says which are left).
+    Items are processed in the given order in chunks and sorted by length within a chunk, so that an early stop leaves
+    an unbiased part. Items that are in `out_path` already are skipped, and so are those with longer prompts than
+    `config.max_prompt_tokens` (`pending` returns the rest).
 
     Raises:
         DataError: as `pending` and `appending`.
@@ -49,7 +49,7 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
     eos = set(model.config.eos_token_ids)
     with appending(out_path) as file:
         for batch in _batches(pending(items, out_path, config), config.batch_size):
-            # A seed of its own for each item: what it says does not depend on the other items, nor on a resume.
+            # A seed per item: its text does not depend on other items or on resuming.
             seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
             completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
             for item, tokens in zip(batch, completions, strict=True):
@@ -60,7 +60,7 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
 
 
 def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Transformer:
-    """The base that answers, in the type that the settings ask for; with what `adapter` tunes of it.
+    """The base model that answers, in the requested dtype, with the adapters of `adapter` that tune it.
 
     Raises:
         CheckpointError: a file cannot be used.
@@ -70,26 +70,26 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
 
 
 def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[Item]:
-    """The items that `distill` would write now.
+    """The items that `distill` would process now.
 
     Raises:
-        DataError: `out_path` holds something else, or answers to other prompts.
+        DataError: `out_path` has other contents, or answers to other prompts.
     """
     done = _written(out_path)
     for item in items:
         if done.get(item["id"], item["input_ids"]) != item["input_ids"]:
             raise DataError(
-                f"{out_path}: its answer {item['id']} is to another prompt; it was written from another file, "
-                "--seed or --system. Give another output file"
+                f"{out_path}: its answer {item['id']} is for another prompt; the file was written with another prompt "
+                "file, --seed or --system. Give another output file"
             )
     return [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
 
 
 def rows_written(path: Path, of: str) -> Iterator[Item]:
-    """Rows of a file that a run appends to, but for a last line that is not finished.
+    """Rows of a file that a run appends to, without an unfinished last line.
 
     Raises:
-        DataError: a line is no JSON object; it says that it is none of `of`.
+        DataError: a line is not a JSON object; `of` names what was expected.
     """
     if not path.exists():
         return
@@ -106,10 +106,10 @@ def rows_written(path: Path, of: str) -> Iterator[Item]:
 
 @contextmanager
 def appending(path: Path) -> Iterator[IO[str]]:
-    """The file, open for this process alone to append rows; a last line that a stopped run did not finish is removed.
+    """The file, opened exclusively for appending rows; an unfinished last line of an interrupted run is removed.
 
     Raises:
-        DataError: another process writes it, both would write the same rows; or its last line is of something else.
+        DataError: another process is writing it; or its last line is not such a row.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
@@ -119,7 +119,7 @@ def appending(path: Path) -> Iterator[IO[str]]:
             raise DataError(f"{path}: another process is writing it; wait for it, or give another file") from None
         whole, end, rest = path.read_bytes().rpartition(b"\n")
         if rest and not rest.startswith(b"{"):
-            raise DataError(f"{path}: its last line is not a row of such a file; give another file")
+            raise DataError(f"{path}: its last line is not a row of this format; give another file")
         file.truncate(len(whole) + len(end))
         yield file
 
@@ -129,7 +129,7 @@ def _written(path: Path) -> dict[int, list[int]]:
     try:
         return {row["id"]: row["input_ids"] for row in rows_written(path, "an answer of `streamfuse data distill`")}
     except KeyError:
-        raise DataError(f"{path}: holds rows that are not answers of `streamfuse data distill`") from None
+        raise DataError(f"{path}: has rows that are not answers of `streamfuse data distill`") from None
 
 
 def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:

@@ -1,4 +1,4 @@
-"""The number type in which the base computes, in training and in distilling: CPUs differ by a factor of two."""
+"""The dtype in which the base computes, in training and distillation: CPU speeds differ by a factor of two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPU_FLAGS = ("avx512_bf16", "amx_bf16")  # products in bfloat16 take half the t
 
 
 def choose_dtype(name: str) -> torch.dtype:
-    """The type of that name, one of `NAMES`; "auto" is the faster one on this machine."""
+    """The dtype of that name, one of `NAMES`; "auto" is the faster one on this machine."""
     if name == "auto":
         return fastest_dtype()
     dtype: torch.dtype = getattr(torch, name)
@@ -21,7 +21,7 @@ def choose_dtype(name: str) -> torch.dtype:
 
 
 def fastest_dtype() -> torch.dtype:
-    """bfloat16 where the machine multiplies it, else float32."""
+    """bfloat16 if the machine has fast bfloat16 products, else float32."""
     if torch.cuda.is_available():
         fast = torch.cuda.is_bf16_supported()
     else:

@@ -1,8 +1,8 @@
-"""Held-out measures of a stream-fused model: call-reduction ratio, acceptance per depth and rank, by exact replay.
+"""Held-out metrics of a stream-fused model: call-reduction ratio, acceptance per depth and rank, by exact replay.
 
-The continuation is the model's own text, so the pass after position t accepts exactly the longest path of the tree
-that the text follows. No pass is simulated away: trees grow as in the reference loop (runtime/reference/draft.py).
-Every drafted node is verified; what in-graph pruning loses is measured on the exported bundle.
+The continuation is the model's own text, so the pass after position t accepts exactly the longest path of the tree that
+the text follows. Trees are built as in the reference loop (runtime/reference/draft.py). Every drafted node is verified;
+the loss from in-graph pruning is measured on the exported bundle.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_RANKS = 8  # ranks from here on are counted as one
 
 @dataclass(frozen=True)
 class Replay:
-    """Counts over all examples; the prompt's pass and the first token that it leads to are not among them.
+    """Counts over all examples, without the prompt's pass and the token that it produces.
 
-    `accepted_by_rank` int64 [G, MAX_RANKS]: accepted nodes by depth and by place among their siblings, best first.
+    `accepted_by_rank` int64 [G, MAX_RANKS]: accepted nodes by depth and by rank among their siblings, best first.
     """
 
     tokens: int
@@ -60,7 +60,7 @@ class Replay:
 
 @torch.no_grad()
 def draft_tables(model: StreamFused) -> DraftTables | None:
-    """The host's tables of the parent term, as the exporter writes them into a bundle; None without a parent term."""
+    """The tables of the parent term, as in a bundle's draft.safetensors; None without a parent term."""
     if not model.streams_config.parent_rank:
         return None
     left = model.parent.left_rows(model.base.embed_tokens.weight)
@@ -74,7 +74,7 @@ def draft_tables(model: StreamFused) -> DraftTables | None:
 
 
 def own_text(model: StreamFused, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Example]:
-    """What the model itself writes greedily after the prompts, as examples to replay; empty answers are left out."""
+    """The model's own greedy answers to the prompts, as examples to replay; empty answers are dropped."""
     merged = model.merged()
     config = DistillConfig(max_new_tokens=max_new_tokens)
     texts = generate_batch(merged.base, prompts, config)
@@ -83,7 +83,7 @@ def own_text(model: StreamFused, prompts: Sequence[list[int]], max_new_tokens: i
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the streams propose along a text: row p stands on the token before the completion's p-th.
+    """The streams' candidates along a text: row p belongs to the token before the completion's p-th token.
 
     `stream_ids` int64 [P, G, k], full-vocabulary ids, best first; `stream_log_probs` float32 [P, G, k].
     """
@@ -96,7 +96,8 @@ class Proposals:
 def replay(
     model: StreamFused, examples: Sequence[Example], widths: Sequence[int] = (16,), top_k: int = 32
 ) -> dict[int, Replay]:
-    """Replay the examples with trees of so many nodes (root counted) and `top_k` candidates per stream, per width."""
+    """Replay the examples per width, with trees of that many nodes (including the root) and `top_k` candidates per
+    stream."""
     model = model.merged()
     return replay_proposals(proposals(model, examples, top_k), draft_tables(model), widths)
 
@@ -110,11 +111,11 @@ def proposals(
     cached: FrozenStates | None = None,
     told: bool = True,
 ) -> Iterator[Proposals]:
-    """What the streams of a merged model propose along the examples; of `vocab` only, ascending ids, where given (not
-    with heads that have rows of their own).
+    """The candidates of a merged model's streams along the examples; only ids in `vocab` (ascending), if given (not
+    supported with heads that have rows of their own).
 
-    `cached` are the examples' frozen states, where they are at hand. Streams that can be told the next token are,
-    unless `told` is False, as in a pass that verifies.
+    `cached` are the examples' frozen states, if available. Streams that are conditioned on the next token are given it,
+    unless `told` is False, as in a verify pass.
     """
     own = model.stream_vocab.cpu().numpy()
     vocab, device = own if vocab is None else vocab, model.stream_vocab.device
@@ -140,10 +141,10 @@ def replay_proposals(
     widths: Sequence[int],
     cut: Callable[[Example, int, Tree], Tree] | None = None,
 ) -> dict[int, Replay]:
-    """Replay of given proposals: what the passes bring, per width.
+    """Replay given candidates; results per width.
 
     Args:
-        cut: what is left of a tree that was drafted at this place of the example's text; None leaves it whole.
+        cut: prunes a tree that was drafted at this position of the example's text; None keeps it whole.
     """
     counts: dict[int, _Counts] = {}
     for one in proposed:
@@ -167,7 +168,7 @@ class _Counts:
         self.accepted = np.zeros((depth, MAX_RANKS), np.int64)
 
     def add(self, tree: Tree, text: list[int]) -> int:
-        """One pass over the tree where `text` follows its root; returns the tokens it emits."""
+        """One pass over the tree, if `text` follows its root; returns the number of tokens that it emits."""
         path = follow(tree, text)
         self.proposed[: tree.depth] += 1
         parent = 0
@@ -175,7 +176,7 @@ class _Counts:
             rank = int((tree.parents[:row] == parent).sum())
             self.accepted[depth, min(rank, MAX_RANKS - 1)] += 1
             parent = row
-        # The pass that consumes the root and its accepted path emits one token more than it accepts.
+        # The pass over the root and its accepted path emits one more token than it accepts.
         emitted = min(len(path) + 1, len(text))
         self.tokens, self.calls = self.tokens + emitted, self.calls + 1
         return emitted
@@ -185,7 +186,7 @@ class _Counts:
 
 
 def follow(tree: Tree, text: list[int]) -> list[int]:
-    """Rows of the longest path, root left out, that `text` follows."""
+    """Rows of the longest path that `text` follows, without the root."""
     path: list[int] = []
     for token in text:
         row = tree.child(path[-1] if path else 0, token)

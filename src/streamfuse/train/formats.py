@@ -1,4 +1,4 @@
-"""What a row of data means: the names its fields go by, and the template that makes a prompt and an answer of them."""
+"""Data formats: the field names of each, and the template that makes a prompt and an answer from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfuse.runtime.text import Message
 from .templates import TEMPLATES, Template
 
 Row = dict[str, Any]
-_MEANING = re.compile(r"\s*\w[\w ]*\[[^\]]*\]")  # how a meaning representation of E2E begins: name[Aromi]
+_MEANING = re.compile(r"\s*\w[\w ]*\[[^\]]*\]")  # the beginning of an E2E meaning representation: name[Aromi]
 
 
 class DataError(ValueError):
@@ -32,16 +32,16 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row, as what is asked and what is right.
+    """One row: a prompt and its reference answers.
 
     Attributes:
-        turns: what the user says, turn by turn; empty where the row holds token ids.
-        references: right answers to the last turn; empty where the model is to write its own.
-        source: what the row says of its origin (`source` or `category`), else the format's name.
+        turns: the user's messages; empty if the row has token ids.
+        references: correct answers to the last turn; empty if the model generates its own.
+        source: the row's origin (`source` or `category`), else the format's name.
         schema: the `CREATE TABLE` statements that a query runs on (SQL only).
-        before: the chat before the first turn (of rows of `messages`).
-        ids: token ids of prompt and completion, of a file that `streamfuse data distill` wrote.
-        number: `question_id` of Spec-Bench, `prompt_id` of MT-bench; None where the row has none.
+        before: the chat before the first turn (in rows of `messages`).
+        ids: token ids of prompt and completion, in a file that `streamfuse data distill` wrote.
+        number: `question_id` of Spec-Bench, `prompt_id` of MT-bench; None if the row has none.
     """
 
     turns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`columns`: a field of the template -> the names it goes by, ours and those of the public originals."""
+    """`columns`: a field of the template -> its possible names, those of this project and of the public data sets."""
 
     template: Template
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -73,11 +73,11 @@ FORMATS = {
     "dialogsum": Format(TEMPLATES["dialogsum"]),
     "chat": Format(Template("{prompt}", "{completion}", "references", chat_template=None)),
 }
-NAMES = (*FORMATS, "messages", "spec-bench", "distilled")  # what --format takes
+NAMES = (*FORMATS, "messages", "spec-bench", "distilled")  # values of --format
 
 
 def recognise(row: Row, place: str) -> str:
-    """The format of a row, one of `NAMES`. DataError where its fields are of none."""
+    """The format of a row, one of `NAMES`. DataError if its fields match none."""
     prompt = row.get("prompt")
     if {"input_ids", "completion_ids"} <= row.keys():
         return "distilled"
@@ -93,11 +93,12 @@ def recognise(row: Row, place: str) -> str:
         return "e2e"
     if "prompt" in row:
         return "chat"
-    raise DataError(f"{place}: its fields ({_listed(row)}) are of no known format; give --template or --format")
+    raise DataError(f"{place}: its fields ({_listed(row)}) match no known format; give --template or --format")
 
 
 def reader(format: str | None, template: Template | None = None) -> Callable[[Row, str], Sample]:
-    """What makes a sample of a row and its place: a format, or a template over the row's own fields."""
+    """A function that makes a sample of a row and its location, for a format or a template over the row's own
+    fields."""
     if format == "distilled":
         return _distilled
     if format == "spec-bench":
@@ -121,7 +122,7 @@ def _templated(row: Row, place: str, form: Format, name: str | None) -> Sample:
 
 
 def _references(fields: Row, place: str, template: Template, required: bool) -> tuple[str, ...]:
-    """The listed ones; else those in numbered fields (`summary1`, ...); else the one answer, where there is one."""
+    """The listed references; else those in numbered fields (`summary1`, ...); else the one answer, if there is one."""
     listed = fields.get(template.references or "")
     if listed:
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
@@ -146,7 +147,8 @@ def _questions(row: Row, place: str) -> Sample:
 
 
 def _messages(row: Row, place: str) -> Sample:
-    """A chat of roles and contents. Its last answer is the reference; there is none where the user speaks last."""
+    """A chat of roles and contents. Its last answer is the reference; there is none if the last message is the
+    user's."""
     chat = row.get("messages")
     sound = isinstance(chat, list) and all(
         isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content")) for one in chat
@@ -156,7 +158,7 @@ def _messages(row: Row, place: str) -> Sample:
     turns: list[Message] = [{"role": one["role"], "content": one["content"]} for one in chat or ()]
     answer = (turns.pop()["content"],) if turns and turns[-1]["role"] == "assistant" else ()
     if not turns or turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
-        raise DataError(f"{place}: messages has no turn of the user, last or before the last answer")
+        raise DataError(f"{place}: messages has no user message, last or before the last answer")
     return Sample((turns[-1]["content"],), answer, _origin(row, "messages"), before=tuple(turns[:-1]))
 
 
@@ -176,7 +178,7 @@ def _origin(row: Row, name: str) -> str:
 
 
 def _render(form: str, fields: Row, place: str) -> str:
-    """The template filled, without space around it. Fields that it names must be there and hold text or numbers."""
+    """The filled template, stripped. Fields that it uses must exist and be text or numbers."""
     try:
         text = _jinja(form, fields) if "{{" in form or "{%" in form else _format(form, fields, place)
     except KeyError as error:
@@ -184,9 +186,9 @@ def _render(form: str, fields: Row, place: str) -> str:
     except (ValueError, IndexError, AttributeError, TypeError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{place}: the template {form!r} does not fit ({_one_line(error)})") from None
+        raise DataError(f"{place}: the template {form!r} cannot be rendered ({_one_line(error)})") from None
     if not text.strip():
-        raise DataError(f"{place}: the template {form!r} gives no text")
+        raise DataError(f"{place}: the template {form!r} renders to empty text")
     return text.strip()
 
 
@@ -198,7 +200,7 @@ def _format(form: str, fields: Row, place: str) -> str:
 
 
 def _jinja(form: str, fields: Row) -> str:
-    """ValueError where the template is wrong, or does not fit."""
+    """ValueError if the template is invalid or cannot be rendered with these fields."""
     need("row-template")
     from jinja2 import TemplateError
 

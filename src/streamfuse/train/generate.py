@@ -1,8 +1,8 @@
-"""Batched plain decoding in PyTorch: many prompts at once, each as it would be alone.
+"""Batched plain decoding in PyTorch: many prompts at once, with the same results as one at a time.
 
-What makes it fast: the beginning that all prompts share (the chat template's) is read once; the rest is read in
-chunks that stay in the processor's cache; keys and values lie as the two products of attention want them, so that they
-are read in place; a sequence that ends makes room at once, the last one moves into its place.
+It is fast because the common prefix of all prompts (the chat template's) is prefilled once; the rest is prefilled in
+chunks that stay in the processor's cache; keys and values are stored in the layout that attention's two products need,
+so that they are read in place; and a finished sequence is removed at once: the last one moves into its place.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from streamfuse.runtime.reference.random import uniform
 
 from .config import DistillConfig
 
-CHUNK_ROWS = 512  # prompt tokens read together; more fall out of the cache of a processor
-MORE_COLUMNS = 32  # by which caches grow
-NUCLEI = (64, 512)  # candidates that top-p looks at before it sorts them all
-BLOCK = 64  # tokens of the vocabulary whose largest probability is looked at first
+CHUNK_ROWS = 512  # prompt tokens per chunk; more do not fit into the processor's cache
+MORE_COLUMNS = 32  # columns by which caches grow
+NUCLEI = (64, 512)  # numbers of candidates that top-p tries before it sorts all tokens
+BLOCK = 64  # tokens per block of the vocabulary, whose maxima are compared first
 
 
 @torch.inference_mode()
 def generate_batch(
     model: Transformer, prompts: Sequence[list[int]], config: DistillConfig, seeds: Sequence[int] | None = None
 ) -> list[list[int]]:
-    """Completions (token ids, end-of-sequence included where it was reached) of the prompts, decoded together.
+    """Completions of the prompts, decoded together: token ids, including end-of-sequence if it was generated.
 
-    `seeds` (default: config.seed for each) choose the sampled text: a sequence's own numbers, not the batch's.
+    `seeds` (default: config.seed for each) determine the sampled text of each sequence, independently of the batch.
     """
     eos = set(model.config.eos_token_ids)
     seeds = seeds if seeds is not None else [config.seed] * len(prompts)
@@ -55,8 +55,8 @@ def generate_batch(
 class _Batch:
     """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer.
 
-    Columns of the caches are: the beginning that all prompts share, the padding of a sequence, the rest of its prompt,
-    its text, and room to grow. `bias` [B, C] is 0 where a sequence has a token, else -inf.
+    Columns of the caches are: the common prefix of all prompts, the padding of a sequence, the rest of its prompt, its
+    text, and unused columns. `bias` [B, C] is 0 for a sequence's tokens, else -inf.
     """
 
     def __init__(self, model: Transformer, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
@@ -65,8 +65,8 @@ class _Batch:
         self.device, self.dtype = weight.device, weight.dtype
         self.width = max(map(len, prompts))  # columns of the prompts
         self.shared = _shared(prompts)
-        self.length = 0  # columns that the caches hold
-        self.rows = list(range(len(prompts)))  # which prompt each sequence is
+        self.length = 0  # used columns of the caches
+        self.rows = list(range(len(prompts)))  # index of each sequence's prompt
         self.padding = torch.tensor([self.width - len(prompt) for prompt in prompts], device=self.device)
         self.columns = torch.arange(self.width + max_new_tokens, device=self.device)
         columns = self.columns[: self.width]
@@ -78,7 +78,7 @@ class _Batch:
         self.values = [weight.new_zeros(*shape, self.width, config.head_dim) for _ in range(config.num_layers)]
 
     def read_prompts(self, prompts: Sequence[list[int]]) -> Tensor:
-        """Read the prompts into the caches: logits [B, V] after the last token of each."""
+        """Prefill the prompts: logits [B, V] after the last token of each."""
         start = self.shared
         if start:
             self._layers(torch.tensor([prompts[0][:start]], device=self.device), slice(0, 1), 0)
@@ -94,7 +94,7 @@ class _Batch:
         return self._logits(torch.cat(last))
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Read one more token [B] of each sequence: logits [B, V]."""
+        """Process one more token [B] of each sequence: logits [B, V]."""
         if self.length == self.bias.shape[1]:
             self._grow()
         self.bias[:, self.length] = 0.0
@@ -103,7 +103,7 @@ class _Batch:
         return self._logits(x[:, -1])
 
     def keep(self, tokens: Tensor, wanted: list[int]) -> Tensor:
-        """Go on with these sequences only (ascending); their tokens [B]. The last ones move to the free places."""
+        """Continue with these sequences only (ascending); returns their tokens [B]. The last ones fill the gaps."""
         count = len(wanted)
         free = sorted(set(range(count)) - set(wanted))
         moving = wanted[count - len(free) :]
@@ -120,7 +120,7 @@ class _Batch:
         return tokens[:count]
 
     def _grow(self) -> None:
-        """Room for more columns; whole caches are multiplied, without a copy, so they are never much too long."""
+        """Add columns; the products use whole caches, without a copy, so caches are never much longer than needed."""
         self.bias = F.pad(self.bias, (0, MORE_COLUMNS), value=float("-inf"))
         for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
             self.keys[layer] = F.pad(keys, (0, MORE_COLUMNS))
@@ -149,7 +149,8 @@ class _Batch:
         return x
 
     def _causal(self, bias: Tensor, start: int, stop: int) -> Tensor:
-        """[b, 1, T, C] of bias [b, 1, 1, C]: no row sees a later one. A padding row sees itself, against NaN."""
+        """[b, 1, T, C] of bias [b, 1, 1, C]: no row attends to a later one. A padding row attends to itself, or it
+        would be NaN."""
         keys, queries = self.columns[: bias.shape[-1]], self.columns[start:stop, None]
         return bias.masked_fill(keys > queries, float("-inf")).masked_fill(keys == queries, 0.0)
 
@@ -169,7 +170,7 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
 
 
 def _shared(prompts: Sequence[list[int]]) -> int:
-    """Length of the beginning that all prompts share; each keeps a token of its own."""
+    """Length of the common prefix of all prompts; at least one token of each is left."""
     if len(prompts) == 1:
         return 0
     same = (len(set(column)) == 1 for column in zip(*(prompt[:-1] for prompt in prompts), strict=False))
@@ -177,7 +178,7 @@ def _shared(prompts: Sequence[list[int]]) -> int:
 
 
 def _chunks(lengths: Sequence[int]) -> Iterator[slice]:
-    """Neighbours that have together, padded to the longest, at most `CHUNK_ROWS` tokens."""
+    """Slices of consecutive prompts that have at most `CHUNK_ROWS` tokens, padded to the longest."""
     start = 0
     for stop in range(1, len(lengths) + 1):
         if stop == len(lengths) or max(lengths[start : stop + 1]) * (stop + 1 - start) > CHUNK_ROWS:
@@ -186,9 +187,9 @@ def _chunks(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[float]) -> Tensor:
-    """Token ids [B] of logits [B, V]: the likeliest, or by the inverse of the cumulative distribution.
+    """Token ids [B] of logits [B, V]: the most probable, or sampled by inverting the cumulative distribution.
 
-    With top_p below 1 the distribution is that of the fewest likeliest tokens whose probabilities reach it.
+    With top_p below 1 only the fewest most probable tokens whose probabilities reach it are sampled from.
     """
     if temperature == 0:
         return logits.max(-1).indices  # several times faster than argmax in bfloat16
@@ -210,15 +211,15 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
 
 
 def _drawn(probs: Tensor, numbers: Tensor) -> Tensor:
-    """Places [B] where the cumulative sums of probs [B, n] pass these parts [B, 1] of the whole."""
+    """Indices [B] where the cumulative sums of probs [B, n] exceed these fractions [B, 1] of the total."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     chosen = torch.searchsorted(cumulative, numbers * cumulative[:, -1:], right=True)
     return chosen.clamp(max=probs.shape[1] - 1)[:, 0]
 
 
 def _likeliest(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row of probs [B, V], descending, and their ids. They stand in the `count` blocks of
-    the largest maxima, which are found in a fraction of the time that the rows themselves would take."""
+    """The `count` largest of each row of probs [B, V], descending, and their ids. They are in the `count` blocks with
+    the largest maxima, which are found in a fraction of the time that searching the whole rows would take."""
     whole = probs.shape[1] // BLOCK * BLOCK
     if count * BLOCK >= whole:
         return tuple(probs.topk(min(count, probs.shape[1])))  # type: ignore[return-value]

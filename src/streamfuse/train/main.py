@@ -1,7 +1,7 @@
 """One training run, resumable at any checkpoint, in one of three modes.
 
-lossless: the base is frozen, streams learn to draft it. shared: low-rank adapters of the base serve main rows and
-streams, and are merged at export. base: those adapters alone, without streams (what shared mode is compared with).
+lossless: the base is frozen, and streams learn to draft its text. shared: low-rank adapters of the base apply to main
+rows and streams, and are merged at export. base: those adapters only, without streams (the baseline of shared mode).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .report import AdapterFile, MetricsFile, PlotFile, ProgressBar, StopAfterSt
 from .templates import TEMPLATES
 from .trainer import StreamTrainer
 
-# A run continues only with the settings it began with; paths, epochs and how often to log and save may change.
+# A run resumes only with the settings it began with; paths, epochs and intervals of logging and saving may change.
 _FIXED = (
     "mode",
     "streams",
@@ -64,12 +64,12 @@ _FIXED = (
 )
 
 
-_PROMPTS, _PROMPT_TOKENS = 8, 200  # held-out prompts that an adapter file carries, and their length at most
+_PROMPTS, _PROMPT_TOKENS = 8, 200  # maximum number and length of held-out prompts stored in an adapter file
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Where a run stands: `metrics` are the last held-out ones (empty where it was stopped before)."""
+    """The state of a run: `metrics` are the last held-out ones (empty if it was interrupted before)."""
 
     step: int
     max_steps: int
@@ -91,14 +91,14 @@ def run(
     """Train and write `config.adapter`.
 
     Args:
-        resume: continue at the last checkpoint in `config.out_dir`, if there is one; False removes them.
-        stop: when set, the run ends after the step at hand with a checkpoint, and the same call continues it.
-        console: where progress is drawn; None shows nothing.
-        callbacks: more of the Trainer's.
+        resume: continue from the last checkpoint in `config.out_dir`, if any; False deletes the checkpoints.
+        stop: when set, the run ends after the current step with a checkpoint, and the same call resumes it.
+        console: for progress output; None shows nothing.
+        callbacks: additional callbacks of the Trainer.
 
     Raises:
         CheckpointError, DataError: a file cannot be used.
-        ValueError: the settings do not fit the model, the data, or the run that would be continued.
+        ValueError: the settings do not fit the model, the data, or the run that would be resumed.
     """
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
@@ -155,7 +155,7 @@ def run(
 
 
 def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], list[Example]]:
-    """Examples to train on, and held-out ones."""
+    """Training examples and held-out ones."""
     samples = [
         sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
     ]
@@ -165,18 +165,18 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
     examples = _encoded(config, model, samples)
     if len(examples) <= config.held_out:
         names = ", ".join(config.data)
-        raise DataError(f"{names}: {len(examples)} examples, but held_out takes {config.held_out} of them")
+        raise DataError(f"{names}: {len(examples)} examples, but held_out needs {config.held_out} of them")
     return split_held_out(examples, config.held_out)
 
 
 def _short_prompts(examples: list[Example]) -> list[list[int]]:
-    """A few prompts as token ids, spread over the examples."""
+    """A few prompts as token ids, evenly spaced over the examples."""
     prompts = [example.input_ids[: example.start] for example in examples if example.start <= _PROMPT_TOKENS]
     return prompts[:: max(1, len(prompts) // _PROMPTS)][:_PROMPTS]
 
 
 def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample]) -> list[Example]:
-    """Distilled samples are token ids already; the others need the tokenizer."""
+    """Distilled samples are token ids already; others need the tokenizer."""
     text = (
         None if all(sample.ids for sample in samples) else open_text(config.model, TEMPLATES[config.task].chat_template)
     )
@@ -184,7 +184,7 @@ def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample]) -> 
 
 
 def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], list[Example]]:
-    """What is replayed: the held-out completions, or, while the base is tuned, what it writes itself by now."""
+    """The texts to replay: the held-out completions or, while the base is being tuned, its current answers."""
     if not model.tunes_base:
         return lambda: held_out
     prompts = [example.input_ids[: example.start] for example in held_out]
@@ -193,7 +193,7 @@ def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], 
 
 
 def _last_metrics(trainer: StreamTrainer) -> dict[str, float]:
-    """The metrics of the last step, measured now where the run did not end with an evaluation."""
+    """The metrics of the last step, measured now if the run did not end with an evaluation."""
     for row in trainer.state.log_history:
         if row.get("step") == trainer.state.global_step and "eval_call_reduction_ratio" in row:
             return {name: value for name, value in row.items() if name.startswith("eval_")}
@@ -223,14 +223,14 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
         is_tuned = name.startswith("base_adapters.")
         frozen = name.startswith("base.") or (config.mode == "lossless" and is_tuned)
         parameter.requires_grad_(not (frozen or (config.mode == "base" and not is_tuned)))
-    # Heads are compared as they were published; a table that an adapter brings may know more text than these examples.
+    # Heads are evaluated as published; an adapter's existing table may know more text than these examples.
     if config.mode != "base" and not (model.streams_config.heads or model.ngrams):
         model.ngrams = count_ngrams(examples, base.config.vocab_size)
     return model
 
 
 def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Example], resume: bool) -> str | None:
-    """The checkpoint to continue at, after a check that it is the same run; config.json says what the run is."""
+    """The checkpoint to resume from, after checking that it is the same run; writes config.json."""
     path = config.out_dir / "config.json"
     config.out_dir.mkdir(parents=True, exist_ok=True)
     if not resume:
@@ -244,13 +244,13 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
     )
     if checkpoint and path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
-        before["streams"] = {**asdict(StreamConfig()), **before["streams"]}  # settings that are newer than the run
-        if before["streams"].get("parent_path") == "parent":  # a setting of older runs: what there is without it
+        before["streams"] = {**asdict(StreamConfig()), **before["streams"]}  # settings that were added after the run
+        if before["streams"].get("parent_path") == "parent":  # a setting of older versions; the current behaviour
             del before["streams"]["parent_path"]
         for name in _FIXED:
             if name in before and before[name] != settings[name]:
                 raise ValueError(
-                    f"{config.out_dir}: holds a run with other {name} ({before[name]}, now {settings[name]}); "
+                    f"{config.out_dir}: has a run with different {name} ({before[name]}, now {settings[name]}); "
                     "give another output folder, or --no-resume to start over"
                 )
     write_text(path, json.dumps(settings, indent=2) + "\n")
@@ -258,7 +258,7 @@ def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Exam
 
 
 def _last_whole_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint that was written to its end. What a killed run left of a newer one is removed."""
+    """The newest complete checkpoint. An incomplete newer one of a killed run is removed."""
     while checkpoint := get_last_checkpoint(str(folder)):
         try:
             json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))  # written last
@@ -269,7 +269,7 @@ def _last_whole_checkpoint(folder: Path) -> str | None:
 
 
 def _share(arguments: TrainingArguments) -> Share:
-    """Of the work that the processes of this machine divide among themselves, as their launcher counts them."""
+    """This process's share of the work among the processes of this machine, as numbered by their launcher."""
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if arguments.world_size > 1 else 1
     return Share(arguments.local_process_index, count, PartialState().wait_for_everyone)
 

@@ -1,7 +1,7 @@
-"""The n-gram table of the model's own text: counted where the streams are trained, it travels with the adapter.
+"""Counts the n-gram table of the model's own text when streams are trained; it is stored in the adapter.
 
-Contexts of up to `LONGEST` tokens, each kept for what it adds to the next shorter one: a bundle takes as many of the
-best as it has room for (model/ngrams.py). The form of the arrays is that of docs/contracts.md.
+Contexts have up to `LONGEST` tokens. Each has a gain over the next shorter context, and a bundle takes the best ones up
+to its size limit (model/ngrams.py). The arrays are those of docs/contracts.md.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from streamfuse.model.ngrams import MOST_BYTES, pruned
 from .formats import Example
 
 LONGEST = 5  # tokens of a context
-_MOST = 4  # continuations of one context
-_LEAST = 0.04  # a continuation less likely than this is hardly ever worth a row
-_SEEN = 2  # occurrences of a context of two tokens or more; what is rarer is chance
+_MOST = 4  # continuations per context
+_LEAST = 0.04  # a less probable continuation is hardly ever worth a row
+_SEEN = 2  # minimum occurrences of a context of two or more tokens
 
 Ints = npt.NDArray[np.int64]
 Entries = dict[int, float]  # probability by token
@@ -31,7 +31,7 @@ Entries = dict[int, float]  # probability by token
 
 @dataclass(slots=True)
 class _Level:
-    """Contexts of one length [n]: the shorter one's number, the token before it, what followed, and the gain."""
+    """Contexts of one length [n]: index of the shorter context, the token before it, continuations, and gain."""
 
     shorter: Ints
     token: Ints
@@ -40,22 +40,22 @@ class _Level:
 
 
 def count_ngrams(examples: Iterable[Example], vocab_size: int, max_bytes: int = MOST_BYTES) -> dict[str, Tensor]:
-    """Contexts of one to `LONGEST` tokens, with what followed them in the completions, of at most `max_bytes`.
+    """Contexts of one to `LONGEST` tokens and their continuations in the completions, at most `max_bytes`.
 
-    Probabilities are interpolated after Witten and Bell (1991, method C): a context seen n times with t different
-    continuations gives n / (n + t) to its own counts and the rest to the shorter context; what is left of that goes to
-    no token, so that a context seen once counts for little.
+    Probabilities are interpolated after Witten and Bell (1991, method C): for a context seen n times with t different
+    continuations, its own counts have the weight n / (n + t), and the shorter context has the rest. The probability
+    that remains at the end belongs to no token, so that a context that was seen once has little weight.
 
-    Returns the arrays of an n-gram table, and `gains` float32 [contexts], by which a smaller table is chosen: what a
-    context's probabilities add to the log-likelihood of the text over those of the shorter one (after Stolcke's
-    relative entropy pruning, 1998), each continuation counted once less than it was seen, because that often it came
-    again. A context has at least the gain of those that lengthen it.
+    Returns the arrays of an n-gram table, and `gains` float32 [contexts], by which contexts are selected for a smaller
+    table: how much a context's probabilities add to the log-likelihood of the text compared with the shorter context
+    (after Stolcke's relative entropy pruning, 1998). Each continuation is counted once less than it was seen, as an
+    estimate for other text. A context's gain is at least that of its extensions.
     """
     nexts, befores = _places(examples)
-    here = np.arange(len(nexts))  # places in the text that have a context of this length
-    context = np.zeros(len(nexts), np.int64)  # of each place: the number of its context of the last length ...
+    here = np.arange(len(nexts))  # positions in the text with a context of this length
+    context = np.zeros(len(nexts), np.int64)  # per position: the index of its context of the previous length ...
     prob = np.full(len(nexts), 1.0 / vocab_size)  # ... and the next token's probability after it
-    levels = [_Level(context, context, [{}], prob)]  # of no token
+    levels = [_Level(context, context, [{}], prob)]  # the empty context
     for length in range(1, LONGEST + 1):
         before = befores[here, length - 1]
         here, before = here[before >= 0], before[before >= 0]
@@ -85,7 +85,7 @@ def count_ngrams(examples: Iterable[Example], vocab_size: int, max_bytes: int = 
 
 
 def _places(examples: Iterable[Example]) -> tuple[Ints, Ints]:
-    """Each token of the completions [n], and those before it [n, LONGEST], nearest first, -1 where there is none."""
+    """Each token of the completions [n], and the tokens before it [n, LONGEST], nearest first, -1 if there is none."""
     befores, nexts = [], []
     for example in examples:
         text = np.array([-1] * LONGEST + example.input_ids, np.int64)
@@ -96,14 +96,14 @@ def _places(examples: Iterable[Example]) -> tuple[Ints, Ints]:
 
 
 def _entries(own: Iterable[tuple[int, float]], shorter: Entries, share: float) -> Entries:
-    """A context's likeliest continuations, most probable first: its own, and the share of the shorter one's."""
+    """A context's most probable continuations, best first: its own, and the shorter context's with weight `share`."""
     probs = {token: p * share for token, p in shorter.items() if p * share >= _LEAST}
     probs.update(own)
     return dict(sorted(probs.items(), key=lambda one: (-one[1], one[0]))[:_MOST])
 
 
 def _arrays(levels: list[_Level], vocab_size: int) -> dict[str, Tensor]:
-    """The table of all levels: contexts of one and two tokens by the last one, longer ones after them."""
+    """The table of all levels: contexts of one and two tokens by their last token, longer ones after them."""
     for shorter, longer in zip(levels[-2::-1], levels[:0:-1], strict=True):
         np.maximum.at(shorter.gain, longer.shorter, longer.gain)
     one = levels[0]
@@ -120,7 +120,7 @@ def _arrays(levels: list[_Level], vocab_size: int) -> dict[str, Tensor]:
     gains = [np.concatenate([level.gain for level in levels[:2]])[order]]
     place = place[len(one.token) :]  # of contexts of two tokens
     for level in levels[2:]:
-        # Contexts of a level are ordered by their shorter one's number, so that its place has to order them again.
+        # Contexts of a level are ordered by the index of their shorter context, so they are sorted by its new index.
         keyed = vocab_size * (vocab_size + 1) + place[level.shorter] * vocab_size + level.token
         order = np.argsort(keyed)
         first = sum(map(len, all_keys))

@@ -1,12 +1,12 @@
-"""The n-gram objective (paper, section 3, training), with the parent term and the pruner beside it.
+"""The n-gram objective (paper, section 3, training), with the parent term and the pruner.
 
     alpha_main * next-token loss + alpha_streams * sum over j of stream_decay^(j - 1) * loss of stream j
 
 per completion token. In lossless mode alpha_main is 0 and the base is frozen; in shared mode the base's low-rank
-adapters serve main and stream rows. Half of a stream's weight is on its plain logits, so that the graph's top-k stays
-good, half on the logits with the true parent's term.
+adapters apply to main and stream rows. Half of a stream's weight is on its plain logits, which the graph's top-k uses,
+half on the logits with the true parent's term.
 
-With `soft_targets` a part of a stream's target is the main row's own distribution of that token, given the text
+With `soft_targets`, a fraction of a stream's target is the main row's own distribution of that token, given the text
 before it, over the stream vocabulary.
 """
 
@@ -23,32 +23,32 @@ from torch.utils.checkpoint import checkpoint
 from streamfuse.model.low_rank import SigmoidPruner, SoftmaxPruner
 from streamfuse.model.streams import Segments, StreamFused, StreamStates
 
-# Predictions whose logits stand in memory at once: a whole batch's are hundreds of megabytes, and the pages that the
-# system has to find for them anew at each step cost more than the products.
+# Predictions whose logits are in memory at once: those of a whole batch are hundreds of megabytes, and allocating their
+# pages in each step takes longer than the products.
 _ROWS = 256
-_NEGATIVES = 8  # drafted tokens per edge that the pruner learns to tell from the true one
+_NEGATIVES = 8  # drafted tokens per edge that the pruner learns to distinguish from the true one
 
 
 @dataclass(frozen=True)
 class _Targets:
-    """The predictions that count, n of them in the order (token, stream); all int64 [n] but `valid`."""
+    """The n valid predictions in the order (token, stream); all int64 [n] except `valid`."""
 
-    valid: Tensor  # bool [P, G]: which they are
+    valid: Tensor  # bool [P, G]: which predictions are valid
     stream: Tensor  # j - 1
     target: Tensor  # column in the stream vocabulary of the token at t + 1 + j
 
     def of(self, some: Tensor) -> _Targets:
-        """Those predictions of the n."""
+        """A subset of the n predictions."""
         return _Targets(self.valid, self.stream[some], self.target[some])
 
     @property
     def first(self) -> Tensor:
-        """bool [n]: those of stream 1."""
+        """bool [n]: predictions of stream 1."""
         return self.stream == 0
 
 
 class NGramObjective(nn.Module):
-    """The model to train. Its state is the adapter's: a checkpoint of a frozen base would be the base again.
+    """The model to train. Its state is the adapter's, since a checkpoint of a frozen base would only repeat the base.
 
     `forward` returns `loss` (scalar; a sum divided by `tokens`), `tokens` (completion tokens of the batch), `main`
     (float32 [2]: loss sum and hits of the main rows) and `streams` (float32 [3, G]: hits of the logits with the true
@@ -56,17 +56,19 @@ class NGramObjective(nn.Module):
 
     Args:
         model: the streams, and in shared mode the base's adapters.
-        alpha_main: weight of the next-token loss (alpha_0); 0 leaves it out.
-        alpha_streams: weight of each stream's loss (alpha_j); 0 leaves the streams out.
-        stream_decay: each stream's loss weighs so much of the one's before: its token counts where theirs were right.
-        next_token_dropout: part of the tokens whose streams are not told the next one, drawn anew in each step.
-        soft_targets: part of a stream's target that is the main row's distribution, the rest is the text's token.
+        alpha_main: weight of the next-token loss (alpha_0); with 0 it is not computed.
+        alpha_streams: weight of each stream's loss (alpha_j); with 0 streams are not computed.
+        stream_decay: weight of each stream's loss relative to the stream before, since its token is only useful if the
+            earlier ones are correct.
+        next_token_dropout: fraction of the tokens whose streams are not conditioned on the next token, drawn anew in
+            each step.
+        soft_targets: fraction of a stream's target that is the main row's distribution; the rest is the text's token.
     """
 
     slots: Tensor  # int64 [V]: a token's column in the stream vocabulary, -1 outside it
-    head: Tensor  # [S, h] in the base's type: head rows of the stream vocabulary
+    head: Tensor  # [S, h] in the base's dtype: head rows of the stream vocabulary
 
-    weight: Tensor  # float32 [G]: of each stream's loss
+    weight: Tensor  # float32 [G]: weight of each stream's loss
 
     def __init__(
         self,
@@ -97,13 +99,13 @@ class NGramObjective(nn.Module):
         ):
             raise ValueError("the checkpoint has other parts or another stream vocabulary than this run")
         result = self.model.load_state_dict(state_dict, strict=False, assign=assign)
-        result.missing_keys.clear()  # the base's
+        result.missing_keys.clear()  # those of the base
         return result
 
     def forward(
         self, ids: Tensor, frozen: Tensor, at: Tensor, left: Tensor, segments: list[tuple[int, int]]
     ) -> dict[str, Tensor]:
-        """Arguments as `data.collate` makes them."""
+        """Arguments as returned by `data.collate`."""
         packed = frozen[None].to(self.head.dtype), Segments(segments)
         out = {
             "tokens": torch.tensor(len(at), device=ids.device),
@@ -125,20 +127,20 @@ class NGramObjective(nn.Module):
         return {**out, "loss": torch.as_tensor(total / len(at))}
 
     def told(self, ids: Tensor, at: Tensor) -> Tensor:
-        """The next tokens [P], -1 where the streams are not told."""
+        """The next tokens [P], -1 where streams are not conditioned on them."""
         known = ids[at + 1]
         if not self.next_token_dropout:
             return known
         return known.masked_fill(torch.rand(known.shape, device=known.device) < self.next_token_dropout, -1)
 
     def _main_loss(self, ids: Tensor, at: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed loss and hits of the next token, at completion tokens only."""
+        """Summed loss and hits of the next token, for completion tokens only."""
         target = ids[at + 1]
         logits = self.model.base.lm_head(main[at]).float()
         return F.cross_entropy(logits, target, reduction="sum"), (logits.max(-1).indices == target).sum().float()
 
     def _stream_loss(self, ids: Tensor, at: Tensor, left: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
-        """Summed loss of streams and pruner (per its edges' share of a token), and the streams' counts."""
+        """Summed loss of streams and pruner (in proportion to its edges), and the streams' counts."""
         wanted = self._targets(ids, at, left)
         soft = self._soft(at, wanted, states.main[0].detach()) if self.soft_targets else None
         rows, parents, terms = states.streams[0][wanted.valid], None, None
@@ -165,7 +167,8 @@ class NGramObjective(nn.Module):
     def _rows_loss(
         self, rows: Tensor, wanted: _Targets, target: Tensor, parents: Tensor | None, terms: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a few predictions: summed loss, counts, and what stream 1 proposes [rows of it, <= _NEGATIVES]."""
+        """For a few predictions: summed loss, counts, and the tokens that stream 1 proposes [its rows, <=
+        _NEGATIVES]."""
         plain = self.model.stream_logits(rows, wanted.stream, self.head).float()
         loss = F.cross_entropy(plain, target, reduction="none")
         logits = plain
@@ -179,7 +182,7 @@ class NGramObjective(nn.Module):
     def _targets(self, ids: Tensor, at: Tensor, left: Tensor) -> _Targets:
         steps = self._steps(ids.device)
         wanted = ids[(at[:, None] + 1 + steps).clamp(max=len(ids) - 1)]
-        target = self.slots[wanted].masked_fill(steps >= left[:, None], -1)  # beyond the text
+        target = self.slots[wanted].masked_fill(steps >= left[:, None], -1)  # beyond the end of the text
         valid = target >= 0
         return _Targets(valid, steps.expand(valid.shape)[valid] - 1, target[valid])
 
@@ -188,14 +191,14 @@ class NGramObjective(nn.Module):
         return torch.arange(1, self.model.streams_config.num_streams + 1, device=device)
 
     def _soft(self, at: Tensor, wanted: _Targets, main: Tensor) -> Tensor:
-        """[n, S]: the text's token mixed with what the main row at t + j says of it. Those rows carry streams too."""
+        """[n, S]: the text's token mixed with the main row's distribution at t + j. Those rows have streams too."""
         taught = torch.softmax((main[at] @ self.head.T).float(), -1)  # [P, S]
         place = wanted.valid.nonzero()[:, 0]
         soft = taught[place + 1 + wanted.stream] * self.soft_targets
         return soft.scatter_add(1, wanted.target[:, None], torch.full_like(soft[:, :1], 1 - self.soft_targets))
 
     def _parents(self, ids: Tensor, at: Tensor, wanted: _Targets) -> Tensor:
-        """[n, r]: the true parents, the tokens at t + j, as the parent term sees them for each prediction."""
+        """[n, r]: the parent term's factors of the true parents, the tokens at t + j, for each prediction."""
         parent = self.model.parent
         rows = parent.left_rows(self.model.base.embed_tokens.weight[ids])  # [T, r]
         parents = (at[:, None] + self._steps(ids.device)).clamp(max=len(ids) - 1)[wanted.valid]
@@ -208,7 +211,7 @@ class NGramObjective(nn.Module):
         return F.cross_entropy(logits, ids[at + 1], reduction="sum")
 
     def _edge_loss(self, below: Tensor, at: Tensor, wanted: _Targets, proposed: Tensor) -> Tensor:
-        """Binary: the true child of the token at t + 1 against what stream 1 of t proposes for the same place."""
+        """Binary loss: the true child of the token at t + 1 against the tokens that stream 1 of t proposes instead."""
         model, first, pruner = self.model, wanted.first, cast("SigmoidPruner", self.model.pruner)
         hidden = model.base.norm(below[at[wanted.valid[:, 0]] + 1])
         truth = wanted.target[first][:, None]
@@ -216,7 +219,7 @@ class NGramObjective(nn.Module):
         z = pruner.edge_logit(torch.einsum("nh,nch->nc", pruner.early_exit(hidden), self.head[candidates]))
         is_true = candidates == truth
         weight = torch.ones_like(z)
-        weight[:, 1:] = (~is_true[:, 1:]).float()  # the true token, met again among the proposed ones, counts once
+        weight[:, 1:] = (~is_true[:, 1:]).float()  # the true token counts once, even if it is proposed too
         loss = F.binary_cross_entropy_with_logits(z, is_true.float(), weight=weight, reduction="sum")
         return loss / candidates.shape[1]
 

@@ -1,4 +1,4 @@
-"""One picture of a run: losses, and what the held-out measures say, over the steps."""
+"""A plot of a run: losses and held-out metrics over the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts for distillation: rows of any format, rendered as the model's chat and tokenized."""
+"""Prompts for distillation: rows of any format, rendered with the model's chat template and tokenized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .readers import encode_prompt, merged
 
 
 def open_text(folder: Path, chat_template: str | None = None) -> Tokenizer:
-    """Tokenizer and chat template of a checkpoint folder; `chat_template` (an adapter's, say) replaces its own.
+    """Tokenizer and chat template of a checkpoint folder; `chat_template` (for example an adapter's) replaces its own.
 
     Raises:
         CheckpointError: there is no chat template, or a file is missing or damaged.
@@ -32,9 +32,9 @@ def open_text(folder: Path, chat_template: str | None = None) -> Tokenizer:
 def prompt_items(
     samples: Iterable[Sample], text: Tokenizer, system: str | None, seed: int, limit: int | None = None
 ) -> list[Item]:
-    """The prompts of the samples, each once, in an order that `seed` chooses; an item's id is its place in that order.
+    """The prompts of the samples, each once, in an order determined by `seed`; an item's id is its index in that order.
 
-    `system` is the system message; None leaves it to the template (SmolLM2's adds its own).
+    `system` is the system message; with None the template decides (SmolLM2's adds its own).
     """
     once = merged(samples)
     random.Random(seed).shuffle(once)

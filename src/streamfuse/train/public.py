@@ -1,7 +1,7 @@
-"""Public data sets from where their authors keep them, as the JSON lines that training and measuring read.
+"""Downloads public data sets from their original sources, and converts them to JSON lines for training and benchmarks.
 
-Each source is pinned to a commit, so its files never change; git's own id of each file is checked. The splits are the
-authors', but for E2E's (`_e2e`). Nothing but the standard library is needed.
+Each source is pinned to a commit, so its files never change; git's blob id of each file is checked. The splits are the
+authors', except E2E's (`_e2e`). Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from streamfuse.durable import reason, write_text
 from .formats import DataError, Row
 
 Files = Mapping[str, bytes]
-Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all (0: not known)
+Progress = Callable[[str, int, int], None]  # file, bytes done, total bytes (0: unknown)
 
 _TIMEOUT_S = 30.0
 _BLOCK_BYTES = 1 << 18
-_MOST_BYTES = 1 << 28  # of a file; the largest here has 26 MB
-_E2E_PROMPTS, _E2E_HELD_OUT = 547, 47  # of the development set
-_AGGREGATES = ("", "MAX", "MIN", "COUNT", "SUM", "AVG")  # of WikiSQL, by number
+_MOST_BYTES = 1 << 28  # limit per file; the largest has 26 MB
+_E2E_PROMPTS, _E2E_HELD_OUT = 547, 47  # sizes of the development set
+_AGGREGATES = ("", "MAX", "MIN", "COUNT", "SUM", "AVG")  # WikiSQL's, by number
 _COMPARISONS = ("=", ">", "<")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`base` is the folder at a commit, `files` git's ids by name, `folder` what recipes call the result."""
+    """`base` is the folder at a commit, `files` git's ids by name, `folder` the name that recipes use for the
+    result."""
 
     about: str
     licence: str
@@ -95,9 +96,10 @@ def _sql(files: Files) -> dict[str, list[Row]]:
 
 
 def _query(row: Any, header: list[str]) -> Row | None:
-    """A row of WikiSQL as a schema, a question and a query; None where two columns would have one name.
+    """A row of WikiSQL as a schema, a question and a query; None if two columns would have the same name.
 
-    Names in lower case with underscores; columns and conditions by alphabet; every type VARCHAR; numbers bare.
+    Names are lower case with underscores; columns and conditions are sorted; every type is VARCHAR; numbers are
+    unquoted.
     """
     names = [_column(name) for name in header]
     conditions = sorted((names[column], comparison, str(value)) for column, comparison, value in row["sql"]["conds"])
@@ -228,12 +230,12 @@ NAMES = tuple(SOURCES)
 
 
 def make(name: str, out: Path, origin: str | None = None, progress: Progress = lambda *_: None) -> Path:
-    """Write a set below `out`, a file of JSON lines per split; its folder. What is there already is replaced.
+    """Write a data set below `out`, one file of JSON lines per split, replacing existing files; returns its folder.
 
-    `origin` is a folder or an address that has the same files; None: where the authors keep them.
+    `origin` is a folder or URL with the same files; None: the original source.
 
     Raises:
-        DataError: a file cannot be had, or is not the one that is meant.
+        DataError: a file is not available, or is not the expected one.
     """
     source = SOURCES[name]
     base = source.base if origin is None else origin
@@ -243,7 +245,7 @@ def make(name: str, out: Path, origin: str | None = None, progress: Progress = l
         if found != source.files[file]:
             raise DataError(
                 f"{_place(base, file)}: not the file of {source.base} (git's id is {found}, not {source.files[file]});"
-                " get it anew"
+                " download it again"
             )
     try:
         splits = source.splits(files)
@@ -270,14 +272,14 @@ def _read(base: str, file: str, progress: Progress) -> bytes:
         try:
             return Path(place).read_bytes()
         except OSError as error:
-            raise DataError(f"{place}: {reason(error)}; the folder of --from must hold it") from None
+            raise DataError(f"{place}: {reason(error)}; the folder of --from must contain it") from None
     try:
         with urllib.request.urlopen(place, timeout=_TIMEOUT_S) as answer:
             return _all(answer, file, int(answer.headers.get("Content-Length") or 0), progress)
-    except (OSError, ValueError) as error:  # urllib's errors are OSErrors; ValueError: no address
-        said = str(error.reason) if type(error) is urllib.error.URLError else str(error)
+    except (OSError, ValueError) as error:  # urllib's errors are OSErrors; ValueError: not a URL
+        message = str(error.reason) if type(error) is urllib.error.URLError else str(error)
         raise DataError(
-            f"{place}: cannot be downloaded ({said}); check the network, or name a folder that has {file} by --from"
+            f"{place}: cannot be downloaded ({message}); check the network, or use --from with a folder that has {file}"
         ) from None
 
 

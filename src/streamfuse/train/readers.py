@@ -1,6 +1,6 @@
-"""One way in for data: rows of JSON lines or of a Hugging Face data set -> `Sample`s -> `Example`s of token ids.
+"""Reads data: rows of JSON lines or of a Hugging Face data set -> `Sample`s -> `Example`s of token ids.
 
-No PyTorch is imported here, so that measures of a bundle can read data without it.
+Does not import PyTorch, so that benchmarks of a bundle can read data without it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from streamfuse.runtime.text import Message, Tokenizer
 from .formats import NAMES, DataError, Example, Row, Sample, reader, recognise
 from .templates import Template
 
-_MIN_COMPLETION_TOKENS = 4  # shorter answers have nothing for the streams to learn
+_MIN_COMPLETION_TOKENS = 4  # shorter answers do not help to train streams
 _SPLITS = ("train", "valid", "validation", "dev", "test")
-_PARQUET = "refs/convert/parquet"  # the hub's own copy of a data set that has a loading script
+_PARQUET = "refs/convert/parquet"  # the hub's own conversion of data sets with a loading script
 
 
 def read_samples(
@@ -32,14 +32,14 @@ def read_samples(
     """The first `limit` rows of `source`.
 
     Args:
-        source: a file of JSON lines, a folder of data files, or a data set's name on the Hugging Face hub
-            (`owner/name`, or `owner/name:configuration`).
-        format: one of `NAMES`; None tells it from the fields of the first row.
-        template: makes prompt and answer of the rows' own fields, in Jinja or as Python format strings, instead.
-        split: of a folder or a data set; a file has none.
+        source: a file of JSON lines, a folder of data files, or a Hugging Face data set (`owner/name`, or
+            `owner/name:config`).
+        format: one of `NAMES`; None: detected from the fields of the first row.
+        template: builds prompt and answer from the rows' own fields, in Jinja or as Python format strings.
+        split: the split of a folder or data set; a file has only one.
 
     Raises:
-        DataError: there is no such source, a row lacks a field or holds something else in it, or there is no row.
+        DataError: the source does not exist, a row lacks a field or has the wrong type in it, or there are no rows.
     """
     if format is not None and format not in NAMES:
         raise DataError(f"there is no format {format!r}; the formats are {', '.join(NAMES)}")
@@ -49,12 +49,12 @@ def read_samples(
         read = read or reader(format or (None if template else recognise(row, place)), template)
         samples.append(read(row, place))
     if not samples:
-        raise DataError(f"{source}: holds no row; give another file or split")
+        raise DataError(f"{source}: has no rows; give another file or split")
     return samples
 
 
 def merged(samples: Iterable[Sample]) -> list[Sample]:
-    """One sample for all rows that ask the same, with the references of all of them, in the order of the first."""
+    """One sample for all rows with the same prompt, with all their references, in the order of the first rows."""
     found: dict[object, Sample] = {}
     for sample in samples:
         before = tuple((one["role"], one["content"]) for one in sample.before)
@@ -66,13 +66,14 @@ def merged(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def spread(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
-    """`limit` of the samples, evenly from all of them: files are often sorted by kind."""
+    """`limit` of the samples, evenly spaced, since files are often sorted by kind."""
     count = min(limit or len(samples), len(samples))
     return [samples[i * len(samples) // count] for i in range(count)]
 
 
 def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) -> list[int]:
-    """Token ids of the chat up to the first turn, as `text` knows chats; of the turn alone where it has no template."""
+    """Token ids of the chat up to the first turn, in the chat template of `text`; of the turn alone without a
+    template."""
     if sample.ids is not None:
         return sample.ids.input_ids[: sample.ids.start]
     if not text.can_chat:
@@ -84,19 +85,19 @@ def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) ->
 def to_examples(
     samples: Iterable[Sample], text: Tokenizer | None, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
 ) -> list[Example]:
-    """Prompts with each of their answers, end-of-sequence appended, cut at `max_tokens`.
+    """Prompts with each of their answers, end-of-sequence appended, truncated to `max_tokens`.
 
-    Answers with fewer than four tokens (after the cut) are left out. `text` may be None where all samples are ids.
+    Answers with fewer than four tokens (after truncation) are dropped. `text` may be None if all samples are ids.
 
     Raises:
-        DataError: a distilled token is not below `vocab_size` (where given), or no example is left.
+        DataError: a distilled token is not below `vocab_size` (if given), or no example is left.
     """
     examples = []
     for sample in samples:
         for example in _examples(sample, text, eos_token_id):
             top = max(example.input_ids)
             if vocab_size is not None and top >= vocab_size:
-                raise DataError(f"the data holds token {top}, the model's vocabulary has {vocab_size} tokens")
+                raise DataError(f"the data has token {top}, but the model's vocabulary has {vocab_size} tokens")
             if min(len(example.input_ids), max_tokens) - example.start >= _MIN_COMPLETION_TOKENS:
                 examples.append(Example(example.input_ids[:max_tokens], example.start))
     if not examples:
@@ -119,11 +120,11 @@ def rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
     finished is left out."""
     path = Path(source)
     if path.is_dir() and len(files := list(path.glob("*.jsonl"))) == 1 and files[0].stem not in _SPLITS:
-        path = files[0]  # a data set of one file, such as Spec-Bench's
+        path = files[0]  # a data set of one file, such as Spec-Bench
     if not path.is_file():
         local = path.suffix in (".json", ".jsonl", ".txt") or source.count("/") > 1 or source.startswith((".", "/"))
         if local and not path.is_dir():
-            raise DataError(f"{source}: no such file; `streamfuse data fetch` fetches public sets")
+            raise DataError(f"{source}: no such file; `streamfuse data fetch` downloads public data sets")
         yield from _data_set(source, split)
         return
     with path.open("rb") as file:
@@ -146,7 +147,7 @@ def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
     try:
         import datasets
     except ImportError:
-        raise DataError(f"{name}: no such file; data sets of the hub need pip install 'streamfuse[train]'") from None
+        raise DataError(f"{name}: no such file; Hugging Face data sets need pip install 'streamfuse[train]'") from None
     path, _, configuration = name.partition(":")
     load = lambda **more: datasets.load_dataset(path, configuration or None, split=split, **more)  # noqa: E731
     try:
@@ -156,9 +157,9 @@ def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
             if "scripts are no longer supported" not in str(error):
                 raise
             rows = load(revision=_PARQUET)
-    except Exception as error:  # the library has many, its own and those of the network
+    except Exception as error:  # the library raises many types, its own and the network's
         raise DataError(
-            f"{name}: no such file, and no data set can be read ({' '.join(str(error).split())[:200]})"
+            f"{name}: no such file, and no such data set can be read ({' '.join(str(error).split())[:200]})"
         ) from None
     for number, row in enumerate(rows, 1):
         yield f"{name}, {split}, row {number}", dict(row)

@@ -1,7 +1,7 @@
-"""Recipes: a few stages (tune the base, let it answer, train the streams), one small TOML file each, one command.
+"""Recipes: a few stages (tune the base, let it answer, train the streams) in a small TOML file, run by one command.
 
-A stage's output is the next one's input by name (`@base`, `@own`). Every stage resumes: the same command continues
-where it was stopped, and stages that are done are not run again.
+A stage's output is the input of a later one by name (`@base`, `@own`). Every stage resumes: the same command continues
+after an interruption, and finished stages are not run again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DistillStage:
-    """What the model answers: the prompts of `data`, and `variations` of them where they are E2E's."""
+    """Settings of distillation: the model answers the prompts of `data`, and `variations` of them for E2E."""
 
     data: str
     out: Path
@@ -57,7 +57,7 @@ class DistillStage:
 
 @dataclass(frozen=True, slots=True)
 class SynthesizeStage:
-    """How many prompts the model writes, what they begin with, and after which answers (train/synthesize.py)."""
+    """Settings of synthesis: number of prompts, their beginnings, and the answers that they follow (synthesize.py)."""
 
     out: Path
     config: DistillConfig
@@ -71,15 +71,15 @@ Stage: TypeAlias = TrainConfig | DistillStage | SynthesizeStage
 
 
 def names() -> list[str]:
-    """The recipes that ship."""
+    """The shipped recipes."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def load(name_or_path: str) -> dict[str, Any]:
-    """A recipe that ships, by name, or one of the user's, by path: `about` and the list `stage`.
+    """A shipped recipe by name, or one of the user's by path: `about` and the list `stage`.
 
     Raises:
-        RecipeError: there is none, or it is damaged.
+        RecipeError: it does not exist, or is damaged.
     """
     path = _FOLDER / f"{name_or_path}.toml" if name_or_path in names() else Path(name_or_path)
     if not path.is_file():
@@ -99,19 +99,19 @@ def load(name_or_path: str) -> dict[str, Any]:
 
 
 def change(recipe: dict[str, Any], settings: Mapping[str, str]) -> None:
-    """Set `key` in the last stage, or `stage.key`; values are written as in TOML, a word needs no quotes.
+    """Set `key` in the last stage, or `stage.key`; values have TOML syntax, and words need no quotes.
 
     Raises:
-        RecipeError: there is no such stage or key, or the value is not TOML.
+        RecipeError: the stage or key does not exist, or the value is not TOML.
     """
     stages = {stage["name"]: stage for stage in recipe["stage"]}
-    for said, value in settings.items():
-        name, _, key = said.rpartition(".")
+    for path, value in settings.items():
+        name, _, key = path.rpartition(".")
         stage = stages.get(name) if name else recipe["stage"][-1]
         if stage is None:
-            raise RecipeError(f"--set {said}: the stages are {', '.join(stages)}")
+            raise RecipeError(f"--set {path}: the stages are {', '.join(stages)}")
         if key not in _KINDS[stage["kind"]]:
-            raise RecipeError(f"--set {said}: stage {stage['name']!r} has no setting {key!r}")
+            raise RecipeError(f"--set {path}: stage {stage['name']!r} has no setting {key!r}")
         try:
             stage[key] = tomllib.loads(f"value = {value}")["value"]
         except ValueError:
@@ -119,10 +119,10 @@ def change(recipe: dict[str, Any], settings: Mapping[str, str]) -> None:
 
 
 def variants(recipe: dict[str, Any], key: str, values: str) -> dict[str, dict[str, Any]]:
-    """The recipe once per value of `values` ("1,2,4,8"), set as `change` sets it in the last stage.
+    """The recipe once per value of `values` ("1,2,4,8"), set in the last stage as by `change`.
 
     Raises:
-        RecipeError: as `change`; or the last stage does not train; or the key names another stage.
+        RecipeError: as `change`; or the last stage does not train; or the key is of another stage.
     """
     if "." in key or recipe["stage"][-1]["kind"] != "train":
         raise RecipeError(f"--sweep {key}: only a setting of the last stage, which trains, can be swept")
@@ -134,10 +134,10 @@ def variants(recipe: dict[str, Any], key: str, values: str) -> dict[str, dict[st
 
 
 def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, adapter: Path) -> list[Stage]:
-    """The stages of a recipe as configurations; the last one writes `adapter`, the others into `out_dir`.
+    """The stages of a recipe as configurations; the last one writes `adapter`, the others write into `out_dir`.
 
     Raises:
-        RecipeError: a stage refers to one that does not come before it.
+        RecipeError: a stage refers to one that is not before it.
         ValueError: a setting is out of range.
     """
     made: dict[str, Path] = {}
@@ -159,12 +159,12 @@ def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, 
 
 
 def _resolved(value: Any, made: Mapping[str, Path], data_root: Path, stage: str) -> Any:
-    """`@name` is what an earlier stage made; a relative path to a file is below `data_root`."""
+    """`@name` is the output of an earlier stage; a relative path to a file is below `data_root`."""
     if isinstance(value, list):
         return [_resolved(one, made, data_root, stage) for one in value]
     if value.startswith("@"):
         if value[1:] not in made:
-            raise RecipeError(f"stage {stage!r} refers to {value}, which does not come before it")
+            raise RecipeError(f"stage {stage!r} refers to {value}, which is not an earlier stage")
         return str(made[value[1:]])
     return str(data_root / value) if value.endswith((".jsonl", ".json", ".safetensors")) else value
 
@@ -200,7 +200,7 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
 
 
 def synthesized(stage: SynthesizeStage, model: Path) -> Iterator[int]:
-    """Write what the file lacks yet; yields how many prompts each batch added."""
+    """Generate the prompts that the file does not have yet; yields the number of prompts per batch."""
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
     writer = load_writer(model, None, stage.config)
@@ -208,7 +208,7 @@ def synthesized(stage: SynthesizeStage, model: Path) -> Iterator[int]:
 
 
 class Answers:
-    """What a distilling stage still has to write; what its file holds already is not answered again."""
+    """The remaining work of a distillation stage; answers that are in its file are skipped."""
 
     def __init__(self, stage: DistillStage, model: Path) -> None:
         self.stage, self.model = stage, model
@@ -221,7 +221,7 @@ class Answers:
         self.todo = pending(items, stage.out, stage.config)
 
     def write(self) -> Iterator[Written]:
-        """Answer the rest; yields after each batch."""
+        """Generate the rest; yields after each batch."""
         if self.todo:
             base = load_writer(self.model, self.stage.adapter, self.stage.config)
             yield from distill(base, self.todo, self.stage.out, self.stage.config)

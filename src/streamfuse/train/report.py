@@ -1,4 +1,4 @@
-"""What a run leaves behind and shows: metrics as JSON lines, the adapter file, a progress bar, a clean stop."""
+"""Output of a training run: metrics as JSON lines, the adapter file, a progress bar, and stopping after a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .plot import plot_metrics
 
 
 class MetricsFile(TrainerCallback):
-    """Appends one JSON object per log, with its step. A resumed run forgets what came after its checkpoint."""
+    """Appends one JSON object per log, with its step. A resumed run drops rows after its checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class MetricsFile(TrainerCallback):
 
 
 def _step(line: str) -> float:
-    """The step of a row; a line that was not finished belongs to no checkpoint."""
+    """The step of a row; an unfinished line counts as after every checkpoint."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -49,7 +49,7 @@ def _step(line: str) -> float:
 
 
 class AdapterFile(TrainerCallback):
-    """Writes the adapter after each evaluation, so that a good one exists at any time."""
+    """Writes the adapter after each evaluation, so that a recent one always exists."""
 
     def __init__(self, model: StreamFused, path: Path, facts: dict[str, str]) -> None:
         self.model, self.path, self.facts = model, path, facts
@@ -61,7 +61,7 @@ class AdapterFile(TrainerCallback):
 
 
 class PlotFile(TrainerCallback):
-    """Draws the run's metrics after each evaluation, where matplotlib is installed."""
+    """Plots the run's metrics after each evaluation, if matplotlib is installed."""
 
     def __init__(self, metrics: Path, path: Path) -> None:
         self.metrics, self.path = metrics, path
@@ -72,7 +72,7 @@ class PlotFile(TrainerCallback):
 
 
 class StopAfterStep(TrainerCallback):
-    """Ends a run after the step at hand, with a checkpoint, once `event` is set (by a signal handler, for example)."""
+    """Ends a run after the current step, with a checkpoint, once `event` is set (for example by a signal handler)."""
 
     def __init__(self, event: threading.Event) -> None:
         self.event = event
@@ -110,7 +110,7 @@ class ProgressBar(TrainerCallback):
         self._progress.update(self._task, description="  ".join(f"{k} {v}" for k, v in self._shown.items()))
 
     def close(self) -> None:
-        """Give the terminal back, also after an error."""
+        """Restore the terminal, also after an error."""
         self._progress.stop()
 
 

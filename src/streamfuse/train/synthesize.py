@@ -1,7 +1,7 @@
-"""Prompts that nobody wrote: a chat model goes on with its own template at the place where the user speaks.
+"""Synthetic prompts: a chat model continues its own chat template at the user's turn.
 
-After Magpie (Xu et al., 2024, arXiv 2406.08464): a model tuned on chats has learnt users' turns as well, so what it
-samples there is spread like the prompts that it was tuned on. For streams of a model whose prompts nobody has.
+After Magpie (Xu et al., 2024, arXiv 2406.08464): a model that is tuned on chats has learnt user turns too, so its
+samples there are distributed like the prompts that it was tuned on. For streams of a model without prompts.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from .distill import appending, rows_written
 from .formats import DataError
 from .generate import generate_batch
 
-_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for what the user says
-_SHORTEST = 12  # characters; less is no prompt
-_PATIENCE = 8  # batches without a prompt
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # placeholder for the user's message
+_SHORTEST = 12  # minimum length of a prompt in characters
+_PATIENCE = 8  # give up after this many batches without a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Where a prompt begins: the chat before it as token ids, and what each prompt of this opening begins with."""
+    """A position where a prompt begins: the preceding chat as token ids, and the beginning of each of its prompts."""
 
     input_ids: list[int]
     begin: str = ""
-    before: tuple[Message, ...] = ()  # the turns that were taken already; a row of the file keeps them
+    before: tuple[Message, ...] = ()  # the earlier messages, which are stored in the file's row
 
 
 def user_turn(text: Tokenizer, before: Sequence[Message] = (), begin: str = "") -> tuple[list[int], int]:
-    """Token ids of a chat up to what the user says (`begin` included), and the token that ends the user's turn.
+    """Token ids of a chat up to the user's message (including `begin`), and the token that ends the user's turn.
 
     Raises:
         TextError: the chat template cannot be used.
-        DataError: the template changes what the user says, or marks no end of it.
+        DataError: the template changes the user's message, or has no token after it.
     """
     parts = text.render_cut([*before, {"role": "user", "content": _MARK}]).split(_MARK)
     after = text.encode_rendered(parts[1]) if len(parts) == 2 else []
     if not after:
-        raise DataError("the chat template does not say where a user's turn begins and ends")
+        raise DataError("the chat template does not mark where a user's turn begins and ends")
     return text.encode_rendered(parts[0] + begin), after[0]
 
 
 def openings(
     text: Tokenizer, begin: Sequence[str] = (), system: str | None = None, after: Path | None = None
 ) -> tuple[list[Opening], int]:
-    """The places where prompts begin, and the token that ends a user's turn.
+    """The positions where prompts begin, and the token that ends a user's turn.
 
-    `begin` is what prompts begin with, one after another; none of them: whatever the model says. Spaces at its end are
-    dropped, since tokens of words hold the space before them. `after` is a file of
-    answers (`streamfuse data distill`): prompts follow those that are finished, as a user's second turn.
+    `begin` has beginnings of prompts, which are used in turn; if it is empty, the model chooses. Trailing spaces are
+    dropped, since word tokens include the space before them. `after` is a file of answers (`streamfuse data distill`):
+    prompts follow the finished ones, as a user's second turn.
 
     Raises:
-        TextError, DataError: as `user_turn`; or `after` holds something else, or nothing that is finished.
+        TextError, DataError: as `user_turn`; or `after` has other contents, or no finished answers.
     """
     first: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
     chats = [first] if after is None else [(*first, *chat) for chat in _chats(text, after)]
@@ -85,29 +85,29 @@ def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
     except KeyError as error:
         raise DataError(f"{after}: no field {error}; not answers of `streamfuse data distill`") from None
     if not chats:
-        raise DataError(f"{after}: no answer in it is finished; give --max-new-tokens of distill more room")
+        raise DataError(f"{after}: it has no finished answers; use a larger --max-new-tokens in distill")
     return chats
 
 
 def synthesize(
     model: Transformer, text: Tokenizer, out: Path, count: int, config: DistillConfig, places: list[Opening], end: int
 ) -> Iterator[int]:
-    """Sample users' turns until `out` holds `count`, `{"id", "source", "prompt"}` a line, or `"messages"` in the place
-    of the prompt where it follows others.
+    """Sample user turns until `out` has `count` of them, one JSON object `{"id", "source", "prompt"}` per line, with
+    `"messages"` instead of the prompt if it follows other messages.
 
-    Yields how many are there, then how many each batch added. `places` (of `openings`) are taken in turns; those longer
-    than `config.max_prompt_tokens` are left out. Turns that do not end within `config.max_new_tokens`, that are too
-    short or there already are dropped. An id is the sample's place in the order of all samples, with numbers of its
-    own: a stopped run goes on with the same prompts.
+    Yields how many exist, then how many each batch added. `places` (from `openings`) are used in turn; those longer
+    than `config.max_prompt_tokens` are skipped. Turns that do not end within `config.max_new_tokens`, that are too
+    short or duplicates are dropped. An id is the sample's index among all samples, which have their own random numbers:
+    an interrupted run resumes with the same prompts.
 
     Raises:
-        DataError: `out` holds something else, or another process writes it; or the model writes nothing that could be
-            a prompt.
+        DataError: `out` has other contents, or another process is writing it; or the model generates nothing that could
+            be a prompt.
     """
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
     if not places:
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
-    in_vain = 0  # batches in a row
+    in_vain = 0  # consecutive batches without a prompt
     with appending(out) as file:
         known, next_id = _written(out)
         yield len(known)
@@ -118,8 +118,8 @@ def synthesize(
             written = generate_batch(model, [place.input_ids for place in taken], config, seeds)
             before = len(known)
             for one, place, tokens in zip(ids, taken, written, strict=True):
-                said = text.decode(tokens[: tokens.index(end)]) if end in tokens else ""
-                prompt = (place.begin + said).strip() if said else ""
+                turn = text.decode(tokens[: tokens.index(end)]) if end in tokens else ""
+                prompt = (place.begin + turn).strip() if turn else ""
                 if len(prompt) < max(_SHORTEST, len(place.begin) + 2) or prompt in known or len(known) == count:
                     continue
                 known.add(prompt)
@@ -130,25 +130,25 @@ def synthesize(
             if in_vain == _PATIENCE:
                 raise DataError(
                     f"{out}: {len(known)} prompts; the last {_PATIENCE * len(ids)} samples were all too short, "
-                    "too long or there already. Try another --begin, or more --max-new-tokens"
+                    "too long or duplicates. Try another --begin, or more --max-new-tokens"
                 )
             yield len(known) - before
 
 
 def _row(one: int, prompt: str, place: Opening) -> dict[str, object]:
-    said = {"messages": [*place.before, {"role": "user", "content": prompt}]} if place.before else {"prompt": prompt}
-    return {"id": one, "source": "synthesized", **said}
+    message = {"messages": [*place.before, {"role": "user", "content": prompt}]} if place.before else {"prompt": prompt}
+    return {"id": one, "source": "synthesized", **message}
 
 
-def _said(row: dict[str, Any]) -> str:
+def _prompt_in(row: dict[str, Any]) -> str:
     return str(row["messages"][-1]["content"] if "messages" in row else row.get("prompt"))
 
 
 def _written(path: Path) -> tuple[set[str], int]:
-    """The prompts in the file and the id to go on with."""
+    """The prompts in the file and the next id."""
     known: set[str] = set()
     next_id = 0
     for row in rows_written(path, "a prompt of `streamfuse data synthesize`"):
-        known.add(_said(row))
+        known.add(_prompt_in(row))
         next_id = row["id"] + 1
     return known, next_id

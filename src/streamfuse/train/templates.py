@@ -1,8 +1,8 @@
-"""How a row of a data set becomes a prompt and a completion: the same words in training, measuring and the demos.
+"""Templates that make a prompt and a completion from a data row, shared by training, benchmarks and the demos.
 
-A task's model is asked as a chat with one turn, without the default system message of the base: it was tuned to do one
-thing, and twenty tokens that say nothing would be read before each prompt. The chat template travels in the adapter
-file, so that a bundle reads prompts as they were trained.
+A task's model gets a chat with one turn, without the base's default system message: it is tuned for one task, and
+twenty meaningless tokens would be processed before each prompt. The chat template is stored in the adapter file, so
+that a bundle encodes prompts as in training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHATML = (
 class Template:
     """Format strings over a row's fields: the user's message, and the answer (None: rows without answers).
 
-    `references` is the field of held-out rows that holds a list of right answers instead of one.
+    `references` is the field of held-out rows that has a list of correct answers.
     """
 
     prompt: str

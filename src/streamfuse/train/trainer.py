@@ -1,4 +1,4 @@
-"""Hugging Face Trainer for stream adapters: order of the data, learning rates, and what is measured while training."""
+"""Hugging Face Trainer for stream adapters: order of the data, learning rates, and metrics during training."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .data import Example, StreamDataset
 from .evaluate import replay
 from .objective import NGramObjective
 
-_MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # what acts on rows
-EVALUATION_WIDTHS = (8, 16, 64)  # nodes, the root counted; the ratio of the second is the headline
+_MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # matrices that are applied to rows
+EVALUATION_WIDTHS = (8, 16, 64)  # nodes, including the root; the second is the main metric
 
 
 class LengthGrouped(Sampler[int]):
-    """Batches of similar lengths (padding would be computed like any token), in an order of each epoch's own.
+    """Batches of similar lengths (padding would be computed like any token), in a different order in each epoch.
 
-    The order follows from seed and epoch alone, so a run that was stopped in any epoch continues with the same batches.
+    The order depends on seed and epoch only, so a run that was interrupted in any epoch resumes with the same batches.
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
@@ -38,7 +38,7 @@ class LengthGrouped(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed)
-        for _ in range(self.epoch):  # as if the epochs before had drawn theirs
+        for _ in range(self.epoch):  # advances the generator past earlier epochs
             torch.randperm(len(self.lengths), generator=generator)
         return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
 
@@ -63,7 +63,7 @@ class StreamTrainer(Trainer):
         return LengthGrouped(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """AdamW; matrices that act on rows learn slowly, embeddings, parent term and pruner fast."""
+        """AdamW, with a low learning rate for matrices that are applied to rows, and a high one for the rest."""
         if self.optimizer is None:
             slow: list[nn.Parameter] = []
             fast: list[nn.Parameter] = []
@@ -76,7 +76,7 @@ class StreamTrainer(Trainer):
         return self.optimizer
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss per completion token of the global batch: processes with more of them weigh more."""
+        """The loss per completion token of the global batch: processes with more tokens have more weight."""
         out = model(**inputs)
         # Accelerate averages the processes' gradients, so their sums are divided by the mean count.
         mean_tokens = self.accelerator.reduce(out["tokens"].float(), "mean")

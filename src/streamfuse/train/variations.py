@@ -1,7 +1,7 @@
-"""New E2E prompts by recombination, for a tuned model to answer itself: the set has many answers to few prompts.
+"""New E2E prompts by recombination, for a tuned model to answer, since the data set has many answers to few prompts.
 
 The values are those of the training prompts and of the published ontology (Novikova et al., 2017, "The E2E Dataset",
-table 1 and its training split), so that a development split, which holds a part of them, does not narrow the streams.
+table 1 and its training split), so that a development split, which has only some of them, does not limit the streams.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ONTOLOGY = {
 
 
 def vary_e2e(prompts: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` new prompts, all different and none of `prompts`, in their shapes ("name[X], area[Y], ...").
+    """`count` new prompts, all different and not in `prompts`, with the same fields ("name[X], area[Y], ...").
 
-    Values are redrawn from those of the field's name: half of the time from those seen, else from all that are known.
+    Values are redrawn from those of the same field: half of the time from those in `prompts`, else from all known ones.
 
     Raises:
-        ValueError: the prompts are not of that form, or too few for so many variations.
+        ValueError: the prompts do not have that form, or are too few for this many variations.
     """
     generator = random.Random(seed)
     shapes = [[(name.strip(), value) for name, value in _FIELD.findall(prompt)] for prompt in sorted(set(prompts))]
