@@ -92,7 +92,7 @@ def test_the_emulator_needs_neither_coremltools_nor_torch(package: Path) -> None
     [
         ({}, "needs the input 'x'"),
         ({"x": np.ones((2, 64)), "z": np.ones(1)}, "has no input 'z'"),
-        ({"x": np.ones((3, 64))}, r"'x' has the shape \[3, 64\], the program says fp32\[2, 64\]"),
+        ({"x": np.ones((3, 64))}, r"'x' has the shape \[3, 64\], the program expects fp32\[2, 64\]"),
     ],
 )
 def test_wrong_inputs_are_named(package: Path, inputs: dict[str, np.ndarray], sentence: str) -> None:
@@ -103,7 +103,7 @@ def test_wrong_inputs_are_named(package: Path, inputs: dict[str, np.ndarray], se
 def test_fractions_are_no_integers(tmp_path: Path) -> None:
     model = samples.convert(torch.nn.Embedding(9, 4), (torch.zeros(2, dtype=torch.int32),), ["ids"])
     emulator = CoreMLEmulator(samples.save(model, tmp_path))
-    with pytest.raises(EmulatorError, match="'ids' is float64, the program says int32"):
+    with pytest.raises(EmulatorError, match="'ids' is float64, the program expects int32"):
         emulator.predict({"ids": [0.5, 1.0]})
     with pytest.raises(EmulatorError, match=r"gather .* failed: .* out of bounds"):
         emulator.predict({"ids": [0, 9]})
@@ -142,7 +142,7 @@ def _strangers(package: Path) -> None:
         (_strangers, "Manifest.json is damaged: 'nobody'"),
         (lambda folder: (folder / MODEL).unlink(), "lacks its model file"),
         (lambda folder: _cut(-7)(folder / MODEL), "the model file is damaged"),
-        (lambda folder: (folder / MODEL).write_bytes(b"\x08\x01"), "holds no ML program"),
+        (lambda folder: (folder / MODEL).write_bytes(b"\x08\x01"), "is not an ML program"),
         (lambda folder: (folder / WEIGHTS).unlink(), "weight.bin cannot be read"),
         (lambda folder: _cut(256)(folder / WEIGHTS), "(no blob at|end before) offset"),
         (lambda folder: (folder / WEIGHTS).write_bytes(bytes(4096)), "not blob storage of version 2"),

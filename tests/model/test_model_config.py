@@ -104,12 +104,12 @@ def test_of_several_chat_templates_the_default_one_is_taken(folder: Path) -> Non
 def test_several_chat_templates_with_none_called_default_are_not_dropped_without_a_word(folder: Path) -> None:
     named = [{"name": "tool_use", "template": "b"}, {"name": "rag", "template": "a"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
-    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, rag, none is called default"):
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, rag, and none is named default"):
         assert own_template(folder) is None
     (folder / "tokenizer_config.json").unlink()
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text("b")
-    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, none is called default"):
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, and none is named default"):
         assert own_template(folder) is None
 
 

@@ -207,7 +207,7 @@ def test_named_chat_templates_without_a_default_are_said(tmp_path: Path) -> None
     source.skip = {"template"}
     source.fields |= {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ tools }}"}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
-    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, none is called default"):
+    with pytest.warns(CheckpointWarning, match="chat templates are tool_use, and none is named default"):
         assert own_template(tmp_path / "hf") is None
 
 
@@ -249,7 +249,7 @@ def test_a_split_gguf_with_a_part_missing_or_renamed_is_refused(tmp_path: Path) 
     renamed = parts[0].rename(tmp_path / "first.gguf")
     with pytest.raises(CheckpointError, match=r"one of 3 parts of a split GGUF, and m-00001-of-00003.gguf is not in"):
         convert(parts[2], tmp_path / "hf")
-    with pytest.raises(CheckpointError, match=r"split.count says 3 parts, and 1 is here; .* named NAME-00001-of-00003"):
+    with pytest.raises(CheckpointError, match=r"split.count is 3, but 1 was found; .* named NAME-00001-of-00003"):
         convert(renamed, tmp_path / "hf")
 
 
@@ -308,7 +308,7 @@ def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None
     source = Source()
     source.tensors["rope_freqs.weight"] = np.array(factors, np.float32)
     with pytest.raises(
-        CheckpointError, match=r"m\.gguf: rope_freqs\.weight has factors that no supported RoPE scaling"
+        CheckpointError, match=r"m\.gguf: rope_freqs\.weight has factors of an unsupported RoPE scaling"
     ):
         convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
@@ -321,7 +321,7 @@ def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None
         ({"head_count"}, {}, "field 'llama.attention.head_count' is missing"),
         ({"token_embd.weight"}, {}, "tensor 'token_embd.weight' is missing"),
         (set(), {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "scaling 'longrope' is not"),
-        (set(), {"general.type": "adapter"}, "general.type 'adapter' is no language model"),
+        (set(), {"general.type": "adapter"}, "general.type 'adapter' is not a language model"),
         (set(), {"llama.attention.scale": 0.5}, "field 'llama.attention.scale' is 0.5, which is not supported"),
         (set(), {"llama.attention.causal": False}, "field 'llama.attention.causal' is False"),
         (set(), {"llama.attention.sliding_window": 64.0}, "field 'llama.attention.sliding_window' is 64.0"),

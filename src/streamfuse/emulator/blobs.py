@@ -23,7 +23,7 @@ _DTYPES = {
 
 
 class BlobFile:
-    """One weights file, mapped into memory. Raises EmulatorError where it is missing or damaged."""
+    """One weights file, memory-mapped. Raises EmulatorError if it is missing or damaged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class BlobFile:
             raise EmulatorError(f"the weights {path} are not blob storage of version {_VERSION}")
 
     def read(self, offset: int, kind: TensorType) -> Array:
-        """The blob whose metadata is at `offset`, carried (values.py), in the declared shape."""
+        """The blob whose metadata is at `offset`, in its carrier type (values.py) and the declared shape."""
         if offset + 64 > len(self._data):
             raise EmulatorError(f"the weights {self._path} end before offset {offset}")
         sentinel, code, size, start = struct.unpack("<IIQQ", self._data[offset : offset + 24].tobytes())

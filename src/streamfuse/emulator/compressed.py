@@ -1,7 +1,7 @@
 """Compressed constants (constexpr_*), decoded as Core ML defines them.
 
-The forms of iOS 16 name whole bytes and a shape, those of iOS 18 typed elements and blocks; both arrive here. Results
-are float32 and are rounded to the declared type afterwards, so that a scale times a small integer is rounded once.
+iOS 16 defines whole bytes and a shape, iOS 18 typed elements and blocks; both are supported. Results are float32 and
+are rounded to the declared dtype afterwards, so that a scale times a small integer is rounded once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def constexpr_lut_to_dense(
 ) -> Array:
     """Indices into tables; lut [*groups, entries, vector] (iOS 18) or [entries] with packed indices (iOS 16).
 
-    A vector of the table lies along `vector_axis` of the result.
+    A vector of the table is placed along `vector_axis` of the result.
     """
     if shape is not None:
         count = int(np.prod(shape))

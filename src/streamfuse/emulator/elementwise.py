@@ -131,7 +131,7 @@ def threshold(x: Array, alpha: Array) -> Array:
     return np.maximum(x, alpha)
 
 
-# MIL adds a tiny number before the three functions that have a pole at zero.
+# MIL adds a small epsilon before the three functions that have a pole at zero.
 @operation("inverse")
 def inverse(x: Array, epsilon: Any = 1e-4) -> Array:
     return np.asarray(1 / (x + epsilon))
@@ -154,7 +154,7 @@ def select(cond: Array, a: Array, b: Array) -> Array:
 
 @operation("cast")
 def cast(x: Array, dtype: str) -> Array:
-    """The declared type of the result does the work; towards an integer that is truncation."""
+    """The interpreter converts to the declared dtype; only truncation to integers is done here."""
     return x
 
 
@@ -178,7 +178,7 @@ def dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis
 
 
 def _along(vector: Array, x: Array, axis: Array | None) -> Array:
-    """A scalar as it is; a vector turned so that it lies along `axis` of x."""
+    """A scalar is unchanged; a vector is reshaped so that it is along `axis` of x."""
     if vector.ndim == 0 or axis is None:
         return vector
     shape = [1] * x.ndim

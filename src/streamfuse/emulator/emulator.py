@@ -1,4 +1,4 @@
-"""A saved .mlpackage on any desktop: what coremltools' `MLModel.predict` gives on a Mac. See docs/coreml.md."""
+"""Runs a saved .mlpackage on any desktop, like coremltools' `MLModel.predict` on a Mac. See docs/coreml.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamfuse.emulator.values import Array, TensorType, settle
 class CoreMLEmulator:
     """Interprets the functions of one package in numpy, operation by operation.
 
-    Functions are decoded when they first run, each constant once. Not for several threads at a time.
+    Functions are decoded on first use, each constant once. Not thread-safe.
     Raises EmulatorError for a damaged package, an unknown function, and operations that are not emulated.
     """
 
@@ -34,7 +34,7 @@ class CoreMLEmulator:
 
     @property
     def user_metadata(self) -> dict[str, str]:
-        """The package's own keys and texts."""
+        """The package's user-defined metadata."""
         return self._package.user_metadata
 
     def interface(self, function: str | None = None) -> Interface:
@@ -48,7 +48,7 @@ class CoreMLEmulator:
         return dict(self._interpreter(function).outputs)
 
     def operation_counts(self, function: str | None = None) -> dict[str, int]:
-        """How many operations of each kind a function has, constants left out."""
+        """How many operations of each type a function has, without constants."""
         return dict(self._interpreter(function).operation_counts)
 
     @property
@@ -59,8 +59,8 @@ class CoreMLEmulator:
     def predict(self, inputs: Mapping[str, npt.ArrayLike], function: str | None = None) -> dict[str, Array]:
         """Run a function (None: the default one) on arrays by input name.
 
-        Numbers are converted to the declared types; integers are not made of fractions. Outputs are new arrays of the
-        declared types. EmulatorError where a name or a shape does not fit.
+        Numbers are converted to the declared dtypes, but fractions are not converted to integers. Outputs are new
+        arrays of the declared dtypes. EmulatorError if a name or a shape does not match.
         """
         interpreter = self._interpreter(function)
         if unlike := set(inputs) ^ set(interpreter.inputs):
@@ -86,7 +86,7 @@ class CoreMLEmulator:
 def _carried(name: str, given: Any, kind: TensorType) -> Array:
     value = np.asarray(given)
     if not kind.fits(value.shape):
-        raise EmulatorError(f"the input {name!r} has the shape {list(value.shape)}, the program says {kind}")
+        raise EmulatorError(f"the input {name!r} has the shape {list(value.shape)}, the program expects {kind}")
     if value.dtype.kind == "f" and kind.carrier not in (np.float32, np.float64):
-        raise EmulatorError(f"the input {name!r} is {value.dtype}, the program says {kind}")
+        raise EmulatorError(f"the input {name!r} is {value.dtype}, the program expects {kind}")
     return value.astype(np.float32) if value.dtype == np.float16 else settle(value, kind)

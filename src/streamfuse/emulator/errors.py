@@ -1,7 +1,7 @@
-"""The one error of the emulator."""
+"""The emulator's only error."""
 
 from __future__ import annotations
 
 
 class EmulatorError(ValueError):
-    """A package or a request that the emulator cannot serve, said in one sentence."""
+    """A package or request that the emulator does not support; the message is one sentence."""

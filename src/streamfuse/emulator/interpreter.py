@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy as np
 
-# The four modules register their operations when imported.
+# These four modules register their operations on import.
 from streamfuse.emulator import compressed, elementwise, movement, products  # noqa: F401
 from streamfuse.emulator.errors import EmulatorError
 from streamfuse.emulator.program import Argument, Blob, Constant, Function, Operation, Package
 from streamfuse.emulator.registry import RULES
 from streamfuse.emulator.values import Array, TensorType, settle
 
-_LISTS = ("values",)  # arguments that stay a list, however many they are
+_LISTS = ("values",)  # arguments that are always lists
 
 
 class Constants:
-    """Decoded constants of a package, each once, however many functions use it."""
+    """Decoded constants of a package, each decoded once for all functions."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
         self._cache: dict[Hashable, tuple[Array, ...]] = {}
 
     def get(self, operation: Operation, earlier: Mapping[str, Operation]) -> tuple[Array, ...]:
-        """The values of a `const` or `constexpr_*` operation; `earlier` holds the constant operations before it."""
+        """The values of a `const` or `constexpr_*` operation; `earlier` has the constant operations before it."""
         key = _key(operation, earlier)
         if key not in self._cache:
             self._cache[key] = self._decode(operation, earlier)
@@ -45,7 +45,7 @@ class Constants:
             return (self._package.value(operation.attributes["val"]),)
         arguments = {}
         for name, argument in _constant_arguments(operation).items():
-            if isinstance(argument, str):  # what only feeds a decoder need not be kept
+            if isinstance(argument, str):  # inputs of decoders are not kept
                 source = earlier[argument]
                 outputs = [output for output, _ in source.outputs]
                 arguments[name] = _plain(self._decode(source, earlier)[outputs.index(argument)])
@@ -61,7 +61,7 @@ def _constant_arguments(operation: Operation) -> dict[str, Argument]:
 
 
 def _key(operation: Operation, earlier: Mapping[str, Operation]) -> Hashable:
-    """Equal for constants that are equal by construction, in whatever function they stand."""
+    """Equal for constants that are equal by construction, in any function."""
 
     def of(argument: Argument) -> Hashable:
         if isinstance(argument, str):
@@ -76,7 +76,7 @@ def _key(operation: Operation, earlier: Mapping[str, Operation]) -> Hashable:
 
 
 def _plain(value: Array) -> Any:
-    """Text as str; everything else as it is."""
+    """Text as str; everything else unchanged."""
     return str(value) if value.dtype.kind == "U" else value
 
 
@@ -85,10 +85,10 @@ def is_constant(operation: Operation) -> bool:
 
 
 def evaluate(operation: Operation, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
-    """The results of one operation, rounded to their declared types and checked against their declared shapes."""
+    """The results of one operation, rounded to their declared dtypes and checked against their declared shapes."""
     rule = RULES[operation.kind]
     try:
-        with np.errstate(all="ignore"):  # infinities and NaN go on, as on a device
+        with np.errstate(all="ignore"):  # infinities and NaN propagate, as on a device
             found = rule.compute(**arguments)
             results = found if isinstance(found, tuple) else (found,)
             settled = tuple(
@@ -100,27 +100,27 @@ def evaluate(operation: Operation, arguments: Mapping[str, Any]) -> tuple[Array,
     for value, (name, kind) in zip(settled, operation.outputs, strict=True):
         if not kind.fits(value.shape):
             shape = list(value.shape)
-            raise EmulatorError(f"{operation.kind} {name!r} gives the shape {shape}, the program says {kind}")
+            raise EmulatorError(f"{operation.kind} {name!r} has the shape {shape}, the program declares {kind}")
     return settled
 
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """The place of a value that only a run gives."""
+    """Placeholder for a value that is computed at run time."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One operation with its constants in place."""
+    """One operation with its constant arguments."""
 
     operation: Operation
     arguments: dict[str, list[Any]]  # constants and _Computed
-    dead: list[str]  # values that nothing later uses
+    dead: list[str]  # values that are not used later
 
     def run(self, values: dict[str, Array]) -> None:
-        """Adds the results to `values` and drops what is not needed any more."""
+        """Adds the results to `values` and drops values that are not used later."""
         filled = {
             name: [values[item.name] if isinstance(item, _Computed) else item for item in items]
             for name, items in self.arguments.items()
@@ -132,7 +132,7 @@ class _Step:
 
 
 class Interpreter:
-    """A function ready to run. Raises EmulatorError naming every operation that is not emulated."""
+    """A function ready to run. Raises EmulatorError that names all unsupported operations."""
 
     def __init__(self, function: Function, constants: Constants) -> None:
         missing = sorted({op.kind for op in function.operations if op.kind != "const" and op.kind not in RULES})
@@ -154,7 +154,7 @@ class Interpreter:
         ]
 
     def _fixed(self, argument: Argument) -> Any:
-        """A constant in its place; the name of what only a run can compute."""
+        """A constant's value; a placeholder for a value that is computed at run time."""
         if not isinstance(argument, str):
             return self._constants.value(argument)
         if argument not in self._still:
@@ -163,7 +163,7 @@ class Interpreter:
         return _plain(self._constants.get(self._still[argument], self._still)[outputs.index(argument)])
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Carried inputs to carried outputs."""
+        """From inputs to outputs, in carrier types."""
         values: dict[str, Array] = dict(inputs)
         for step in self._steps:
             step.run(values)
@@ -171,12 +171,12 @@ class Interpreter:
 
 
 def _names(operation: Operation) -> list[str]:
-    """The values that an operation takes."""
+    """The names of the values that an operation uses."""
     return [item for items in operation.inputs.values() for item in items if isinstance(item, str)]
 
 
 def _last_uses(operations: Sequence[Operation], kept: set[str]) -> list[list[str]]:
-    """For each operation the values that it is the last to make or to use, but for those that are kept."""
+    """For each operation, the values that are not used after it, except those in `kept`."""
     last: dict[str, int] = {}
     for at, operation in enumerate(operations):
         last.update(dict.fromkeys((*_names(operation), *(name for name, _ in operation.outputs)), at))

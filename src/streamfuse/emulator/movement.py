@@ -1,4 +1,4 @@
-"""Operations that move values: shapes, slices, joins, gathers, scatters, and tensors made of nothing."""
+"""Operations that move values: shapes, slices, concatenations, gathers, scatters, and tensors without inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shape(x: Array) -> Array:
 
 @operation("reshape", moves=True)
 def reshape(x: Array, shape: Array) -> Array:
-    """A 0 keeps the size of that axis, -1 takes what is left."""
+    """A 0 keeps the size of that axis, -1 is inferred."""
     return x.reshape([x.shape[d] if size == 0 else size for d, size in enumerate(shape.tolist())])
 
 
@@ -45,7 +45,7 @@ def expand_dims(x: Array, axes: Array) -> Array:
 
 @operation("squeeze", moves=True)
 def squeeze(x: Array, axes: Array | None = None) -> Array:
-    """Axes that are longer than one stay, as in PyTorch."""
+    """Axes that are longer than one are kept, as in PyTorch."""
     if axes is None:
         return np.squeeze(x)
     return np.squeeze(x, tuple(axis for axis in axes.tolist() if x.shape[axis] == 1))
@@ -80,7 +80,7 @@ def _slices(
     end_mask: Array | None,
     squeeze_mask: Array | None,
 ) -> tuple[slice | int, ...]:
-    """Numpy's index of MIL's slice: a begin or end that is masked is left out, a squeezed axis is indexed."""
+    """Numpy's index for MIL's slice: a masked begin or end is omitted, a squeezed axis has an integer index."""
 
     def given(mask: Array | None, d: int) -> bool:
         return mask is not None and bool(mask[d])
@@ -128,7 +128,7 @@ def slice_update(
 
 @operation("slice_by_size", moves=True)
 def slice_by_size(x: Array, begin: Array, size: Array) -> Array:
-    """A size of -1 reaches to the end."""
+    """A size of -1 extends to the end."""
     starts = [at + length if at < 0 else at for at, length in zip(begin.tolist(), x.shape, strict=True)]
     ends = [None if count < 0 else at + count for at, count in zip(starts, size.tolist(), strict=True)]
     return x[tuple(slice(at, end) for at, end in zip(starts, ends, strict=True))]
@@ -146,7 +146,7 @@ def reverse(x: Array, axes: Array | None = None) -> Array:
 
 @operation("pad", moves=True)
 def pad(x: Array, pad: Array, mode: str = "constant", constant_val: Any = 0) -> Array:
-    """`pad` gives (before, after) of the last axes."""
+    """`pad` has (before, after) of the last axes."""
     edges = pad.reshape(-1, 2).tolist()
     edges = [[0, 0]] * (x.ndim - len(edges)) + edges
     if mode == "constant":

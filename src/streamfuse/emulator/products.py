@@ -28,7 +28,7 @@ def matmul(x: Array, y: Array, transpose_x: Any = False, transpose_y: Any = Fals
 
 @operation("einsum")
 def einsum(values: list[Array], equation: str) -> Array:
-    """MIL allows only contractions of axis -1 of the first with axis -3 of the second; axis -2 is a batch axis."""
+    """MIL only allows contractions of axis -1 of the first with axis -3 of the second; axis -2 is a batch axis."""
     x, y = (np.moveaxis(value, -2, -3) for value in values)
     return np.moveaxis(x @ y, -3, -2)
 

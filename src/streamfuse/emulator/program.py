@@ -36,19 +36,19 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A constant in the program itself, as a carried array (values.py)."""
+    """A constant in the program itself, in its carrier type (values.py)."""
 
     type: TensorType
     value: Array
 
 
 Constant: TypeAlias = Blob | Immediate
-Argument: TypeAlias = str | Constant  # the name of a value, or a constant in place
+Argument: TypeAlias = str | Constant  # the name of a value, or a constant
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: every argument is a list, because some (`values` of concat) take many."""
+    """One operation: every argument is a list, because some arguments (`values` of concat) have many values."""
 
     kind: str
     inputs: dict[str, list[Argument]]
@@ -62,7 +62,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An input or output as the package describes it to callers."""
+    """An input or output in the package's description."""
 
     name: str
     description: str
@@ -87,9 +87,9 @@ class Interface:
 
 
 class Package:
-    """An .mlpackage on disk. Functions are decoded when asked for; weights are mapped, not read.
+    """An .mlpackage on disk. Functions are decoded on request; weights are memory-mapped.
 
-    Raises EmulatorError where the folder is no package, is damaged, or holds something else than an ML program.
+    Raises EmulatorError if the folder is not a package, is damaged, or is not an ML program.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -97,7 +97,7 @@ class Package:
         self._model_file = _model_file(self.path)
         model = Message(self._model_file.read_bytes())
         if _ML_PROGRAM not in model:
-            raise EmulatorError(f"{self.path} holds no ML program (an older neural network, perhaps)")
+            raise EmulatorError(f"{self.path} is not an ML program (perhaps an older neural network)")
         self._functions = dict(model.message(_ML_PROGRAM).entries(2))
         self._blobs: dict[str, BlobFile] = {}
         description = model.message(2)
@@ -125,7 +125,7 @@ class Package:
         return Function(opset, inputs, block.texts(2), [_operation(item) for item in block.messages(3)])
 
     def value(self, constant: Constant) -> Array:
-        """A constant as a carried array; of a float16 blob this is a new array."""
+        """A constant in its carrier type; for a float16 blob this is a new array."""
         if isinstance(constant, Immediate):
             return constant.value
         return self._blob_file(constant.file).read(constant.offset, constant.type)
@@ -141,7 +141,7 @@ class Package:
 
 
 def _model_file(package: Path) -> Path:
-    """The .mlmodel that the package's Manifest.json calls its root."""
+    """The .mlmodel that is the root item in the package's Manifest.json."""
     try:
         manifest = json.loads((package / "Manifest.json").read_text())
         item = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
@@ -178,7 +178,7 @@ def _tensor_type(value_type: Message) -> TensorType:
 def _operation(message: Message) -> Operation:
     kind = message.text(1)
     if 4 in message:
-        raise EmulatorError(f"the operation {kind!r} holds blocks of its own, which are not emulated")
+        raise EmulatorError(f"the operation {kind!r} has nested blocks, which are not emulated")
     inputs = {name: [_argument(item) for item in argument.messages(1)] for name, argument in message.entries(2)}
     if empty := [name for name, values in inputs.items() if not values]:
         raise EmulatorError(f"the model file is damaged: {kind!r} has no value for {empty[0]!r}")
@@ -202,7 +202,7 @@ def _constant(value: Message) -> Constant:
 
 
 def _immediate(tensor: Message, kind: TensorType) -> Array:
-    """The elements of a TensorValue, which keeps each type in a field of its own."""
+    """The elements of a TensorValue, which has a field per dtype."""
     if kind.dtype == "string":
         flat: Array = np.array(tensor.message(4).texts(1))
     elif kind.dtype in BITS:
@@ -216,7 +216,7 @@ def _immediate(tensor: Message, kind: TensorType) -> Array:
         field = next((number for number in (2, 3, 5) if number in tensor), 2)
         flat = np.array(tensor.message(field).integers(1))
     if flat.size == 0 and int(np.prod(kind.shape)) == 1:
-        flat = np.zeros(1)  # a single default value leaves no bytes
+        flat = np.zeros(1)  # a single default value is not serialized
     if flat.size != np.prod(kind.shape):
         raise EmulatorError(f"the model file is damaged: a constant of {flat.size} elements cannot be {kind}")
     return flat.astype(kind.carrier).reshape(kind.shape)

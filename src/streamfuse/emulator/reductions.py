@@ -69,10 +69,10 @@ def cumsum(x: Array, axis: Any = 0, exclusive: Any = False, reverse: Any = False
 
 
 def _descending(x: Array, axis: int, ascending: bool, count: int) -> Array:
-    """Indices of the `count` first elements in order, the smaller index first among equal ones.
+    """Indices of the first `count` elements in order, the smaller index first on ties.
 
     Each element becomes one 64-bit key, with its value as an ordered integer in the upper bits and its index in the
-    lower ones, so that a partition suffices to select few of many (a stream's candidates from the vocabulary).
+    lower bits, so that a partition is sufficient to select few of many (a stream's candidates from the vocabulary).
     """
     if x.dtype.kind == "f":
         bits = (x.astype(np.float32) + np.float32(0)).view(np.int32)  # adding zero makes -0.0 equal to 0.0
@@ -141,7 +141,7 @@ def batch_norm(
 
 @operation("l2_norm")
 def l2_norm(x: Array, epsilon: Any = 1e-6) -> Array:
-    """Over the last three axes together, as Core ML defines it."""
+    """Over the last three axes together, as in Core ML."""
     return np.asarray(x / np.sqrt(np.sum(np.square(x), axis=(-3, -2, -1), keepdims=True) + epsilon))
 
 

@@ -1,9 +1,9 @@
 """Operations by their MIL name.
 
-An operation is a function whose parameters are the inputs that MIL names, with MIL's defaults, on carried arrays
-(values.py); a text input is a str, `values` a list of arrays. It returns an array, or a tuple of them. Each computes in
-float32 and leaves rounding to the interpreter, which knows the declared type of every result. Operations that only move
-values say so and are not rounded again.
+An operation is a function whose parameters are MIL's inputs, with MIL's defaults, on arrays in carrier types
+(values.py); a text input is a str, `values` a list of arrays. It returns an array or a tuple of arrays. Operations
+compute in float32, and the interpreter rounds results to their declared dtypes. Operations that only move values are
+marked as such and not rounded again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one kind of operation is computed; `moves` tells that results hold only values of the inputs."""
+    """How one type of operation is computed; with `moves`, results only contain values of the inputs."""
 
     compute: Callable[..., Any]
     moves: bool

@@ -1,8 +1,8 @@
-"""What a tensor of a program is in numpy.
+"""The representation of a program's tensors in numpy.
 
-A float16 tensor is carried in float32 and holds float16 values: numpy multiplies matrices of float32 fast and of
-float16 slowly. `settle` brings a computed result to its declared type, and so is the only place where anything is
-rounded. Elements of fewer than 8 bits are carried in 8.
+A float16 tensor is represented in float32 (its carrier type) with float16 values, because numpy multiplies float32
+matrices fast and float16 matrices slowly. `settle` converts a computed result to its declared dtype and is the only
+place that rounds. Elements of fewer than 8 bits are represented in 8 bits.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _CARRIERS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A MIL tensor type: `dtype` by its MIL name (fp16, int32, uint4, ...), `shape` with -1 for a size left open."""
+    """A MIL tensor type: `dtype` by its MIL name (fp16, int32, uint4, ...), `shape` with -1 for an unspecified size."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def carrier(self) -> type[Any]:
-        """The numpy type that holds such a tensor while the program runs."""
+        """The numpy dtype that represents such a tensor while the program runs."""
         return _CARRIERS[self.dtype]
 
     @property
     def numpy(self) -> type[Any]:
-        """The numpy type that callers pass and get."""
+        """The numpy dtype of inputs and outputs."""
         return np.float16 if self.dtype == "fp16" else self.carrier
 
     def fits(self, shape: tuple[int, ...]) -> bool:
@@ -55,7 +55,7 @@ class TensorType:
 
 
 def round_half(x: Array) -> Array:
-    """float32 with every element rounded to the nearest float16, ties to even; beyond 65504 it is infinite."""
+    """float32 with every element rounded to the nearest float16, ties to even; infinite above 65504."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float32)
 

@@ -1,8 +1,8 @@
 """Reads protobuf messages by field number, without a schema and without the protobuf package.
 
-`import coremltools` takes seconds and brings PyTorch along; a model file needs only this much of the format
-(https://protobuf.dev/programming-guides/encoding/). Messages stay undecoded until somebody asks for their fields, so a
-package of many functions costs no more than the functions that run.
+`import coremltools` takes seconds and imports PyTorch; a model file needs only this part of the format
+(https://protobuf.dev/programming-guides/encoding/). Messages are decoded lazily, so a package with many functions only
+costs what the functions that run need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST = (1 << 64) - 1
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number that starts at `at`, and where the next thing starts."""
+    """The number that starts at `at`, and the position after it."""
     value = shift = 0
     while True:
         if at == len(data):
@@ -63,7 +63,7 @@ def _text(raw: bytes) -> str:
 
 
 class Message:
-    """One message. Fields are asked for by number; absent ones give the default of proto3: 0, '' or nothing."""
+    """One message. Fields are read by number; absent ones have the default of proto3: 0, '' or nothing."""
 
     __slots__ = ("_fields",)
 
@@ -92,7 +92,7 @@ class Message:
         return [_text(bytes(view)) for view in self._views(number)]
 
     def message(self, number: int) -> Message:
-        """A nested message; an empty one where it is absent."""
+        """A nested message; an empty one if it is absent."""
         return Message(self._views(number)[-1]) if number in self._fields else Message(b"")
 
     def messages(self, number: int) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Loading base checkpoints, and reading and writing adapters (safetensors with their settings in the metadata)."""
+"""Loads base checkpoints, and reads and writes adapters (safetensors with their settings in the metadata)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ _BASE_FACTS = ("architecture", "vocab_size", "hidden_size", "num_layers", "num_h
 
 
 def load_config(folder: Path) -> ModelConfig:
-    """The configuration of a checkpoint folder as `load_base` will use it: of its weights, at most the embedding and
-    the head are read.
+    """The configuration of a checkpoint folder as `load_base` will use it, reading at most the embedding and the head.
 
     Raises:
-        CheckpointError: as ModelConfig.load; or the weights that are there do not fit it.
+        CheckpointError: as ModelConfig.load; or existing weights do not fit it.
     """
     config, files = ModelConfig.load(folder), shards(folder)
-    if not any(path.is_file() for path in files):  # enough to plan an export
+    if not any(path.is_file() for path in files):  # sufficient for a dry run
         return config
     headers = {_own_name(name): facts for path in files for name, facts in read_header(path).items()}
     headers = {name: facts for name, facts in headers.items() if not _follows_from_config(name)}
@@ -61,7 +60,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             raise CheckpointError(f"{path}: no such file")
         try:
             shard = load_file(path)
-        except (SafetensorError, KeyError) as error:  # the last for a type that PyTorch does not have
+        except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
         check_types(read_header(path))
         _check_finite(shard, path)
@@ -74,7 +73,7 @@ def _own_name(name: str) -> str:
 
 
 def _follows_from_config(name: str) -> bool:
-    """Old checkpoints carry the rotary frequencies."""
+    """Whether a tensor is redundant: old checkpoints contain the rotary frequencies."""
     return "rotary_emb" in name
 
 
@@ -86,12 +85,12 @@ def _read(path: Path, own_name: str) -> Tensor:
 
 
 def _with_own_head(config: ModelConfig, embedding: Tensor, head: Tensor, folder: Path) -> ModelConfig:
-    """A configuration that ties two tensors which the files have apart; as in transformers, the files win."""
+    """The configuration with an untied head if the files have two different tensors; as in transformers, files win."""
     if embedding.shape == head.shape and torch.equal(embedding.float(), head.float()):
         return config
     warnings.warn(
-        f"{folder / 'config.json'}: tie_word_embeddings is true, but the weights have another lm_head.weight than the "
-        "embedding, so the two are not tied, as in transformers; say false to silence this",
+        f"{folder / 'config.json'}: tie_word_embeddings is true, but lm_head.weight differs from the embedding, so the "
+        "two are not tied, as in transformers; set it to false to avoid this warning",
         CheckpointWarning,
         stacklevel=3,
     )
@@ -99,24 +98,24 @@ def _with_own_head(config: ModelConfig, embedding: Tensor, head: Tensor, folder:
 
 
 def _check_shapes(config: ModelConfig, found: dict[str, tuple[int, ...]], folder: Path) -> None:
-    """CheckpointError where tensors of these shapes are not the model's; of a tied pair one is enough."""
+    """CheckpointError if tensors of these shapes are not the model's; one of a tied pair is sufficient."""
     with torch.device("meta"):
         wanted = {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
     if config.tie_word_embeddings:
         there = [name for name in (_EMBEDDING, _HEAD) if name in found]
         found = {**found, **{name: found[there[0]] for name in (_EMBEDDING, _HEAD) if there and name not in found}}
         if not there:
-            del wanted[_HEAD]  # say that the embedding is missing, once
+            del wanted[_HEAD]  # report the missing embedding only once
     if (problem := misfit(wanted, found)) is not None:
         raise CheckpointError(f"{folder}: tensors do not fit config.json ({problem})")
 
 
 def own_template(folder: Path) -> str | None:
-    """The chat template of a checkpoint folder; None where it has none, also of several with none called default,
-    which a warning says.
+    """The chat template of a checkpoint folder; None if it has none, or several of which none is named default, which
+    gives a warning.
 
     Raises:
-        CheckpointError: it is not text.
+        CheckpointError: it is not a string.
     """
     path = folder / "chat_template.jinja"
     if path.is_file():
@@ -128,13 +127,13 @@ def own_template(folder: Path) -> str | None:
     template = read_object(path).get("chat_template")
     more = folder / "additional_chat_templates"
     named = {file.stem: None for file in sorted(more.glob("*.jinja"))}
-    if isinstance(template, list):  # several, by name
+    if isinstance(template, list):  # several named templates
         named |= {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     if template is None and named:
         warnings.warn(
-            f"{path}: its chat templates are {', '.join(named)}, none is called default, so none is used; "
-            "call the one to use default",
+            f"{path}: its chat templates are {', '.join(named)}, and none is named default, so none is used; "
+            "rename the one to use to default",
             CheckpointWarning,
             stacklevel=2,
         )
@@ -155,13 +154,13 @@ def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transf
     with torch.device("meta"):
         model = Transformer(config)
     model.load_state_dict(state, strict=True, assign=True)
-    if config.tie_word_embeddings:  # assign=True made two parameters of one tensor
+    if config.tie_word_embeddings:  # assign=True created two parameters for one tensor
         model.lm_head.weight = model.embed_tokens.weight
     return model.requires_grad_(False).eval()
 
 
 def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = None) -> None:
-    """Write the trained part of a stream-fused model, atomically. `facts` (data, steps, ...) go into the metadata."""
+    """Write the trained part of a stream-fused model atomically, with `facts` (data, steps, ...) in the metadata."""
     state = {name: _stored(name, value.detach().cpu()) for name, value in model.extra_state().items()}
     state |= {_NGRAMS + name: value.contiguous() for name, value in model.ngrams.items()}
     base = json.dumps(_base_facts(model.base.config))
@@ -172,7 +171,7 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
 
 
 def replace_ngrams(path: Path, arrays: Mapping[str, Tensor], out: Path) -> None:
-    """The adapter `path` with another n-gram table as the file `out`, which may be the same; all else stays.
+    """Write the adapter `path` with another n-gram table to `out`, which may be the same file.
 
     Raises:
         CheckpointError: as `read_adapter`.
@@ -183,22 +182,22 @@ def replace_ngrams(path: Path, arrays: Mapping[str, Tensor], out: Path) -> None:
 
 
 def average_adapters(paths: Sequence[Path], out: Path) -> None:
-    """The mean of the weights of adapters as the file `out`; n-gram table and facts are the last one's.
+    """Write the mean of several adapters' weights to `out`; n-gram table and metadata are those of the last one.
 
-    For the adapters before and after a training on other text: their mean holds most of what both know (Wortsman et
+    For the adapters before and after training on other text: their mean keeps most of what both learnt (Wortsman et
     al., 2021, arXiv 2109.01903).
 
     Raises:
-        CheckpointError: as `read_adapter`; or they are of other bases, settings, sizes or stream vocabularies.
+        CheckpointError: as `read_adapter`; or their bases, settings, sizes or stream vocabularies differ.
     """
     adapters = [read_adapter(path) for path in paths]
     streams, last, metadata = adapters[-1]
     mean = dict(last)
     for (settings, state, facts), path in zip(adapters, paths, strict=True):
         if (settings, facts.get("base")) != (streams, metadata.get("base")):
-            raise CheckpointError(f"{path}: its base or its streams' settings are not those of {paths[-1]}")
+            raise CheckpointError(f"{path}: its base or its streams' settings differ from those of {paths[-1]}")
         if not torch.equal(state["stream_vocab"], last["stream_vocab"]):
-            raise CheckpointError(f"{path}: its stream vocabulary is not that of {paths[-1]}")
+            raise CheckpointError(f"{path}: its stream vocabulary differs from that of {paths[-1]}")
     for name, value in last.items():
         if name == "stream_vocab" or name.startswith(_NGRAMS):
             continue
@@ -216,15 +215,15 @@ def _write(out: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> Non
 
 
 def _stored(name: str, value: Tensor) -> Tensor:
-    """What is most of a file and ends in weights that are rounded further is float16: the base's adapters, heads."""
+    """Large tensors that are quantized further at export (the base's adapters, heads) are stored in float16."""
     return (value.half() if name.startswith(("base_adapters.", "heads.")) else value).contiguous()
 
 
 def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str, str]]:
-    """Settings, tensors and facts of an adapter file.
+    """Settings, tensors and metadata of an adapter file.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or not an adapter that this version knows.
+        CheckpointError: the file is missing, damaged, or not an adapter of this version.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such adapter file")
@@ -251,11 +250,11 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
 def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> StreamFused:
     """The base model with the streams of an adapter file, in eval mode.
 
-    Where the file tunes the base (shared mode), its low-rank adapters are added to the weights, in a copy of the
-    matrices that they change; `merge=False` keeps them apart, to train on.
+    If the file tunes the base (shared mode), its low-rank adapters are added to copies of the matrices that they
+    change; with `merge=False` they are kept separate, for training.
 
     Raises:
-        CheckpointError: as `read_adapter`, and where the adapter was trained on a base of another shape.
+        CheckpointError: as `read_adapter`, or the adapter was trained on a base of another shape.
     """
     config, state, metadata = read_adapter(path)
     if (misfit := _misfit_of_base(base.config, metadata, path)) is not None:
@@ -271,19 +270,19 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     for name in sorted(own.keys() | state.keys()):
         if name not in own or name not in state or own[name].shape != state[name].shape:
             raise CheckpointError(f"{path}: tensor {name!r} does not fit, {_misfit(base)}")
-    model.load_state_dict(state, strict=False)  # the base's tensors are not in it
+    model.load_state_dict(state, strict=False)  # it does not contain the base's tensors
     return (model.merged() if merge else model).eval()
 
 
 def _check_finite(state: dict[str, Tensor], path: Path) -> None:
-    """One NaN among the weights makes every answer NaN, and no comparison would notice."""
+    """A single NaN in the weights makes every answer NaN, which comparisons would not detect."""
     for name, value in state.items():
         if value.is_floating_point() and not bool(torch.isfinite(value.to(_wide(value.dtype))).all()):
-            raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers; get the file again")
+            raise CheckpointError(f"{path}: tensor {name!r} has NaN or infinite values; download the file again")
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """PyTorch has no tests of numbers of eight bits."""
+    """A wider dtype: PyTorch has no isfinite for 8-bit floats."""
     return torch.float32 if dtype.itemsize == 1 else dtype
 
 
@@ -292,7 +291,7 @@ def _base_facts(config: ModelConfig) -> dict[str, int | str]:
 
 
 def adapter_misfit(config: ModelConfig, path: Path) -> str | None:
-    """Why an adapter file cannot be one of this base model, in a few words; None where nothing speaks against it.
+    """Why an adapter file does not fit this base model, in a few words; None if it may fit.
 
     Raises:
         CheckpointError: as `read_adapter`.
@@ -301,19 +300,19 @@ def adapter_misfit(config: ModelConfig, path: Path) -> str | None:
 
 
 def adapter_vocab_size(path: Path) -> int:
-    """Tokens of the vocabulary of the base that an adapter was trained on.
+    """The vocabulary size of the base that an adapter was trained on.
 
     Raises:
-        CheckpointError: as `read_adapter`, or the file does not say.
+        CheckpointError: as `read_adapter`, or the file does not have it.
     """
     try:
         return int(json.loads(read_adapter(path)[2]["base"])["vocab_size"])
     except (ValueError, TypeError, KeyError):
-        raise CheckpointError(f"{path}: metadata field 'base' does not say the size of the vocabulary") from None
+        raise CheckpointError(f"{path}: metadata field 'base' does not have the size of the vocabulary") from None
 
 
 def _misfit_of_base(config: ModelConfig, metadata: dict[str, str], path: Path) -> str | None:
-    """Shapes alone would let an adapter of 30 layers pass for a base of 32."""
+    """Checks the number of layers: shapes alone would accept an adapter of 30 layers for a base of 32."""
     try:
         trained_on = dict(json.loads(metadata.get("base", "{}")))
     except (ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""What a checkpoint is: the base model's facts and the settings of its streams.
+"""The configuration of a checkpoint: the base model and the settings of its streams.
 
-Both are frozen dataclasses. `ModelConfig` is read from a Hugging Face `config.json`; `StreamConfig` travels inside an
-adapter file's metadata, so that an adapter says by itself how to rebuild its modules.
+Both are frozen dataclasses. `ModelConfig` is read from a Hugging Face `config.json`; `StreamConfig` is stored in an
+adapter file's metadata, so that its modules can be rebuilt from the file alone.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ SIGMOID, SOFTMAX = "sigmoid", "softmax"
 STREAMS = "Streams"  # the heading of their options
 # Kinds of heads that may stand in for streams, by name. There are none until somebody adds them.
 HEADS: dict[str, type[Heads]] = {}
-_SIZES = (  # of streams; all 0 where there are none
+_SIZES = (  # sizes of the streams; all 0 without streams
     *WIDENS,
     "value_rotation",
     "base_rank",
     "base_layers",
 )
-# Architectures and the model_type that goes with each.
+# Architectures, each with its model_type.
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-# Fields of this and of related families that change what a model computes, with the values that do not.
+# Fields of this and related families that change what a model computes, with the values that have no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "mlp_bias": (False,),
@@ -78,7 +78,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Facts of a Llama-family base model (sizes in elements, `rope_theta` in the usual base)."""
+    """Configuration of a Llama-family base model (sizes in elements)."""
 
     architecture: str
     vocab_size: int
@@ -114,7 +114,7 @@ class ModelConfig:
             raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
         _check_kind(config, architecture, source)
         heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
-        # Defaults of the families' own configuration classes, where the file has no such field.
+        # Defaults of the families' own configuration classes, for missing fields.
         llama, qwen3 = architecture == "LlamaForCausalLM", architecture == "Qwen3ForCausalLM"
         kv_heads = numbers.size("num_key_value_heads", heads if llama or "num_key_value_heads" in config else 32)
         head_dim = numbers.size("head_dim", 128 if qwen3 else hidden // heads)
@@ -128,7 +128,9 @@ class ModelConfig:
         marks = [*(eos if isinstance(eos, list) else [eos]), config.get("bos_token_id")]
         for mark in marks:
             if mark is not None and not (type(mark) is int and 0 <= mark < vocab):
-                raise CheckpointError(f"{source}: eos_token_id or bos_token_id {mark!r:.40} is no token of {vocab}")
+                raise CheckpointError(
+                    f"{source}: eos_token_id or bos_token_id {mark!r:.40} is not a token id below {vocab}"
+                )
         return cls(
             architecture=architecture,
             vocab_size=vocab,
@@ -143,7 +145,7 @@ class ModelConfig:
             rope_scaling=rope_scaling,
             max_position_embeddings=longest,
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-            # Qwen2 has biases on q, k and v whatever its config says (transformers, modeling_qwen2.py).
+            # Qwen2 has biases on q, k and v, whatever its config is (transformers, modeling_qwen2.py).
             attention_bias=architecture == "Qwen2ForCausalLM" or bool(config.get("attention_bias")),
             qk_norm=qwen3,
             bos_token_id=config.get("bos_token_id"),
@@ -154,8 +156,8 @@ class ModelConfig:
     def load(cls, folder: Path) -> ModelConfig:
         """Read a checkpoint folder's `config.json`, and its special tokens from the files next to it.
 
-        The tokens that end an answer are those of `generation_config.json`, else of config.json. `bos_token` and
-        `eos_token` of the tokenizer's settings take precedence, because chat templates write them.
+        The tokens that end an answer are those of `generation_config.json`, else of config.json. The tokenizer's
+        `bos_token` and `eos_token` take precedence, because chat templates use them.
         """
         path = folder / "config.json"
         if not path.is_file():
@@ -173,13 +175,13 @@ class ModelConfig:
 
 
 def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
-    """Refuse what would be computed otherwise than the file asks for; a field that is null says nothing."""
+    """Reject configurations that would be computed incorrectly; a field that is null counts as missing."""
     quantized = config.get("quantization_config")
     if quantized:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else None
         raise CheckpointError(
             f"{source}: quantization_config: the weights are quantized ({method or 'no quant_method'}), which is not "
-            f"supported; {TAKE_UNQUANTIZED}, and choose the bundle's own form with `streamfuse export --quantize`"
+            f"supported; {TAKE_UNQUANTIZED}, and choose the bundle's own format with `streamfuse export --quantize`"
         )
     kind = config.get("model_type")
     if kind is not None and kind != ARCHITECTURES[architecture]:
@@ -196,11 +198,13 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
 
 
 def _sliding(config: dict[str, Any], architecture: str) -> str | None:
-    """The field that gives a layer a sliding window; None where every layer sees the whole text."""
+    """The field that gives a layer a sliding window; None if every layer has full attention."""
     layer_types = config.get("layer_types")
     if layer_types is not None:
         return None if layer_types == ["full_attention"] * len(layer_types) else "layer_types"
-    if architecture == "LlamaForCausalLM" or not config.get("use_sliding_window"):  # Llama's class has no windows
+    if architecture == "LlamaForCausalLM" or not config.get(
+        "use_sliding_window"
+    ):  # Llama's class has no sliding windows
         return None
     layers, first = config.get("num_hidden_layers"), config.get("max_window_layers", 28)
     whole = isinstance(layers, int) and isinstance(first, int) and first >= layers
@@ -208,16 +212,16 @@ def _sliding(config: dict[str, Any], architecture: str) -> str | None:
 
 
 def token_word(entry: Any) -> str | None:
-    """A special token as tokenizer_config.json spells it: text, or an object with `content`. None for anything else."""
+    """A special token in tokenizer_config.json: a string, or an object with `content`. None for anything else."""
     word = entry.get("content") if isinstance(entry, dict) else entry
     return word if isinstance(word, str) else None
 
 
 def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
-    """Ids of the `bos_token` and `eos_token` that the tokenizer's settings name; None where they say null.
+    """Ids of the `bos_token` and `eos_token` in the tokenizer's settings; None for those that are null.
 
-    As in transformers, special_tokens_map.json goes before tokenizer_config.json, unless the latter has an
-    `added_tokens_decoder`. A name that is not there, or a word that is no token of the model, is left out.
+    As in transformers, special_tokens_map.json takes precedence over tokenizer_config.json, unless the latter has an
+    `added_tokens_decoder`. Missing names and words that are not tokens of the model are omitted.
     """
     config = read_object(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
@@ -236,7 +240,8 @@ def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
 
 
 def _tokens(path: Path, words: Set[str | None]) -> dict[str | None, int | None]:
-    """Ids of those of the words that a tokenizer has; none where the file cannot be read, which who opens it says."""
+    """Ids of those words that a tokenizer has; empty if the file is unreadable, which the tokenizer's loader
+    reports."""
     try:
         tokenizer = json.loads(path.read_bytes())
         vocab = tokenizer["model"]["vocab"]
@@ -249,7 +254,7 @@ def _tokens(path: Path, words: Set[str | None]) -> dict[str | None, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """Settings of the speculative streams (Speculative Streaming, section 3) and of what we add to them.
+    """Settings of the speculative streams (Speculative Streaming, section 3) and of this project's additions.
 
     Attributes:
         adapter_alpha: scale of the streams' adapters is adapter_alpha / adapter_rank.
@@ -258,7 +263,7 @@ class StreamConfig:
         base_alpha: their scale is base_alpha / base_rank.
         heads: a kind of `HEADS` in place of streams (model/heads.py); they have no layers (num_msa_layers 0). Empty:
             streams.
-        head_size: a size of theirs; what it is depends on the kind.
+        head_size: a size of the heads; its meaning depends on the kind.
     """
 
     num_streams: int = option(4, "Streams per token (gamma).", STREAMS, least=1, most=8)
@@ -319,8 +324,8 @@ class StreamConfig:
         if self.heads not in HEADS:
             known = f"one of {', '.join(HEADS)}, or empty" if HEADS else "empty"
             raise ValueError(
-                f"heads must be {known} for streams, not {self.heads!r}; heads of other methods go with `streamfuse "
-                "research` alone"
+                f"heads must be {known} for streams, not {self.heads!r}; heads of other methods need `streamfuse "
+                "research`"
             )
         ranks = ("eta_rank", "next_token_rank", "adapter_rank", "pruner_rank", "base_rank")
         for name in ("num_msa_layers", *ranks, "value_rotation"):
@@ -331,7 +336,7 @@ class StreamConfig:
 
     @classmethod
     def without(cls) -> StreamConfig:
-        """Of a base model alone."""
+        """The settings of a base model without streams."""
         return cls(num_streams=0, num_msa_layers=0, adapter_rank=0, parent_rank=0, pruner_rank=0)
 
     def to_json(self) -> str:
@@ -339,9 +344,9 @@ class StreamConfig:
 
     @classmethod
     def from_json(cls, text: str) -> StreamConfig:
-        """The settings of `to_json`. ValueError where a value is out of range, TypeError for an unknown field.
+        """The settings from `to_json`. ValueError if a value is out of range, TypeError for an unknown field.
 
-        Adapters of earlier versions say how much of the path their parent term knows: its last token, or more.
+        Adapters of earlier versions have a setting for the parent term's path: its last token, or more.
         """
         settings = dict(json.loads(text, parse_constant=refuse_constant))
         if (path := settings.pop("parent_path", "parent")) != "parent":

@@ -1,4 +1,4 @@
-"""Fields of a configuration file, with error messages for those that cannot be used."""
+"""Fields of a configuration file, with error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_MOST = 2**31 - 1  # of any size
+_MOST = 2**31 - 1  # maximum of any size
 
 
 PEFT = (
@@ -22,7 +22,7 @@ class CheckpointError(ValueError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is used otherwise than one of its files says; the message names the file and the field."""
+    """A checkpoint is used differently than one of its files specifies; the message names the file and the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class Fields:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object; empty where there is no file. CheckpointError for anything else."""
+    """The JSON object in a file; empty if the file does not exist. CheckpointError for anything else."""
     if not path.is_file():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError includes invalid UTF-8
         raise CheckpointError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: must be a JSON object, with names and values, not {type(found).__name__}")

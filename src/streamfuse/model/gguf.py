@@ -1,7 +1,7 @@
-"""GGUF to a Hugging Face folder: every other part of streamfuse reads only the latter.
+"""Converts GGUF files to Hugging Face folders, which are all that other parts of streamfuse read.
 
-Weights are dequantized to float32 exactly as the format defines them, so the folder holds the GGUF's own values. The
-rows of q and k projections are stored permuted for interleaved rotary embedding (llama architecture) and are put back.
+Weights are dequantized to float32 exactly as the format defines, so the folder has the GGUF's own values. The rows of q
+and k projections, which the llama architecture stores permuted for interleaved rotary embedding, are permuted back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-# Pre-tokenizers by the GGUF's own key; each splits text before the byte-level BPE merges.
+# Pre-tokenizers by the GGUF's own key; each splits text before byte-level BPE.
 _DIGITS_THEN_BYTES = ("smollm", "starcoder", "refact", "command-r")
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -46,8 +46,8 @@ _SPLIT_PATTERNS = {
     "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
 }
 _CONTROL, _USER_DEFINED = 3, 4  # token types
-ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: what each frequency of rotary embedding is divided by
-# Of all models with llama3 scaling; a GGUF says the factors that come of it.
+ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies
+# The same for all models with llama3 scaling; a GGUF only has the resulting factors.
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -56,7 +56,7 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     source.json` to `out_dir` (created).
 
     Raises:
-        CheckpointError: the file is not a GGUF, or holds an architecture, tokenizer or tensor that is not supported.
+        CheckpointError: the file is not a GGUF, or has an unsupported architecture, tokenizer or tensor.
     """
     from safetensors.numpy import save_file
 
@@ -88,10 +88,10 @@ def _reader(path: Path) -> Any:
         with path.open("rb") as file:
             start = file.read(8)
         version = int.from_bytes(start[4:], "little")
-        if start[:4] == b"GGUF" and version and not version & 0xFFFF:  # a small number from the other end
+        if start[:4] == b"GGUF" and version and not version & 0xFFFF:  # a small number in the other byte order
             raise CheckpointError(
                 f"{path}: a big-endian GGUF, which is not supported; `gguf-convert-endian {path.name} little` "
-                "(of the Python package gguf) turns it round"
+                "(of the Python package gguf) converts it"
             )
         return gguf.GGUFReader(path)
     except (ValueError, OSError, IndexError, KeyError) as error:
@@ -101,7 +101,7 @@ def _reader(path: Path) -> Any:
 
 
 def _source(fields: Metadata, files: list[Path], out_dir: Path) -> dict[str, Any]:
-    """Of a split GGUF the first part is named; the hash is of all parts, one after another."""
+    """Names the first part of a split GGUF; the hash is over all parts in order."""
     gguf_path = files[0]
     return {
         "kind": "gguf",
@@ -131,10 +131,10 @@ def _named_templates(fields: Metadata) -> list[dict[str, str]] | None:
 
 
 def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
-    """All tensors in float32 under their Hugging Face names; factors of RoPE scaling go into `config`."""
+    """All tensors in float32 by their Hugging Face names; factors of RoPE scaling are added to `config`."""
     import gguf
 
-    # llama.cpp permutes the rows of the llama architecture only; the others use the half-split rotary form as it is.
+    # llama.cpp permutes rows in the llama architecture only; the others use the half-split rotary layout unchanged.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     tensors = {}
     for tensor in found:
@@ -158,9 +158,9 @@ def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, 
 
 
 def _complete_biases(tensors: dict[str, FloatArray], config: dict[str, Any]) -> bool:
-    """Whether the attention has biases: all four of a layer, as in transformers; those that the file lacks are zero.
+    """Whether the attention has biases: all four of a layer, as in transformers; missing ones are added as zeros.
 
-    Qwen2 has three of them whatever its configuration says.
+    Qwen2 has three of them, whatever its configuration is.
     """
     projections = ("q_proj", "k_proj", "v_proj", "o_proj")
     if config["model_type"] == "qwen2":
@@ -175,7 +175,7 @@ def _complete_biases(tensors: dict[str, FloatArray], config: dict[str, Any]) -> 
 
 
 def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: Path) -> dict[str, Any] | None:
-    """The RoPE scaling that gives these factors [head_dim / 2] on top of what the metadata say."""
+    """The RoPE scaling that gives these factors [head_dim / 2] in addition to the metadata."""
     declared: dict[str, Any] | None = config["rope_scaling"]
     theta, longest = config["rope_theta"], config["max_position_embeddings"]
     half = config["head_dim"] // 2
@@ -191,8 +191,8 @@ def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: 
             if np.allclose(factors, expected, rtol=1e-4, atol=0):
                 return scaling
     raise CheckpointError(
-        f"{path}: {ROPE_FACTORS} has factors that no supported RoPE scaling gives (llama3 over "
-        f"{_LLAMA_3['original_max_position_embeddings']} positions does); use the safetensors checkpoint"
+        f"{path}: {ROPE_FACTORS} has factors of an unsupported RoPE scaling (llama3 over "
+        f"{_LLAMA_3['original_max_position_embeddings']} positions is supported); use the safetensors checkpoint"
     )
 
 
@@ -207,13 +207,13 @@ def tensor_name(name: str, path: Path) -> str:
 
 
 def _unpermute(weight: FloatArray, num_heads: int) -> FloatArray:
-    """Rows (head, pair, 2) of interleaved rotary embedding back to (head, 2, pair) of the half-split form."""
+    """Rows (head, pair, 2) of interleaved rotary embedding, permuted to (head, 2, pair) of the half-split layout."""
     shape = weight.shape
     return weight.reshape(num_heads, shape[0] // num_heads // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
 def permute(weight: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
-    """Rows of the half-split form as a GGUF of the llama architecture has them; `_unpermute` takes them back."""
+    """Rows of the half-split layout in the order of a GGUF of the llama architecture; the inverse of `_unpermute`."""
     shape = weight.shape
     return weight.reshape(num_heads, 2, shape[0] // num_heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
@@ -222,7 +222,7 @@ def _tokenizer(fields: Metadata) -> dict[str, Any]:
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2":
         raise CheckpointError(
-            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2 is: byte-level BPE)"
+            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (only gpt2 is, byte-level BPE)"
         )
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     added = [
@@ -242,7 +242,7 @@ def _tokenizer(fields: Metadata) -> dict[str, Any]:
 
 
 def _around(fields: Metadata, name: str, by_default: bool) -> list[tuple[str, int]]:
-    """The token that plain text begins or ends with, if the file asks for one; `by_default` as llama.cpp has it."""
+    """The token that plain text begins or ends with, if the file requests one; `by_default` is llama.cpp's default."""
     token = fields.get(f"tokenizer.ggml.{name}_token_id")
     asked = fields.get(f"tokenizer.ggml.add_{name}_token", by_default)
     return [(fields["tokenizer.ggml.tokens"][token], token)] if asked and token is not None else []

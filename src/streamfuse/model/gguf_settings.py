@@ -1,7 +1,7 @@
-"""What the metadata of a GGUF say about its model, as a Hugging Face `config.json`; and which files a split one has.
+"""Reads the metadata of a GGUF as a Hugging Face `config.json`, and finds the files of a split GGUF.
 
-A field of the architecture is read, or changes nothing, or is refused by its name: none is passed over. What is left
-out has llama.cpp's default.
+Every field of the architecture is either read, or known to have no effect, or rejected by name. Missing fields have
+llama.cpp's defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .fields import CheckpointError
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-# Fields below the architecture's name that are read, or that change no number of these families.
+# Fields below the architecture's name that are read, or that have no effect in these families.
 _READ = {
     "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.layer_norm_rms_epsilon",
     "block_count", "context_length", "embedding_length", "feed_forward_length", "rope.freq_base",
@@ -47,7 +47,7 @@ def gguf_files(path: Path) -> list[Path]:
     """The files of a GGUF, first part first: all parts of a split one (NAME-00001-of-00004.gguf), else the file alone.
 
     Raises:
-        CheckpointError: a part is not there.
+        CheckpointError: a part is missing.
     """
     found = _SPLIT.fullmatch(path.name)
     if found is None:
@@ -63,22 +63,22 @@ def gguf_files(path: Path) -> list[Path]:
 
 
 def check_whole(fields: Metadata, files: int) -> None:
-    """CheckpointError where a GGUF is no language model, or has more or fewer parts than its metadata count."""
+    """CheckpointError if a GGUF is not a language model, or its number of parts differs from its metadata."""
     path, count = fields.path, fields.get("split.count", 0) or 1
     if count != files:
         raise CheckpointError(
-            f"{path}: split.count says {count} parts, and {files} is here; the parts of a split GGUF are named "
-            f"NAME-00001-of-{count:05d}.gguf and lie in one folder (llama-gguf-split --merge makes one file of them)"
+            f"{path}: split.count is {count}, but {files} was found; the parts of a split GGUF are named "
+            f"NAME-00001-of-{count:05d}.gguf and must be in one folder (llama-gguf-split --merge merges them)"
         )
     if (kind := fields.get("general.type", "model")) != "model":
-        raise CheckpointError(f"{path}: general.type {kind!r} is no language model; name the GGUF of the model itself")
+        raise CheckpointError(f"{path}: general.type {kind!r} is not a language model; use the model's own GGUF")
 
 
 def config_of(fields: Metadata) -> dict[str, Any]:
-    """The `config.json`, but for what the tensors say (vocab_size, tie_word_embeddings, attention_bias).
+    """The `config.json`, except for what depends on the tensors (vocab_size, tie_word_embeddings, attention_bias).
 
     Raises:
-        CheckpointError: a field is missing, or says what is not supported.
+        CheckpointError: a field is missing or not supported.
     """
     architecture = fields["general.architecture"]
     if architecture not in ARCHITECTURES:
@@ -114,15 +114,15 @@ def config_of(fields: Metadata) -> dict[str, Any]:
 
 
 def _ends(fields: Metadata) -> list[int]:
-    """What ends an answer: the end of a text, of a turn and of a message, as llama.cpp has it."""
+    """The tokens that end an answer: end of text, of turn and of message, as in llama.cpp."""
     ends = [fields["tokenizer.ggml.eos_token_id"]]
     ends += [fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")]
     return list(dict.fromkeys(end for end in ends if end is not None and end < len(fields["tokenizer.ggml.tokens"])))
 
 
 def sampling_of(fields: Metadata) -> dict[str, Any]:
-    """What `generation_config.json` says of sampling; nothing where the file does not. What the file leaves out of it
-    has llama.cpp's default."""
+    """The sampling settings for `generation_config.json`; empty if the file has none. Missing settings have llama.cpp's
+    defaults."""
     usual = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.0}
     names = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
     given = {key: fields.get(f"general.sampling.{key}") for key in usual}
@@ -134,12 +134,12 @@ def sampling_of(fields: Metadata) -> dict[str, Any]:
 
 
 def decimal(value: float) -> float:
-    """The value of the original config: the shortest decimal that rounds to the float32 in the file."""
+    """The value in the original config: the shortest decimal that rounds to the float32 in the file."""
     return float(f"{value:.6g}")
 
 
 def _one(fields: Metadata, name: str, default: Any) -> Any:
-    """A number that is the same in all layers, where a file says it layer by layer."""
+    """A number that may be stored per layer, but must be the same in all layers."""
     value = fields.get(name, default)
     if not isinstance(value, list):
         return value
@@ -149,7 +149,7 @@ def _one(fields: Metadata, name: str, default: Any) -> Any:
 
 
 def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
-    """Refuse each field of the architecture that would be passed over and changes the numbers."""
+    """Reject fields of the architecture that are not read and affect results."""
     neutral: Mapping[str, tuple[Any, ...]] = {
         "attention.causal": (True,),
         "attention.scale": (0.0, head_dim**-0.5),
@@ -175,7 +175,7 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
 
 
 def _rope_scaling(fields: Metadata, architecture: str) -> dict[str, Any] | None:
-    """A factor without a type scales linearly, and has an older name."""
+    """A factor without a type means linear scaling and has an older name."""
 
     def get(key: str, default: Any = None) -> Any:
         return fields.get(f"{architecture}.rope.{key}", default)

@@ -1,7 +1,7 @@
-"""Heads: what may propose tokens in place of streams, from the state after the last layer. The product has none.
+"""Heads: an alternative to streams that proposes tokens from the state after the last layer. The product has none.
 
-To the rest of the system heads are streams without layers of their own (`num_msa_layers` 0): the same training, graphs,
-trees and loops. The base is frozen. A kind of heads is a class that its module puts into `config.HEADS`.
+The rest of the system treats heads as streams without layers of their own (`num_msa_layers` 0): the same training,
+graphs, trees and loops. The base is frozen. A kind of heads is a class that its module adds to `config.HEADS`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Heads(nn.Module, ABC):
         """States before and after the final norm [..., h] -> rows [..., G, h] before the final norm."""
 
     def with_own_scores(self, logits: Tensor, states: Tensor, stream: Tensor) -> Tensor:
-        """Logits [n, S] of rows [n, h] by the base's vocabulary head, with what rows of the heads' own add to them.
+        """Logits [n, S] of rows [n, h] from the base's vocabulary head, plus the contribution of the heads' own rows.
 
         `stream` int64 [n]: the head of each row, from 0.
         """
@@ -41,13 +41,13 @@ class Heads(nn.Module, ABC):
     @staticmethod
     @abstractmethod
     def count(hidden_size: int, num_heads: int, vocab_size: int, size: int) -> tuple[int, int]:
-        """Parameters, and how many numbers a bundle stores in the grid of its streams, the one vocabulary head that all
-        streams share left out."""
+        """Parameters, and how many numbers a bundle stores in the streams' format, without the vocabulary head that all
+        streams share."""
 
     @staticmethod
     @abstractmethod
     def graph(form: Any, model: StreamFused, top_k: int) -> tuple[nn.Module, nn.Module]:
-        """The parts of a bundle's graphs that stand for these heads, made of an `export.layers.Form`.
+        """The parts of a bundle's graphs for these heads, made from an `export.layers.Form`.
 
         States [R, h] -> rows [R, G, h] before the final norm; and those rows -> the best `top_k` tokens of each.
         """

@@ -1,4 +1,4 @@
-"""The small trained modules beside a base model: low-rank adapters, the parent term, the pruner."""
+"""The small trained modules that extend a base model: low-rank adapters, the parent term, the pruner."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class LowRank(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        # No conversion and no product that changes nothing: an exporter would write both into its graph.
+        # Skips conversions and products without effect, because an exporter would write them into its graph.
         down, up = (m if m.dtype == x.dtype else m.to(x.dtype) for m in (self.down, self.up))
         inner = F.linear(x, down)
-        return F.linear(inner if self.scale == 1.0 else inner * self.scale, up)  # the inner rows are the small ones
+        return F.linear(inner if self.scale == 1.0 else inner * self.scale, up)  # scaling the inner rows is cheaper
 
     @torch.no_grad()
     def joined(self, other: LowRank) -> LowRank:
-        """One of both ranks together that adds what the two add, float32."""
+        """One adapter with the sum of both ranks whose result is the sum of both, float32."""
         both = LowRank(self.down.shape[1], self.up.shape[0], len(self.down) + len(other.down))
         both.down.copy_(torch.cat([self.down, other.down]))
         both.up.copy_(torch.cat([self.up * self.scale, other.up * other.scale], 1))
@@ -47,30 +47,31 @@ class LowRank(nn.Module):
 
 
 class StreamAdapters(nn.ModuleDict):
-    """Low-rank adapters of one layer: of its stream rows (row-masked; paper, lossless mode) or of all rows (shared)."""
+    """Low-rank adapters of one layer: for its stream rows (row-masked; paper, lossless mode) or for all rows
+    (shared)."""
 
     def __init__(self, low_ranks: Mapping[str, LowRank]) -> None:
         super().__init__(low_ranks)
 
     @classmethod
     def of(cls, block: Block, rank: int, alpha: float) -> StreamAdapters:
-        """New ones for all projections of a layer."""
+        """New adapters for all projections of a layer."""
         shapes = {name: projection(block, name) for name in PROJECTIONS}
         return cls({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
 
     def joined(self, other: StreamAdapters) -> StreamAdapters:
-        """What adds what both add, with one product of their ranks together."""
+        """Adapters whose results are the sums of both, with one product of the combined rank."""
         mine, others = cast("dict[str, LowRank]", dict(self)), cast("dict[str, LowRank]", dict(other))
         return StreamAdapters({name: low_rank.joined(others[name]) for name, low_rank in mine.items()})
 
     def adapt(self, name: str, x: Tensor) -> Tensor:
-        """What is added to the output of projection `name` for its input x."""
+        """The adapter's contribution to the output of projection `name` for its input x."""
         added: Tensor = self[name](x)
         return added
 
     @torch.no_grad()
     def merge_into(self, block: Block) -> None:
-        """Add the adapters to the block's own weights, in new tensors: other holders of the old ones see no change."""
+        """Add the adapters to the block's weights, in new tensors: other users of the old tensors are not affected."""
         for name in PROJECTIONS:
             layer, low_rank = projection(block, name), cast("LowRank", self[name])
             added = (low_rank.up.float() @ low_rank.down.float()) * low_rank.scale
@@ -78,10 +79,10 @@ class StreamAdapters(nn.ModuleDict):
 
 
 class ParentTerm(nn.Module):
-    """What the parent token says about its child, beyond the paper: score += ((Ê_u U) * g_j) . (V E_c).
+    """Conditions a stream on the parent token, an addition to the paper: score += ((Ê_u U) * g_j) . (V E_c).
 
     A stream's distribution is marginal over the tokens between it and the last accepted one, but a tree proposes a
-    particular parent u. Ê_u is u's embedding row scaled to unit length. rank r: 2 h r + num_streams r parameters.
+    particular parent u. Ê_u is u's embedding row scaled to unit length. Rank r: 2 h r + num_streams r parameters.
     """
 
     def __init__(self, hidden_size: int, num_streams: int, rank: int) -> None:
@@ -102,8 +103,8 @@ class ParentTerm(nn.Module):
 class Pruner(nn.Module):
     """Early exit before the streams are inserted (paper, tree pruning): scores the edge parent -> child.
 
-    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map. A score is never positive, so a path
-    never scores above its parent's.
+    z = o_theta(norm(m_parent)) . E_child with o_theta = identity + rank-r map. A score is never positive, so a path's
+    score never exceeds its parent's.
     """
 
     def __init__(self, hidden_size: int, rank: int) -> None:
@@ -116,8 +117,8 @@ class Pruner(nn.Module):
 
 
 class SoftmaxPruner(Pruner):
-    """The score log softmax of z over the vocabulary (arXiv 2402.11131, tree pruning). It needs the whole head for each
-    parent."""
+    """The score log softmax of z over the vocabulary (arXiv 2402.11131, tree pruning). It needs the whole vocabulary
+    head for each parent."""
 
 
 class SigmoidPruner(Pruner):

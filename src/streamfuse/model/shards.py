@@ -1,4 +1,4 @@
-"""The files of a checkpoint's weights, and what their headers say: names, types and shapes, without the numbers."""
+"""The files of a checkpoint's weights and their headers: names, dtypes and shapes, without the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAKE_UNQUANTIZED = "take the float16 or bfloat16 checkpoint that they were made 
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor of a file; `dtype` as safetensors spells it."""
+    """One tensor of a file; `dtype` by its safetensors name."""
 
     path: Path
     dtype: str
@@ -25,8 +25,8 @@ class TensorFacts:
 
 
 def shards(folder: Path) -> list[Path]:
-    """The files of a checkpoint's weights, whether they are there or not: `model.safetensors`, else what the index
-    names, as in transformers.
+    """The expected files of a checkpoint's weights, whether they exist or not: `model.safetensors`, else the files in
+    the index, as in transformers.
 
     Raises:
         CheckpointError: the index is damaged.
@@ -45,41 +45,41 @@ def read_header(path: Path) -> dict[str, TensorFacts]:
     """The tensors of a safetensors file, by name.
 
     Raises:
-        CheckpointError: it is no such file, or shorter or longer than its header says: a download that was cut.
+        CheckpointError: it is not such a file, or its size does not match its header, as after an incomplete download.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
             if size < 8 or header_bytes > size - 8:
-                raise CheckpointError(f"{path}: not a safetensors file, or cut short")
+                raise CheckpointError(f"{path}: not a safetensors file, or truncated")
             header: dict[str, Any] = json.loads(file.read(header_bytes))
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         found = {name: TensorFacts(path, str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; the index names it") from None
+        raise CheckpointError(f"{path}: no such file, although the index lists it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
     if size != 8 + header_bytes + end:
-        raise CheckpointError(f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or cut short")
+        raise CheckpointError(f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or truncated")
     return found
 
 
 def check_types(tensors: Mapping[str, TensorFacts]) -> None:
-    """CheckpointError where a weight is no floating-point number: integers are weights that somebody quantized."""
+    """CheckpointError if a weight is not a floating-point number: integers are quantized weights."""
     for name, facts in tensors.items():
         if name.endswith((".weight", ".bias")) and facts.dtype not in _FLOATS:
             raise CheckpointError(
-                f"{facts.path}: tensor {name!r} has the type {facts.dtype}, which is no floating-point type that is "
-                f"supported ({', '.join(_FLOATS)}); where the weights are quantized, {TAKE_UNQUANTIZED}"
+                f"{facts.path}: tensor {name!r} has the dtype {facts.dtype}, which is not supported "
+                f"({', '.join(_FLOATS)} are); if the weights are quantized, {TAKE_UNQUANTIZED}"
             )
 
 
 def misfit(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Why tensors of these shapes are not those of a model, in a few words; None where they are."""
+    """Why tensors of these shapes do not match a model, in a few words; None if they do."""
     missing, unknown = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     problems = [
         f"{what} {_listed(names)}" for what, names in (("missing:", missing), ("unexpected:", unknown)) if names

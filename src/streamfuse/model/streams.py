@@ -1,8 +1,8 @@
-"""The stream-fused model: Speculative Streaming (arXiv 2402.11131, v1) on a frozen base, and the parts that we add.
+"""The stream-fused model: Speculative Streaming (arXiv 2402.11131, v1) on a frozen base, and this project's additions.
 
-A token at position t carries `num_streams` extra rows in the top `num_msa_layers` layers. Row j (1-based) starts from
-the token's own hidden state below those layers (eq. 3), attends to the main rows up to t and to rows 1..j of the same
-token (eq. 2), and predicts the token at t + 1 + j. Its rotary position is t + j. Main rows never see stream rows, so
+A token at position t has `num_streams` extra rows in the top `num_msa_layers` layers. Row j (1-based) starts from the
+token's own hidden state below those layers (eq. 3), attends to the main rows up to t and to rows 1..j of the same token
+(eq. 2), and predicts the token at t + 1 + j. Its rotary position is t + j. Main rows never attend to stream rows, so
 the base's outputs do not depend on them. docs/model.md has the formulas and their sources.
 """
 
@@ -24,35 +24,36 @@ from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
 
 
-# Rows of an embedding table are an order of magnitude smaller than hidden states: this brings both to one scale.
+# Rows of an embedding table are an order of magnitude smaller than hidden states; this factor makes them comparable.
 _NEXT_TOKEN_SCALE = 8.0
 _OF_STREAMS = {"stream_embeddings", "parent.gate"}  # tensors with a row per stream
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Texts one after another in one row, none of which sees another: (tokens, tokens that carry streams) of each.
+    """Texts concatenated in one row, which do not attend to each other: (tokens, tokens with streams) of each.
 
-    Everything but attention takes all rows at once, without padding; attention takes a text at a time.
+    Everything except attention processes all rows at once, without padding; attention is computed per text.
     """
 
     lengths: Sequence[tuple[int, int]]
 
     @classmethod
     def one(cls, tokens: int, carrying: int = 0) -> Segments:
-        """A row that is one text."""
+        """A row that is a single text."""
         return cls([(tokens, carrying)])
 
     def positions(self, device: torch.device) -> Tensor:
-        """int64 [T]: each token's place in its text."""
+        """int64 [T]: each token's position in its text."""
         return torch.cat([torch.arange(tokens, device=device) for tokens, _ in self.lengths])
 
     def split(self, x: Tensor) -> Sequence[Tensor]:
-        """Rows of all tokens [B, T, ...], text by text. (A split's gradient is one concatenation, slices' are not.)"""
+        """Rows of all tokens [B, T, ...], per text. (The gradient of a split is one concatenation, that of slices is
+        not.)"""
         return x.split([tokens for tokens, _ in self.lengths], 1)
 
     def split_carrying(self, x: Tensor) -> Sequence[Tensor]:
-        """Rows of the tokens that carry streams [B, P, ...], text by text."""
+        """Rows of the tokens with streams [B, P, ...], per text."""
         return x.split([carrying for _, carrying in self.lengths], 1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -61,15 +62,16 @@ class Segments:
         return torch.cat([attend_causal(*text) for text in texts], 1)
 
     def attend_streams(self, own: Sequence[Tensor], main: Sequence[Tensor], places: Tensor) -> Tensor:
-        """Eq. 2 in each text: own q, k, v [B, P, G, ...], main k, v [B, T, ...]; places [B, P] in the text."""
+        """Eq. 2 in each text: own q, k, v [B, P, G, ...], main k, v [B, T, ...]; places [B, P] are positions in the
+        text."""
         parts = (*map(self.split_carrying, own), *map(self.split, main), self.split_carrying(places))
         return torch.cat([_stream_attention(*text) for text in zip(*parts, strict=True)], 1)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStates:
-    """What a pass over the top layers gives: streams [B, P, G, h] and main rows [B, T, h], both after the final norm,
-    and the main rows below the streams, [B, T, h]."""
+    """Results of the top layers: streams [B, P, G, h] and main rows [B, T, h], both after the final norm, and the main
+    rows below the streams, [B, T, h]."""
 
     streams: Tensor
     main: Tensor
@@ -80,7 +82,7 @@ class StreamFused(nn.Module):
     """A base model with its streams.
 
     Args:
-        base: the frozen base model; it is used, not copied.
+        base: the frozen base model, which is not copied.
         config: settings of the streams.
         stream_vocab: token ids that streams may propose, int64 [S], ascending; None is the full vocabulary.
 
@@ -88,13 +90,13 @@ class StreamFused(nn.Module):
         ValueError: the settings do not fit the base model.
     """
 
-    base_adapters: nn.ModuleList  # of StreamAdapters, one per layer of the top base_layers; absent where base_rank is 0
-    adapters: nn.ModuleList  # of StreamAdapters, one per top layer; absent where adapter_rank is 0
-    eta: LowRank  # absent where eta_rank is 0
-    next_token: LowRank  # absent where next_token_rank is 0
-    parent: ParentTerm  # absent where parent_rank is 0
-    pruner: Pruner  # absent where pruner_rank is 0
-    heads: Heads  # of another method, in place of streams; absent where there are none
+    base_adapters: nn.ModuleList  # StreamAdapters, one per layer of the top base_layers; absent if base_rank is 0
+    adapters: nn.ModuleList  # StreamAdapters, one per top layer; absent if adapter_rank is 0
+    eta: LowRank  # absent if eta_rank is 0
+    next_token: LowRank  # absent if next_token_rank is 0
+    parent: ParentTerm  # absent if parent_rank is 0
+    pruner: Pruner  # absent if pruner_rank is 0
+    heads: Heads  # of another method, instead of streams; absent otherwise
     stream_vocab: Tensor
 
     def __init__(self, base: Transformer, config: StreamConfig, stream_vocab: Tensor | None = None) -> None:
@@ -132,11 +134,11 @@ class StreamFused(nn.Module):
         if config.heads:
             self.heads = HEADS[config.heads](h, config.num_streams, len(stream_vocab), config.head_size)
         self.register_buffer("stream_vocab", stream_vocab)
-        self.ngrams: dict[str, Tensor] = {}  # arrays of the host's n-gram table (train/ngram_counts.py); {} for none
+        self.ngrams: dict[str, Tensor] = {}  # arrays of the n-gram table (train/ngram_counts.py); {} for none
 
     @classmethod
     def without_streams(cls, base: Transformer) -> StreamFused:
-        """The base model alone: nothing is added to it, and no token may be proposed."""
+        """The base model alone: no parameters are added, and the stream vocabulary is empty."""
         return cls(base, StreamConfig.without(), torch.zeros(0, dtype=torch.int64)).eval()
 
     @property
@@ -146,30 +148,30 @@ class StreamFused(nn.Module):
 
     @property
     def tunes_base(self) -> bool:
-        """Whether the base's adapters are trained (shared mode); frozen ones belong to a base that was tuned before."""
+        """Whether the base's adapters are trained (shared mode); frozen ones belong to a previously tuned base."""
         return bool(self.streams_config.base_rank) and next(self.base_adapters.parameters()).requires_grad
 
     @property
     def num_frozen_layers(self) -> int:
-        """Layers whose outputs training does not change; they can be computed once."""
+        """Layers whose outputs training does not change, so they can be computed once."""
         tuned = self.streams_config.base_layers if self.tunes_base else 0
         return min(self.num_lower_layers, self.base.config.num_layers - tuned)
 
     @property
     def top_blocks(self) -> list[Block]:
-        """The layers that carry streams, lowest first."""
+        """The layers with streams, lowest first."""
         return self.base.blocks[self.num_lower_layers :]
 
     def extra_state(self) -> dict[str, Tensor]:
-        """Everything that is not the base: the content of an adapter file."""
+        """Everything that is not part of the base: the content of an adapter file."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith("base.")}
 
     def extra_parameters(self) -> list[nn.Parameter]:
-        """What is trained in lossless mode."""
+        """The parameters that are trained in lossless mode."""
         return [parameter for name, parameter in self.named_parameters() if not name.startswith("base.")]
 
     def keep_streams(self, count: int) -> None:
-        """Drop all but the first `count` streams. Stream j sees streams 1..j only, so those that stay say the same.
+        """Drop all but the first `count` streams. Stream j attends to streams 1..j only, so the others do not change.
 
         Raises:
             ValueError: there are not that many.
@@ -186,11 +188,12 @@ class StreamFused(nn.Module):
             self.parent.gate = nn.Parameter(self.parent.gate[:count].detach())
 
     def widened(self, stream_vocab: Tensor, **sizes: int) -> StreamFused:
-        """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`); its old streams say the same.
+        """A model with more streams or stream tokens, or larger ranks (`config.WIDENS`), and equal outputs of its old
+        streams.
 
-        What is there keeps its values; new ranks add nothing until they are trained, new streams begin as copies of the
-        last one, and no stream sees later ones. With more layers than before streams and pruner begin lower, so they
-        say something else until they are trained.
+        Existing parameters are kept; new ranks have no effect until they are trained, new streams start as copies of
+        the last one, and no stream attends to later ones. With more layers, streams and pruner start from a lower
+        layer, so their outputs change until they are trained.
 
         Raises:
             ValueError: a size cannot grow, or would shrink.
@@ -200,7 +203,7 @@ class StreamFused(nn.Module):
             if name not in WIDENS or size < getattr(config, name):
                 raise ValueError(f"{name} {getattr(config, name)} of an adapter cannot become {size}")
         growth = sizes.get("adapter_rank", config.adapter_rank) / max(config.adapter_rank, 1)
-        settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # the scale stays
+        settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # keeps the scale
         wide = StreamFused(self.base, replace(config, **settings), stream_vocab)
         state = wide.extra_state()
         below = wide.streams_config.num_msa_layers - config.num_msa_layers  # new layers, the lowest of the top ones
@@ -213,12 +216,12 @@ class StreamFused(nn.Module):
         return wide
 
     def base_adapter(self, layer: int) -> Adapter:
-        """What is added for all rows in layer `layer` (0 = the lowest of the model)."""
+        """The adapter of all rows in layer `layer` (0 = the lowest of the model)."""
         first = self.base.config.num_layers - self.streams_config.base_layers
         return cast("StreamAdapters", self.base_adapters[layer - first]).adapt if layer >= first else no_adapter
 
     def stream_adapter(self, layer: int) -> Adapter:
-        """What is added for stream rows in layer `layer` (0 = the lowest of the model)."""
+        """The adapter of stream rows in layer `layer` (0 = the lowest of the model)."""
         for_all = self.base_adapter(layer)
         if not self.streams_config.adapter_rank:
             return for_all
@@ -243,7 +246,7 @@ class StreamFused(nn.Module):
         return model.eval()
 
     def run_main(self, x: Tensor, first: int, last: int, segments: Segments | None = None) -> Tensor:
-        """Main rows [B, T, h] through layers `first` to `last` - 1, causal."""
+        """Main rows [B, T, h] through layers `first` to `last` - 1 with causal attention."""
         segments = segments or Segments.one(x.shape[1])
         cos, sin = self.base.rotary(segments.positions(x.device))
         for i in range(first, last):
@@ -257,7 +260,7 @@ class StreamFused(nn.Module):
         return self.run_main(self.base.embed_tokens(ids), 0, self.num_frozen_layers)
 
     def main_states(self, frozen: Tensor, segments: Segments | None = None) -> Tensor:
-        """Main rows [B, T, h] after the final norm, without streams; arguments as of `stream_states`."""
+        """Main rows [B, T, h] after the final norm, without streams; arguments as in `stream_states`."""
         first, last = self.num_frozen_layers, self.base.config.num_layers
         states: Tensor = self.base.norm(self.run_main(frozen, first, last, segments))
         return states
@@ -265,7 +268,7 @@ class StreamFused(nn.Module):
     def insert(self, hidden: Tensor, known: Tensor | None = None) -> Tensor:
         """Eq. 3, or the heads: main rows [..., h] below the top layers -> stream rows [..., num_streams, h].
 
-        `known` are the embedding rows [..., h] of the tokens after those rows, where the streams are told them.
+        `known` are the embedding rows [..., h] of the next tokens, if streams are conditioned on them.
         """
         if self.streams_config.heads:
             return self.heads(hidden, self.base.norm(hidden))
@@ -294,7 +297,7 @@ class StreamFused(nn.Module):
         Args:
             states: [n, h].
             stream: int64 [n], the stream of each, from 0.
-            rows: `head_rows`, where they are at hand in the states' type.
+            rows: `head_rows`, if they are available in the states' dtype.
 
         Returns:
             [n, S].
@@ -305,16 +308,16 @@ class StreamFused(nn.Module):
     def stream_states(
         self, frozen: Tensor, at: Tensor, segments: Segments | None = None, known: Tensor | None = None
     ) -> StreamStates:
-        """Final states of streams and of main rows, for training and measuring.
+        """Final states of streams and of main rows, for training and evaluation.
 
         Gradients reach the main rows in shared mode only.
 
         Args:
             frozen: hidden states [B, T, h] after `num_frozen_layers` layers (`frozen_states`).
-            at: places [B, P] of the tokens that carry streams.
-            segments: the texts that lie one after another in each row, `at` ascending; None: one text.
-            known: the tokens [B, P] after those at `at`, which a deferred pass of streams knows, -1 where they are not
-                told; None: not told anywhere.
+            at: positions [B, P] of the tokens with streams.
+            segments: the texts that are concatenated in each row, `at` ascending; None: one text.
+            known: the tokens [B, P] after those at `at`, which are known in a deferred `streams` pass, -1 where streams
+                are not conditioned on them; None: nowhere.
         """
         base, config = self.base, self.streams_config
         batch, length, _ = frozen.shape
@@ -345,7 +348,7 @@ class StreamFused(nn.Module):
 
 
 def _layers_up(name: str, count: int) -> str:
-    """A tensor's name where `count` layers lie below those that have stream adapters."""
+    """A tensor's name after adding `count` layers below those that have stream adapters."""
     part, _, rest = name.partition(".")
     if part != "adapters":
         return name
@@ -354,9 +357,9 @@ def _layers_up(name: str, count: int) -> str:
 
 
 def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor) -> Tensor:
-    """Eq. 2: row j of a token sees the main rows up to the token and rows 1..j of the same token.
+    """Eq. 2: row j of a token attends to the main rows up to the token and to rows 1..j of the same token.
 
-    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], at [B, P] (the tokens' places among
+    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], at [B, P] (the tokens' indices in
     the main rows) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied.
     """
     unseen = torch.arange(main_k.shape[1], device=at.device) > at[..., None]  # [B, P, T]

@@ -28,7 +28,7 @@ def byte_level_bpe(
     added_tokens: Sequence[Json] = (),
     post_processor: Json | None = None,
 ) -> Json:
-    """A token's id is its place in `tokens`. `ignore_merges`: a word that is a token needs no merges."""
+    """A token's id is its index in `tokens`. `ignore_merges`: a word that is a token needs no merges."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -54,13 +54,13 @@ def byte_level_bpe(
 
 
 def added_token(token_id: int, content: str, special: bool) -> Json:
-    """A token that is found in text before any other is."""
+    """A token that is matched before text is split into other tokens."""
     options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": token_id, "content": content, **options, "special": special}
 
 
 def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) -> Json | None:
-    """Puts these tokens, each with its id, before and after a text; None where there are none."""
+    """A post-processor that adds these tokens, each with its id, before and after a text; None if there are none."""
     if not before and not after:
         return None
     text, second = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
@@ -75,6 +75,6 @@ def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) 
 
 
 def alphabet() -> list[str]:
-    """The characters that stand for the 256 bytes, in order of their code."""
+    """The characters that represent the 256 bytes, in order of their code."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     return [chr(code) for code in (*printable, *range(256, 512 - len(printable)))]

@@ -1,8 +1,8 @@
 """The base model: a Llama-family decoder, with Hugging Face parameter names so that checkpoints load as they are.
 
-A block exposes its halves (`qkv` and `finish`) because its callers put different attentions between them: the plain
-decoder here, the streams (`streams.py`) and the batched generation of `train/distill.py`. The static graphs (`export/`)
-take the weights and arrange them in their own way.
+A block exposes its halves (`qkv` and `finish`) because its callers use different attentions between them: the plain
+decoder here, the streams (`streams.py`) and the batched generation of `train/generate.py`. The static graphs
+(`export/`) use the weights in their own arrangement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .config import ModelConfig
 from .rope import attention_factor, scaled_frequencies
 
-# An adapter is called with the name of a projection and its input and returns what is added to the projection's output.
+# An adapter is called with the name of a projection and its input; its result is added to the projection's output.
 Adapter = Callable[[str, Tensor], Tensor | None]
 
 
@@ -40,9 +40,9 @@ class RMSNorm(nn.Module):
 
 
 def rotary_table(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin, float32 [length, head_dim], in the half-split layout (each value stands twice).
+    """cos and sin, float32 [length, head_dim], in the half-split layout (each value occurs twice).
 
-    Where the RoPE scaling has an attention factor, they are multiplied by it."""
+    They include the attention factor of the RoPE scaling, if it has one."""
     half = config.head_dim // 2
     inverse = config.rope_theta ** (-torch.arange(0, half, dtype=torch.float64) / half)
     frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), config.rope_theta, config.rope_scaling))
@@ -129,8 +129,8 @@ class Block(nn.Module):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
     """Grouped-query attention, scaled by 1 / sqrt(D): q [B, R, Hq, D], k and v [B, S, Hkv, D] -> [B, R, Hq * D].
 
-    `mask` is bool [B or 1, 1, R, S], True where a row sees a key; or None, and then `causal` says whether row i sees
-    keys 0..i only (R = S).
+    `mask` is bool [B or 1, 1, R, S], True where a row attends to a key; or None, and then `causal` says whether row i
+    attends to keys 0..i only (R = S).
     """
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, is_causal=causal, enable_gqa=True
@@ -139,8 +139,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = 
 
 
 def attend_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`attend` where row i sees keys 0..i only, for training: in bfloat16 on a CPU the backward pass of PyTorch's own
-    kernel takes five times as long as these few products. Scores are kept whole: [B, Hq, R, R]."""
+    """`attend` where row i attends to keys 0..i only, for training: in bfloat16 on a CPU the backward pass of PyTorch's
+    own kernel takes five times as long as these few products. Scores are not tiled: [B, Hq, R, R]."""
     if not torch.is_grad_enabled():
         return attend(q, k, v, None, causal=True)
     rows, heads, dim, kv_heads = q.shape[1], q.shape[2], q.shape[3], k.shape[2]
