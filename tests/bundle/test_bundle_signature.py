@@ -127,7 +127,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "a folder": (replaced(Path.mkdir), ["manifest.sig: cannot be read (not a regular file)"]),
     "a pipe": (replaced(os.mkfifo), ["manifest.sig: cannot be read (not a regular file)"]),
     "a link to nothing": (replaced(lambda path: path.symlink_to("nothing")), ["manifest.sig: cannot be read"]),
-    "a device": (replaced(lambda path: path.symlink_to("/dev/zero")), ["manifest.sig: a link that leaves"]),
+    "a device": (replaced(lambda path: path.symlink_to("/dev/zero")), ["manifest.sig: a link out of"]),
     "one bit of the manifest": (edit("manifest.json", lambda d: d[:-2] + bytes([d[-2] ^ 1]) + d[-1:]), ["does not"]),
     "a space in the manifest": (edit("manifest.json", lambda data: data + b" "), ["manifest.sig: does not sign"]),
     "a manifest with another hash": (
@@ -284,8 +284,8 @@ def pem(key: Any, encryption: Any = None) -> bytes:
         (rfc_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), "not a private key"),
         (pem(rfc_key())[:-40] + b"\n-----END PRIVATE KEY-----\n", "not a private key in PEM"),
         (pem(rfc_key(), BestAvailableEncryption(b"secret")), "has a passphrase"),
-        (pem(x25519.X25519PrivateKey.generate()), "another kind than ed25519"),
-        (pem(ec.generate_private_key(ec.SECP256R1())), "another kind than ed25519"),
+        (pem(x25519.X25519PrivateKey.generate()), "not an ed25519 private key"),
+        (pem(ec.generate_private_key(ec.SECP256R1())), "not an ed25519 private key"),
         (b"x" * 70_000, "too large for a key"),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: Both) -> Non
 
 def test_a_question_waits_for_its_answer_and_an_answer_for_a_question() -> None:
     conversation = Conversation(opened(byte_tokenizer(), CHAT_TEMPLATE))
-    with pytest.raises(TextError, match="no question waits"):
+    with pytest.raises(TextError, match="no user message without an answer"):
         conversation.answer("a", [1])
     conversation.ask("one")
     with pytest.raises(TextError, match="not answered"):

@@ -1,4 +1,4 @@
-//! Opening a bundle: everything that can be wrong with the folder is found here.
+//! Opens a bundle and checks everything about its folder.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
@@ -31,12 +31,13 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// A key wants a signature, and hashes, without which a signature of the manifest says nothing of the other files.
+    /// A key requires a valid signature, and hashes, since the signature of the manifest alone does not cover other
+    /// files.
     pub fn open(path: &Path, hash: bool, key: Option<&PublicKey>) -> Result<Bundle> {
         let folder = Folder::open(path)?;
         let text = folder.read_manifest(MOST_MANIFEST_BYTES)?;
         if let Some(key) = key {
-            check_signature(&folder, &text, key)?; // before anything in the manifest is believed
+            check_signature(&folder, &text, key)?; // before anything in the manifest is used
         }
         let at_manifest = |reason: String| bad_file(format!("{}: {reason}", folder.file(manifest::NAME).display()));
         let text = String::from_utf8(text).map_err(|error| at_manifest(format!("not valid JSON ({error})")))?;
@@ -88,7 +89,7 @@ fn check_signature(folder: &Folder, manifest: &[u8], key: &PublicKey) -> Result<
     )))
 }
 
-/// Files without which a bundle of this target cannot run.
+/// Files that are required to run a bundle of this target.
 fn required(manifest: &Manifest) -> Vec<String> {
     let mut names = vec![TOKENIZER.to_owned()];
     match manifest.target.as_str() {
@@ -110,7 +111,7 @@ fn graph(folder: &Folder, manifest: &Manifest) -> PathBuf {
     }
 }
 
-/// What tells this bundle from others, the same as engines.identity_of: a hash over the hashes of its files.
+/// Identifies this bundle, like engines.identity_of: a hash over the hashes of its files.
 fn identity(manifest: &Manifest) -> String {
     let mut lines: Vec<(&str, String)> =
         manifest.files.iter().map(|file| (file.name.as_str(), format!("{} {}", file.name, file.sha256))).collect();
@@ -127,5 +128,5 @@ fn read_tables(path: &Path) -> Result<(Vec<Tensor>, Option<Mmap>)> {
 }
 
 fn c_string(bytes: Vec<u8>) -> Result<CString> {
-    CString::new(bytes).map_err(|_| bad_argument("a zero byte stands where none can be"))
+    CString::new(bytes).map_err(|_| bad_argument("a string contains a zero byte"))
 }

@@ -1,4 +1,5 @@
-//! Control tokens that a message spells are read as text: what a template writes as a mark never comes out of a message.
+//! Control tokens in the text of a message are read as text, so that a message cannot inject the template's control
+//! tokens.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -8,26 +9,26 @@ use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
 use crate::jinja::is_space;
 
-/// Where a control token that a message spells is cut in two, so that it is read as text. A noncharacter of Unicode: no
-/// text is meant to hold it. It is dropped from messages, and never reaches the tokenizer.
+/// Separates a control token in a message into two parts, so that it is read as text. This noncharacter of Unicode does
+/// not occur in text. It is removed from messages, and never reaches the tokenizer.
 pub const CUT: char = '\u{fdd0}';
 
 const REPLACEMENT: &str = "\u{fffd}"; // for a character that is a control token by itself
-const RARE: &str = "\u{10fffd}\u{12000}\u{a66e}"; // characters that a vocabulary without bytes does not know
+const RARE: &str = "\u{10fffd}\u{12000}\u{a66e}"; // characters that are not in a vocabulary without byte tokens
 
-/// Words that a cut leaves whole.
+/// Words that are not cut.
 pub type Kept = BTreeSet<String>;
 
-/// The added tokens of a tokenizer that a message must not write.
+/// The added tokens of a tokenizer that must not come from the text of a message.
 ///
-/// They are the special ones; those in brackets, such as `</s>` or `<tool_call>`; those that the chat template spells;
-/// and `ends`, the words for the beginning and the end of a text. Other added tokens (words that a vocabulary was
-/// extended with, runs of spaces) are text, and the tokenizer reads them as ever.
+/// These are the special tokens; added tokens in brackets, such as `</s>` or `<tool_call>`; those that occur in the
+/// chat template; and `ends`, the tokens for the beginning and end of a text. Other added tokens (words that a
+/// vocabulary was extended with, runs of spaces) are text, and the tokenizer reads them as usual.
 pub struct ControlTokens {
     words: BTreeMap<u32, String>,
-    spelt: Vec<String>, // those of more than one character, as `finder` numbers them
+    spelt: Vec<String>, // words of more than one character, in the order of `finder`
     finder: Option<AhoCorasick>,
-    beginnings: HashSet<String>, // of words, as they are spelt and as a normalizer leaves them, without the whole ones
+    beginnings: HashSet<String>, // proper prefixes of words, as written and normalized
     ends: HashSet<String>,
 }
 
@@ -39,7 +40,7 @@ impl ControlTokens {
             .map(|(id, token)| (id, token.content))
             .collect();
         if let Ok(rare) = tokenizer.encode_fast(RARE, false) {
-            words.retain(|id, _| !rare.get_ids().contains(id)); // what is not in the vocabulary is text
+            words.retain(|id, _| !rare.get_ids().contains(id)); // words that are not in the vocabulary are text
         }
         let spelt: Vec<String> = words.values().filter(|word| word.chars().nth(1).is_some()).cloned().collect();
         let finder = (!spelt.is_empty()).then(|| AhoCorasick::new(&spelt)).transpose();
@@ -59,15 +60,15 @@ impl ControlTokens {
         self.words.contains_key(&token)
     }
 
-    /// The words of control tokens that occur in a text.
+    /// The control tokens that occur in a text.
     pub fn in_text(&self, text: &str) -> Kept {
         self.words.values().filter(|word| text.contains(*word)).cloned().collect()
     }
 
-    /// Text with a `CUT` in each control token that it spells, but for those of `kept`.
+    /// The text with a `CUT` in each control token that it contains, except those in `kept`.
     pub fn cut(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> String {
         let mut text = text.replace(CUT, "");
-        let mut ends = Vec::new(); // of first characters
+        let mut ends = Vec::new(); // ends of the tokens' first characters
         for found in self.finder.iter().flat_map(|finder| finder.find_overlapping_iter(&text)) {
             if !kept.contains(&self.spelt[found.pattern().as_usize()]) {
                 ends.push(found.start() + text[found.start()..].chars().next().map_or(0, char::len_utf8));
@@ -82,8 +83,8 @@ impl ControlTokens {
         pieces.collect::<Vec<_>>().join(&CUT.to_string())
     }
 
-    /// A text that is cut, with a `CUT` also in front of the end of a control token that it begins with, and behind the
-    /// beginning of one that it ends with: what a template writes there may complete it.
+    /// A cut text with a further `CUT` after the end of a control token at its beginning, and before the start of one
+    /// at its end: text that the template adds there could complete these tokens.
     pub fn cut_edges(&self, tokenizer: &Tokenizer, text: &str) -> String {
         let core = text.trim_matches(is_space);
         let forms = [core.to_owned(), normalized(tokenizer, core)];
@@ -101,7 +102,8 @@ impl ControlTokens {
         [&text[..start], &mark(before), core, &mark(behind), &text[start + core.len()..]].concat()
     }
 
-    /// `text` with a `CUT` also where a control token spans one of those of `edged`, the same text with more.
+    /// `text` with additional cuts: those cuts of `edged`, the same text with more cuts, that are inside a control
+    /// token.
     pub fn cut_spanning(&self, tokenizer: &Tokenizer, text: &str, edged: &str) -> String {
         let (mut cuts, edges, whole) = (places(text), places(edged), text.replace(CUT, ""));
         while !edges.is_subset(&cuts) {
@@ -126,8 +128,8 @@ impl ControlTokens {
         parts.join(&CUT.to_string())
     }
 
-    /// The same for a role and for the name of a field. Plain words stay: the template compares them, and writes them as
-    /// they are. Others are cut at both ends too, since templates write such names between brackets.
+    /// The same for a role or the name of a field. Plain words are unchanged, since templates compare and write them.
+    /// Others are also cut at both ends, since templates write such names between brackets.
     pub fn cut_name(&self, tokenizer: &Tokenizer, name: &str) -> String {
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(&byte));
         if plain {
@@ -137,7 +139,7 @@ impl ControlTokens {
         }
     }
 
-    /// Cuts what the tokenizer still reads as a control token: a normalizer may make `</s>` of other characters.
+    /// Cuts control tokens that the tokenizer still finds: a normalizer may produce `</s>` from other characters.
     fn cut_as_read(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> String {
         let (mut done, mut left) = (Vec::new(), vec![text]);
         while let Some(piece) = left.pop() {
@@ -166,8 +168,8 @@ impl ControlTokens {
         done.join(&CUT.to_string())
     }
 
-    /// The places of control tokens that the tokenizer reads in a text. A text that it refuses has none; whoever encodes
-    /// it for the model says so.
+    /// The byte ranges of control tokens that the tokenizer finds in a text; none if it rejects the text, which is
+    /// reported when the text is encoded for the model.
     fn spans(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> Vec<Range<usize>> {
         if text.is_empty() || text == REPLACEMENT {
             return Vec::new();
@@ -182,7 +184,7 @@ impl ControlTokens {
     }
 }
 
-/// As the tokenizer's normalizer leaves it, without the space that it may put in front.
+/// The text after the tokenizer's normalizer, without the space that it may prepend.
 fn normalized(tokenizer: &Tokenizer, text: &str) -> String {
     let Some(normalizer) = tokenizer.get_normalizer() else { return text.to_owned() };
     let mut normal = NormalizedString::from(text);
@@ -192,7 +194,7 @@ fn normalized(tokenizer: &Tokenizer, text: &str) -> String {
     }
 }
 
-/// Where the cuts of a text are in the text without them.
+/// The positions of a text's cuts in the text without cuts.
 fn places(text: &str) -> BTreeSet<usize> {
     text.match_indices(CUT).enumerate().map(|(earlier, (place, _))| place - earlier * CUT.len_utf8()).collect()
 }

@@ -1,4 +1,4 @@
-//! What goes wrong: a code of core/streamfuse_core.h and one sentence.
+//! Errors: a code of core/streamfuse_core.h and a one-sentence message.
 
 pub const OK: i32 = 0;
 pub const BAD_ARGUMENT: i32 = 1;
@@ -28,13 +28,13 @@ pub fn bad_grammar(sentence: impl Into<String>) -> Failure {
     Failure { code: BAD_GRAMMAR, sentence: sentence.into() }
 }
 
-/// An error of a library in one line of at most 200 characters.
+/// An error of a library, as one line of at most 200 characters.
 pub fn one_line(error: &dyn std::fmt::Display) -> String {
     let words: Vec<String> = error.to_string().split_whitespace().map(str::to_owned).collect();
     words.join(" ").chars().take(200).collect()
 }
 
-/// An error of the system as its sentence, without its number.
+/// The message of a system error, without its number.
 pub fn of_system(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! An untrusted folder: only regular files inside it are read, and none that is larger than it should be.
+//! Access to an untrusted folder: only regular files inside it are read, up to their expected size.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 pub struct Folder {
     path: PathBuf,
-    root: PathBuf, // the same without links
+    root: PathBuf, // the same with links resolved
 }
 
 impl Folder {
@@ -23,7 +23,7 @@ impl Folder {
         let mut path: PathBuf = path.components().collect();
         if let (Err(_), Some(aside)) = (fs::symlink_metadata(&path), set_aside(&path)) {
             if aside.is_dir() {
-                path = aside; // a writer was killed before the new one had the name
+                path = aside; // a writer was killed before it renamed the new bundle
             }
         }
         let shown = path.display();
@@ -47,7 +47,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// The manifest's text.
+    /// The text of the manifest.
     pub fn read_manifest(&self, most_bytes: u64) -> Result<Vec<u8>> {
         let path = self.file(manifest::NAME);
         let bytes =
@@ -72,7 +72,7 @@ impl Folder {
         self.read(&path, bytes)
     }
 
-    /// The size of a file that no manifest lists, so that its reader bounds it.
+    /// The size of a file that is not in the manifest; the caller limits it.
     fn find_unlisted(&self, path: &Path, missing: &str) -> Result<u64> {
         let shown = path.display();
         match fs::symlink_metadata(path) {
@@ -83,7 +83,7 @@ impl Folder {
             Ok(_) => (),
         }
         if self.leaves(path) {
-            return Err(bad_file(format!("{shown}: a link that leaves the bundle")));
+            return Err(bad_file(format!("{shown}: a link out of the bundle")));
         }
         let facts = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
         if !facts.is_file() {
@@ -92,12 +92,12 @@ impl Folder {
         Ok(facts.len())
     }
 
-    /// Name, size and, where wanted, hash of a file that the manifest lists.
+    /// Checks name, size and optionally hash of a file in the manifest.
     pub fn check(&self, facts: &FileFacts, hash: bool) -> Result<()> {
         let path = self.file(&facts.name);
         let shown = path.display();
         if self.leaves(&path) {
-            return Err(bad_file(format!("{shown}: files: a link that leaves the bundle")));
+            return Err(bad_file(format!("{shown}: files: a link out of the bundle")));
         }
         let found = match fs::metadata(&path) {
             Ok(found) if found.is_file() => found.len(),
@@ -123,7 +123,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The bytes of a checked file, no more than it had then.
+    /// The bytes of a checked file, at most as many as it had then.
     pub fn read(&self, path: &Path, bytes: u64) -> Result<Vec<u8>> {
         let mut data = Vec::with_capacity(bytes as usize + 1);
         let file = File::open(path).map_err(|error| unreadable(path, &error))?;
@@ -131,13 +131,13 @@ impl Folder {
         Ok(data)
     }
 
-    /// Whether a link leads out of the folder. What is not there leads nowhere.
+    /// Whether a link leads out of the folder; false for a file that does not exist.
     fn leaves(&self, path: &Path) -> bool {
         fs::canonicalize(path).is_ok_and(|place| !place.starts_with(&self.root))
     }
 }
 
-/// The bytes of a regular file that is in no bundle.
+/// The bytes of a regular file that is not in a bundle.
 pub fn read_bounded(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
     let facts = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
     if !facts.is_file() {
@@ -149,7 +149,7 @@ pub fn read_bounded(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| unreadable(path, &error))
 }
 
-/// Where the writer keeps a bundle that it overwrites, on systems that need a moment without the name.
+/// The path to which the writer renames an old bundle, on systems that cannot exchange two folders atomically.
 fn set_aside(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_string_lossy();
     Some(path.with_file_name(format!(".{name}.replaced")))
@@ -159,7 +159,7 @@ fn set_aside(path: &Path) -> Option<PathBuf> {
 #[allow(unsafe_code)]
 pub fn map(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
-    // SAFETY: nobody may change a bundle that is open, as the header says; the memory is only read.
+    // SAFETY: an open bundle must not be modified, as the header says; the memory is only read.
     unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))
 }
 

@@ -1,4 +1,4 @@
-//! Untrusted JSON: names that stand twice and zeros with a sign are refused, as runtime/strict_json.py does.
+//! Untrusted JSON: duplicate names and negative zeros are rejected.
 
 use std::cell::Cell;
 use std::fmt;
@@ -22,12 +22,12 @@ pub enum Json {
     Object(Box<Object>), // in the order of the file
 }
 
-/// What `parse_bounded` takes at most.
+/// Limits of `parse_bounded`.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub values: usize,
-    pub name: Option<usize>, // its characters
-    pub zero: bool,          // zeros with a sign are refused
+    pub name: Option<usize>, // characters
+    pub zero: bool,          // negative zeros are rejected
 }
 
 impl Json {
@@ -40,8 +40,8 @@ impl Json {
         Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, zero: false })
     }
 
-    /// The same for what a sentence names the parts of: with a bound on values and the length of names, which hold no
-    /// control characters.
+    /// The same for JSON whose names appear in error messages: the number of values and the length of names are
+    /// limited, and names must not contain control characters.
     pub fn parse_bounded(text: &str, bounds: Bounds) -> Result<Json, String> {
         let mut source = serde_json::Deserializer::from_str(text);
         let reader = Reader { bounds, left: &Cell::new(bounds.values) };
@@ -75,7 +75,7 @@ impl Json {
         }
     }
 
-    /// A field of an object; nothing where this is no object or has no such field.
+    /// A field of an object; None if this is not an object or has no such field.
     pub fn get(&self, name: &str) -> Option<&Json> {
         self.object().and_then(|object| object.get(name))
     }
@@ -187,12 +187,12 @@ impl fmt::Display for Json {
     }
 }
 
-/// Whether a terminal acts on this character, or it turns the direction of writing.
+/// Whether a terminal interprets this character, or it changes the direction of writing.
 fn is_control(c: char) -> bool {
     matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name in single quotes, with what cannot be printed escaped.
+/// A name in single quotes, with unprintable characters escaped.
 pub fn quoted(name: &str) -> String {
     format!("'{}'", name.escape_debug().to_string().replace("\\\"", "\""))
 }
@@ -209,7 +209,7 @@ impl<'de> Deserialize<'de> for Lenient {
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     bounds: Bounds,
-    left: &'a Cell<usize>, // of the values
+    left: &'a Cell<usize>, // values that may still follow
 }
 
 impl<'de> DeserializeSeed<'de> for Reader<'_> {
@@ -218,7 +218,7 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
         match self.left.get().checked_sub(1) {
             Some(left) => self.left.set(left),
-            None => return Err(D::Error::custom(format!("it holds more than {} values", self.bounds.values))),
+            None => return Err(D::Error::custom(format!("it has more than {} values", self.bounds.values))),
         }
         deserializer.deserialize_any(self)
     }
@@ -249,7 +249,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
         if self.bounds.zero && value == 0.0 && value.is_sign_negative() {
-            return Err(E::custom("a zero with a sign")); // -0 comes here too, and readers differ in what it is
+            return Err(E::custom("a negative zero")); // also integer -0, which parsers read differently
         }
         Ok(Json::Real(value))
     }
@@ -278,12 +278,12 @@ impl<'de> Visitor<'de> for Reader<'_> {
                     return Err(A::Error::custom(format!("a name is longer than {longest} characters")));
                 }
                 if name.contains(is_control) {
-                    return Err(A::Error::custom("a name holds a control character"));
+                    return Err(A::Error::custom("a name has a control character"));
                 }
             }
             match object.entry(name) {
                 Entry::Occupied(twin) => {
-                    return Err(A::Error::custom(format!("{:.80} stands there twice", quoted(twin.key()))))
+                    return Err(A::Error::custom(format!("{:.80} is duplicated", quoted(twin.key()))))
                 }
                 Entry::Vacant(place) => place.insert(items.next_value_seed(self)?),
             };

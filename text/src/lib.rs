@@ -1,7 +1,7 @@
-//! A bundle, and the text around its tokens, behind the C interface of `streamfuse_bundle.h`.
+//! Bundles and text, with the C interface of `streamfuse_bundle.h`.
 //!
-//! `border` is the interface and the only place that dereferences what C hands over; the others are safe Rust and know
-//! nothing of it. tests/text hold ids and chats to transformers, and manifests to their schema.
+//! `border` is the C interface and the only module that dereferences pointers from C; all others are safe Rust and do
+//! not depend on it. tests/text compares ids and chats with transformers, and manifests with their schema.
 #![deny(unsafe_code)]
 
 mod border;

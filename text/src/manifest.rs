@@ -1,4 +1,4 @@
-//! `manifest.json`: what the schema cannot say, and the facts that the rest of this crate reads.
+//! `manifest.json`: rules that the schema cannot express, and the fields that the rest of this crate needs.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use crate::signature;
 
 pub const NAME: &str = "manifest.json";
 
-// More than any model needs; what a reader says of a manifest, and the memory that it takes, is bounded by them.
+// More than any model needs; these limits bound error messages and memory.
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), zero: true };
 
-/// Custom operators that an engine of this version carries; the list of manifest.py.
+/// Custom operators of this version's engine; the same list as in manifest.py.
 const OPERATORS: [&str; 9] = [
     "tree_attention",
     "embedding_q8",
@@ -39,7 +39,7 @@ pub struct FileFacts {
     pub bytes: u64,
 }
 
-/// All counts are at most 2**53, so they fit wherever they go.
+/// All counts are at most 2**53, so conversions cannot overflow.
 #[derive(Debug)]
 pub struct Manifest {
     pub target: String,
@@ -71,7 +71,7 @@ pub struct Sampling {
 }
 
 impl Manifest {
-    /// Reads a manifest's text; the error is `field: reason`.
+    /// Parses a manifest; the error is `field: reason`.
     pub fn parse(text: &str) -> Result<Manifest, String> {
         let mut data = Json::parse_bounded(text, BOUNDS).map_err(|error| format!("not valid JSON ({error})"))?;
         check_version(&data)?;
@@ -128,7 +128,7 @@ impl Manifest {
         }
     }
 
-    /// Relations between fields, which the schema cannot say.
+    /// Relations between fields, which the schema cannot express.
     fn check_relations(&self, data: &Json) -> Result<(), String> {
         let names: HashSet<&str> = self.methods.iter().map(|method| method.name.as_str()).collect();
         for name in ["prefill", "decode"] {
@@ -189,10 +189,10 @@ impl Manifest {
             "parity: names a method that is not there".into()
         })?;
         for Method { name, .. } in &self.methods {
-            // A prefill shows in the figures of those that read its cache.
+            // Prefill has no metrics of its own: the methods that read its cache have them.
             let proven = parity.get(name).is_some_and(|proof| fields(&proof["metrics"]).next().is_some());
             require(proven || name == "prefill", || {
-                format!("parity.{name}: missing; the exporter proves every method, export the bundle again")
+                format!("parity.{name}: missing, but every method is checked at export; export the bundle again")
             })?;
         }
         self.files.iter().try_for_each(|file| check_file_name(&file.name))
@@ -210,7 +210,7 @@ impl Method {
     }
 }
 
-/// Before anything else: another format's manifest may break every other rule.
+/// Checked first, since a manifest of another format may violate every other rule.
 fn check_version(data: &Json) -> Result<(), String> {
     let reads = manifest_schema()["properties"]["format_version"]["const"].whole().unwrap_or_default();
     let Some(version) = data.get("format_version") else {
@@ -230,7 +230,7 @@ fn check_version(data: &Json) -> Result<(), String> {
     }
 }
 
-/// Refuses names that could leave the folder, or mean different files on different systems.
+/// Rejects names that could leave the folder, or refer to different files on different systems.
 fn check_file_name(name: &str) -> Result<(), String> {
     let plain = name.split('/').all(|part| !["", ".", ".."].contains(&part))
         && !name.chars().any(|c| "\\:*?\"<>|".contains(c) || c < ' ');
@@ -247,7 +247,7 @@ fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
     }
 }
 
-// What the schema guarantees; anything else would be a fault of ours, which the C interface reports as SF_BROKEN.
+// Access to what the schema guarantees; anything else is a bug, which the C interface reports as SF_BROKEN.
 
 fn fields(value: &Json) -> impl Iterator<Item = (&String, &Json)> {
     value.object().expect("the schema says object").iter()

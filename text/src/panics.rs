@@ -1,7 +1,7 @@
-//! Panics of this library, caught with their message and location.
+//! Catches panics of this library, with their message and location.
 //!
-//! Only a hook sees where a panic was. The hook here keeps that for the threads that are inside `caught`, whose panics
-//! become errors, and hands every other panic of the process to the hook that was there before.
+//! The location of a panic is only available to a panic hook. This hook records it for threads that are inside
+//! `caught`, whose panics become errors, and passes all other panics of the process to the previous hook.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ thread_local! {
     static LOCATION: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`. A panic in it prints nothing and is the error, as "file:line:column: message".
+/// Runs `body`. A panic in it prints nothing and becomes the error "file:line:column: message".
 pub fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     install_hook();
     let was_inside = IS_INSIDE.replace(true);
@@ -24,7 +24,7 @@ pub fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
         let message = message(&*payload);
         match LOCATION.take() {
             Some(location) => format!("{location}: {message}"),
-            None => message.to_owned(), // somebody has set another hook since
+            None => message.to_owned(), // the hook was replaced in the meantime
         }
     })
 }
@@ -32,7 +32,7 @@ pub fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
 fn install_hook() {
     static ONCE: Once = Once::new();
     if thread::panicking() {
-        return; // a panic that unwinds through a caller: the hook cannot be changed now
+        return; // during a panic of a caller, the hook cannot be changed
     }
     ONCE.call_once(|| {
         let others = take_hook();

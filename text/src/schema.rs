@@ -1,5 +1,5 @@
-//! The manifest's published schema: the few words of JSON Schema that pydantic writes, with its sentences. A test of
-//! tests/text/test_bundle_library.py fails where the schema uses another one.
+//! Validates against the manifest's published schema: the keywords of JSON Schema that pydantic writes, with pydantic's
+//! messages. A test of tests/text/test_bundle_library.py fails if the schema uses another keyword.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use regex::Regex;
 
 use crate::json::{Json, Object};
 
-/// The one truth about fields, which Python's types write (`make schema`).
+/// The definition of all fields, generated from Python's types (`make schema`).
 pub fn manifest_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -18,21 +18,21 @@ pub fn manifest_schema() -> &'static Json {
     })
 }
 
-/// What is wrong with a value.
+/// The problems of a value.
 #[derive(Default)]
 pub struct Problems {
     pub first: Option<String>, // field.path: reason
     pub others: usize,
 }
 
-/// The problems of `value` in the order of the schema, of which there may be as many as values. Defaults are filled in.
+/// Validates `value` and fills in defaults. Problems are in the order of the schema; there may be one per value.
 pub fn problems(root: &'static Json, value: &mut Json) -> Problems {
     let mut checker = Checker { root, patterns: HashMap::new(), found: Problems::default() };
     checker.check(root, value, &Place::Root);
     checker.found
 }
 
-/// Where a value is: the names and numbers that lead to it.
+/// The location of a value: the names and indices that lead to it.
 enum Place<'a> {
     Root,
     Name(&'a Place<'a>, &'a str),
@@ -77,7 +77,7 @@ impl Checker {
             return self.check(&self.root.get("$defs").expect("there are $defs")[name], value, place);
         }
         if let Some(choices) = schema.get("anyOf").and_then(Json::list) {
-            // Only `X or null` is written.
+            // pydantic only writes the form `X or null`.
             if *value != Json::Null {
                 self.check(&choices[0], value, place);
             }
@@ -196,7 +196,7 @@ impl Checker {
     }
 }
 
-/// Whole numbers exactly, others as doubles.
+/// Compares integers exactly, other numbers as doubles.
 fn compare(a: &Json, b: &Json) -> Option<Ordering> {
     match (a, b) {
         (Json::Whole(a), Json::Whole(b)) => Some(a.cmp(b)),
@@ -207,7 +207,7 @@ fn compare(a: &Json, b: &Json) -> Option<Ordering> {
 impl std::ops::Index<&str> for Json {
     type Output = Json;
 
-    /// A field that the schema says is there.
+    /// A field that the schema guarantees.
     fn index(&self, name: &str) -> &Json {
         self.get(name).unwrap_or_else(|| panic!("there is no {name}"))
     }

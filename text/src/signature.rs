@@ -1,4 +1,4 @@
-//! Who wrote a bundle: an ed25519 signature over its manifest, as src/streamfuse/bundle/signature.py makes it.
+//! Authenticates a bundle: an ed25519 signature of its manifest, as made by src/streamfuse/bundle/signature.py.
 
 use std::ffi::CStr;
 
@@ -9,12 +9,12 @@ use crate::error::{bad_argument, Failure};
 pub const NAME: &str = "manifest.sig";
 pub const BYTES: u64 = 64;
 
-/// Stands before the manifest in what is signed, so that such a signature is one of nothing else.
+/// Prefix of the signed message, so that the signature is not valid for anything else.
 const PURPOSE: &[u8] = b"streamfuse bundle manifest v1\n";
 
 pub struct PublicKey(VerifyingKey);
 
-/// Why a text is no public key.
+/// Why a text is not a valid public key.
 pub enum KeyFault {
     NotHexadecimal,
     Weak,
@@ -40,10 +40,10 @@ impl From<KeyFault> for Failure {
 }
 
 impl PublicKey {
-    /// Reads the line that `streamfuse bundle keygen` writes: 64 hexadecimal digits.
+    /// Parses the line that `streamfuse bundle keygen` prints: 64 hexadecimal digits.
     pub fn parse(text: &[u8]) -> Result<PublicKey, KeyFault> {
         let bytes = bytes_of_hex(text.trim_ascii()).ok_or(KeyFault::NotHexadecimal)?;
-        // A point has one name here, and a key of small order would sign nearly everything.
+        // Rejects other encodings of the same point, and keys of small order, for which nearly any signature is valid.
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| KeyFault::Weak)?;
         if key.is_weak() || key.to_edwards().compress().as_bytes() != &bytes {
             return Err(KeyFault::Weak);

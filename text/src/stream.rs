@@ -1,20 +1,20 @@
-//! Text from a stream of tokens: never a broken character, never the beginning of a stop string.
+//! Text from a stream of tokens, without incomplete characters and without parts of stop strings.
 
 use crate::error::Result;
 
-const BROKEN: char = '\u{fffd}'; // what a decoder writes for bytes that are not (yet) a character
+const BROKEN: char = '\u{fffd}'; // the decoder's output for bytes that are not (yet) a character
 
-const MOST_BEFORE: usize = 32; // tokens of a prompt that tell how the first of a text is written
+const MOST_BEFORE: usize = 32; // tokens of the prompt that affect how the first new token is decoded
 
-/// What a stream needs to know of tokens.
+/// The operations on tokens that a stream needs.
 pub trait Decoder {
-    /// Text without special tokens.
+    /// The text without special tokens.
     fn decode(&self, ids: &[u32]) -> Result<String>;
-    /// What a special token is spelt as; empty for any other.
+    /// The text of a special token; empty for any other.
     fn special(&self, id: u32) -> &str;
 }
 
-/// Decodes token by token, and holds back the bytes of a character that is not complete.
+/// Decodes token by token, and holds back the bytes of an incomplete character.
 #[derive(Default)]
 struct Detokenized {
     window: Vec<u32>,
@@ -41,8 +41,8 @@ impl Detokenized {
     }
 }
 
-/// The text to show, cut before the first stop string. A stop string may contain whole special tokens, which are not
-/// shown.
+/// The text to show, up to the first stop string. A stop string may contain whole special tokens, which are not shown
+/// themselves.
 pub struct Stream {
     detokenized: Detokenized,
     stops: Vec<String>,
@@ -61,7 +61,7 @@ pub fn shown(segments: &[Segment]) -> String {
 }
 
 impl Stream {
-    /// `before` are the tokens of a prompt that the text continues.
+    /// `before`: the tokens of a prompt that the text continues.
     pub fn new(stops: Vec<String>, before: &[u32], decoder: &impl Decoder) -> Result<Stream> {
         let mut detokenized = Detokenized::default();
         for &token in &before[before.len().saturating_sub(MOST_BEFORE)..] {
@@ -111,7 +111,7 @@ impl Stream {
         self.stopped
     }
 
-    /// All that was shown, and the tokens behind it.
+    /// All text that was shown, and its tokens.
     pub fn into_answer(self) -> (String, Vec<u32>) {
         (self.text, self.ids)
     }
@@ -122,19 +122,19 @@ impl Stream {
         released
     }
 
-    /// Where the first stop string begins.
+    /// The start of the first stop string.
     fn find(&self, parts: &[&str]) -> Option<usize> {
         (0..parts.len()).find(|&start| self.stops.iter().any(|stop| after(stop, &parts[start..]) == Some(true)))
     }
 
-    /// Where the longest tail begins that could still become a stop string.
+    /// The start of the longest suffix that could still become a stop string.
     fn hold_from(&self, parts: &[&str]) -> usize {
         let open = |&start: &usize| self.stops.iter().any(|stop| after(stop, &parts[start..]) == Some(false));
         (0..parts.len()).find(open).unwrap_or(parts.len())
     }
 }
 
-/// Whether a text that begins with `parts` begins with a whole stop string, or (false) may do so once more text comes.
+/// Whether a text that begins with `parts` begins with a whole stop string (true), or may after more text (false).
 fn after(stop: &str, parts: &[&str]) -> Option<bool> {
     let mut left = stop;
     for part in parts {

@@ -1,10 +1,10 @@
-//! The drafting tables: a safetensors file, of which nothing that its header says is believed.
+//! The drafting tables: a safetensors file whose header is checked completely.
 
 use crate::json::{quoted, Json};
 
 const MOST_HEADER_BYTES: u64 = 1_000_000;
 const MOST_DIMENSIONS: usize = 8;
-const MOST_ELEMENTS: i128 = 1 << 48; // an empty tensor's other dimensions count too, as numpy counts them
+const MOST_ELEMENTS: i128 = 1 << 48; // the other dimensions of an empty tensor count too, as in numpy
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DType {
@@ -39,11 +39,11 @@ pub struct Tensor {
     pub name: String,
     pub dtype: DType,
     pub shape: Vec<i64>,
-    pub start: usize, // of its data in the file
+    pub start: usize, // offset of its data in the file
     end: usize,
 }
 
-/// The tensors in the order of their data. The error is one sentence without the file's name.
+/// The tensors in the order of their data. The error message does not contain the file's name.
 pub fn parse(file: &[u8]) -> Result<Vec<Tensor>, String> {
     let length = file.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let room = (file.len() as u64).saturating_sub(8);
@@ -68,7 +68,10 @@ pub fn parse(file: &[u8]) -> Result<Vec<Tensor>, String> {
     for tensor in &tensors {
         let what = what(&tensor.name);
         if tensor.start != reached {
-            return Err(format!("{what} begins at {}, over another one or behind a gap", tensor.start - start));
+            return Err(format!(
+                "{what} begins at {}, which overlaps another tensor or leaves a gap",
+                tensor.start - start
+            ));
         }
         if tensor.start % tensor.dtype.bytes() != 0 {
             return Err(format!("{what} is not aligned to its {} bytes per number", tensor.dtype.bytes()));
@@ -103,7 +106,12 @@ fn tensor_of(name: &str, entry: &Json, start: usize, file_bytes: usize) -> Resul
         .ok_or_else(|| format!("{what} has shape {}", cut(shape, 80)))?;
     let (begin, end) = match counts(offsets).as_deref() {
         Some(&[begin, end]) if begin <= end && end <= room as i128 => (begin, end),
-        _ => return Err(format!("{what} has data_offsets {}, which are not places in {room} bytes", cut(offsets, 80))),
+        _ => {
+            return Err(format!(
+                "{what} has data_offsets {}, which are not a valid range of {room} bytes",
+                cut(offsets, 80)
+            ))
+        }
     };
     if end - begin != product(sizes.iter().copied()) * kind.bytes() as i128 {
         return Err(format!(

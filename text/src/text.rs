@@ -1,4 +1,4 @@
-//! The text of one sequence: its conversation, and the answer that is being written.
+//! The text of one sequence: its conversation, and the answer that is being generated.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl Text {
     /// Closes the turn with an answer that another text has streamed.
     pub fn answer(&mut self, text: &str, ids: &[i64]) -> Result<()> {
         if !self.conversation.is_asked() {
-            return Err(bad_argument("no question waits for an answer"));
+            return Err(bad_argument("there is no user message without an answer"));
         }
         let ids = tokens(ids)?;
         self.stream = None;
@@ -128,7 +128,7 @@ impl Text {
         &self.parts
     }
 
-    /// Forgets a stream that may be half changed.
+    /// Drops a stream that an error may have left inconsistent.
     pub fn drop_stream(&mut self) {
         self.stream = None;
     }
@@ -179,7 +179,7 @@ impl Text {
     /// The text to show, and whether a stop string is complete.
     pub fn push(&mut self, id: i64) -> Result<(String, bool)> {
         let Some(stream) = &mut self.stream else {
-            return Err(bad_argument("no stream runs: begin one with sf_text_begin"));
+            return Err(bad_argument("no stream is running; start one with sf_text_begin"));
         };
         let segments = stream.push(token(id)?, &self.language.tokenizer)?;
         let text = shown(&segments);
@@ -220,7 +220,7 @@ fn of_answer(text: &str) -> Vec<Part> {
 fn stops_of(json: Option<&str>) -> Result<Vec<String>> {
     let stops: Vec<String> = match json {
         Some(json) => serde_json::from_str(json)
-            .map_err(|error| bad_argument(format!("stops must be a JSON list of texts ({error})")))?,
+            .map_err(|error| bad_argument(format!("stops must be a JSON list of strings ({error})")))?,
         None => Vec::new(),
     };
     if stops.iter().any(String::is_empty) {
@@ -234,5 +234,5 @@ fn tokens(ids: &[i64]) -> Result<Vec<u32>> {
 }
 
 fn token(id: i64) -> Result<u32> {
-    u32::try_from(id).map_err(|_| bad_argument(format!("{id} is no token id")))
+    u32::try_from(id).map_err(|_| bad_argument(format!("{id} is not a token id")))
 }

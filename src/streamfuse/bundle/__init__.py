@@ -1,7 +1,7 @@
-"""The bundle: one folder that holds all a runtime reads. See docs/bundle.md.
+"""The bundle: one folder with everything that a runtime reads. See docs/bundle.md.
 
-`Manifest` is the schema, `open_bundle` checks a folder against it, `BundleWriter` makes one, `sign_bundle` signs one.
-This module knows neither PyTorch nor an engine; exporters and runtimes meet here.
+`Manifest` is the schema, `open_bundle` checks a folder against it, `BundleWriter` writes a bundle, `sign_bundle` signs
+one. This module depends neither on PyTorch nor on an engine; exporters and runtimes share only this module.
 """
 
 from .errors import BundleError, KeyProblem

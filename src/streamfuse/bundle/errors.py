@@ -2,8 +2,8 @@
 
 
 class BundleError(ValueError):
-    """A bundle that cannot be used or written: one line that names the file and, where there is one, the field."""
+    """A bundle cannot be used or written; the one-line message names the file and, if there is one, the field."""
 
 
 class KeyProblem(ValueError):
-    """A key that cannot be used: one line that names its file, where it has one, and shows nothing of it."""
+    """A key cannot be used; the one-line message names its file, if it has one, and shows nothing of the key."""

@@ -1,9 +1,9 @@
 """The schema of `manifest.json`, format version 3: the contract between exporters and every runtime.
 
-The types here make the published schema, docs/manifest.schema.json. text/ checks manifests by it, and the relations
-between fields, when one is written and when a bundle is opened. Unknown fields are refused, so a typing error or a
-foreign file is found there and not by a wrong answer. A change that an older runtime would misread raises
-FORMAT_VERSION.
+The published schema, docs/manifest.schema.json, is generated from these types. text/ validates manifests with it, and
+checks the relations between fields, when a manifest is written and when a bundle is opened. Unknown fields are errors,
+so a typo or a foreign file is detected there and not by wrong output. A change that older runtimes would misread
+increases FORMAT_VERSION.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import BundleError
 FORMAT_VERSION = 4
 MANIFEST_NAME = "manifest.json"
 
-# Custom operators that an engine of this version carries.
+# Custom operators of this version's engine.
 OPERATORS = tuple(
     f"streamfuse::{name}.out"
     for name in (
@@ -37,9 +37,9 @@ OPERATORS = tuple(
 )
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
-_MOST = 2**53  # above, readers that keep numbers as doubles lose digits
+_MOST = 2**53  # larger integers lose digits in readers that use doubles
 _LONGEST_NAME = 255
-_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"  # no characters that act on a terminal
+_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"  # no control characters
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
 TokenId = Annotated[int, Field(ge=0, le=_MOST)]
@@ -55,7 +55,7 @@ class _Strict(BaseModel):
 
 
 class ModelFacts(_Strict):
-    """The base model, as the runtime and a reader of `streamfuse bundle inspect` need it."""
+    """The base model."""
 
     name: FilledLine = Field(description="for example HuggingFaceTB/SmolLM2-135M-Instruct")
     architecture: Line = Field(description="class name in the Hugging Face config, for example LlamaForCausalLM")
@@ -98,7 +98,7 @@ class Method(_Strict):
 
 
 class Speculation(_Strict):
-    """What the streams are. Words as in docs/contracts.md."""
+    """The streams, in the terms of docs/contracts.md."""
 
     num_streams: Count = Field(description="gamma; 0: no streams, drafts are look-ups in the text")
     top_k: Count = Field(description="candidates per stream and node that the graph returns")
@@ -115,7 +115,7 @@ class Speculation(_Strict):
 
 
 class CacheFacts(_Strict):
-    """The caches that the host owns."""
+    """The KV caches, which the host owns."""
 
     layout: Literal["position_head_dim", "head_position_dim", "channels_position", "packed"] = Field(
         description="[capacity, num_kv_heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
@@ -147,7 +147,7 @@ class Quantization(_Strict):
 
 
 class SamplingDefaults(_Strict):
-    """What a runtime uses where the user says nothing. Temperature 0 is greedy."""
+    """Sampling settings for requests that do not set them. Temperature 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
     top_k: Count = Field(0, description="0: off")
@@ -158,14 +158,14 @@ class SamplingDefaults(_Strict):
 
 
 class Parity(_Strict):
-    """What the exporter measured for one method against the PyTorch model, and the floor it had to pass."""
+    """The exporter's measurements of one method, compared with PyTorch, and the floor that it had to reach."""
 
     floor: FilledLine = Field(description="name of the floor, for example float32")
     metrics: dict[Name, float] = Field(description="for example max_abs_difference, cosine, top1_agreement")
 
 
 class BelowFloor(_Strict):
-    """A figure that missed its floor, and was let through by the floor's name (`export --allow-parity-below`)."""
+    """A result below its floor that was accepted with `export --allow-parity-below`."""
 
     comparison: Literal["quantization", "lowering"] = Field(
         description="integer weights against float32 ones, or the emitted graphs against PyTorch on the same weights"
@@ -178,14 +178,14 @@ class BelowFloor(_Strict):
 
 
 class FileFacts(_Strict):
-    """One file beside the manifest."""
+    """One file of the bundle."""
 
     sha256: Sha256
     bytes: Count
 
 
 class Manifest(_Strict):
-    """All that a runtime must know about a bundle."""
+    """Everything that a runtime needs to know about a bundle."""
 
     format_version: Literal[4]
     exporter_version: FilledLine
@@ -217,10 +217,10 @@ class Manifest(_Strict):
 
 
 def parse_manifest(text: str, where: str = MANIFEST_NAME) -> Manifest:
-    """Check a manifest as every reader does, and read it; `where` is the file name for messages.
+    """Check and parse a manifest, as every reader does; `where` is the file name for messages.
 
     Raises:
-        BundleError: not JSON, not a manifest, another format, or a field that is wrong.
+        BundleError: not JSON, not a manifest, another format, or an invalid field.
     """
     if (problem := manifest_problem(text)) is not None:
         raise BundleError(f"{where}: {problem}")
@@ -228,14 +228,14 @@ def parse_manifest(text: str, where: str = MANIFEST_NAME) -> Manifest:
 
 
 def manifest_json(manifest: Manifest) -> str:
-    """The text of `manifest.json`: readable, stable order, closing newline."""
+    """The text of `manifest.json`: indented, in a stable order, with a final newline."""
     fields = manifest.model_dump(mode="json")
-    if not manifest.below_floor:  # so that older readers take every other bundle
+    if not manifest.below_floor:  # so that older readers accept all other bundles
         del fields["below_floor"]
     return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def schema_json() -> str:
-    """The JSON Schema that docs/manifest.schema.json holds."""
+    """The JSON Schema in docs/manifest.schema.json."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

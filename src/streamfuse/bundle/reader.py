@@ -1,6 +1,6 @@
-"""Opening a bundle: everything that can be wrong with the folder is found here, before an engine sees it.
+"""Opens a bundle and checks everything about its folder before an engine loads it.
 
-text/ (Rust) reads and checks it, as on phones.
+text/ (Rust) reads and checks it, as it does on phones.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ SELFTEST_FILE = "selftest.npz"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder whose manifest was read and, unless asked otherwise, whose files were checked."""
+    """A folder whose manifest was read and whose files were checked, unless that was turned off."""
 
     folder: Path
     manifest: Manifest
     _handle: BundleHandle = field(repr=False, compare=False)
 
     def file(self, name: str) -> Path:
-        """The path of a file that the manifest lists. BundleError if it does not."""
+        """The path of a file in the manifest. BundleError if it is not listed."""
         if name not in self.manifest.files:
             raise BundleError(f"{self.folder / MANIFEST_NAME}: files: has no {name}")
         return self.folder / name
 
     @property
     def graph(self) -> Path:
-        """Where the graphs are: model.pte, the folder model.mlpackage, or the bundle (an .onnx per method)."""
+        """The path of the graphs: model.pte, the folder model.mlpackage, or the bundle (one .onnx file per method)."""
         return self.folder / {"executorch": PTE_FILE, "coreml": MLPACKAGE, "onnx": ""}[self.manifest.target]
 
     @cached_property
@@ -54,13 +54,13 @@ class Bundle:
 
     @property
     def draft(self) -> Path | None:
-        """The file of `tables`; None where the bundle has none."""
+        """The file of `tables`; None if the bundle has none."""
         return self.file(DRAFT_FILE) if DRAFT_FILE in self.manifest.files else None
 
     @property
     def tables(self) -> dict[str, AnyArray] | None:
-        """The host's drafting data (docs/contracts.md, section 4) by name, in the order of the file: read-only views of
-        the mapped file, which must not change meanwhile. None where the bundle has none.
+        """The drafting tables (docs/contracts.md, section 4) by name, in the order of the file: read-only views of the
+        memory-mapped file, which must not be modified. None if the bundle has none.
 
         Raises:
             BundleError: an array has more than two dimensions.
@@ -79,7 +79,7 @@ class Bundle:
         return self.file(SELFTEST_FILE) if SELFTEST_FILE in self.manifest.files else None
 
     def spec(self) -> ModelSpec:
-        """The facts that the loop needs, as the runtime's own type."""
+        """The specification for the loop."""
         from streamfuse.runtime.backend import ModelSpec
 
         manifest = self.manifest
@@ -99,15 +99,15 @@ class Bundle:
 
 
 def open_bundle(path: Path | str, verify: bool = True, public_key: str | None = None) -> Bundle:
-    """Read and check a bundle. `verify=False` skips the hashes of the files, never their names and sizes.
+    """Read and check a bundle. `verify=False` skips the hashes of the files, but not their names and sizes.
 
     Args:
-        public_key: the line that `streamfuse bundle keygen` wrote. The manifest must be signed with it, and hashes are
-            checked whatever `verify` says.
+        public_key: the line that `streamfuse bundle keygen` printed. The manifest must be signed with this key, and
+            hashes are checked whatever `verify` is.
 
     Raises:
         BundleError: with one line that names the file and the field.
-        KeyProblem: `public_key` is no key.
+        KeyProblem: `public_key` is not a valid key.
         LibraryError: the native libraries are not built.
     """
     library, folder = text_library(), path_argument(path)

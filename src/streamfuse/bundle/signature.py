@@ -1,7 +1,7 @@
-"""Who wrote a bundle: an ed25519 signature (RFC 8032) over its manifest, in `manifest.sig` beside it.
+"""Authenticates a bundle: an ed25519 signature (RFC 8032) of its manifest, in the file `manifest.sig`.
 
-The manifest holds the hashes of all other files, so the signature covers the bundle. docs/security.md says what it
-proves. The package `cryptography` makes keys and signs; text/ verifies, whenever a bundle is opened with a public key.
+The manifest contains the hashes of all other files, so the signature covers the bundle. docs/security.md explains what
+it proves. The package `cryptography` makes keys and signatures; text/ verifies them when a bundle is opened with a key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SIGNATURE_NAME = "manifest.sig"
 
-# Stands before the manifest in what is signed, so that such a signature is one of nothing else.
+# Prefix of the signed message, so that the signature is not valid for anything else.
 _PURPOSE = b"streamfuse bundle manifest v1\n"
 _MOST_KEY_BYTES = 1 << 16
 
@@ -32,11 +32,11 @@ def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
 
 
 def check_public_key(text: str) -> str:
-    """The line that `streamfuse bundle keygen` writes, stripped. KeyProblem where it is no key, or a weak one."""
+    """The stripped line that `streamfuse bundle keygen` prints. KeyProblem if it is not a key, or a weak one."""
     line = text.strip(" \t\n\f\r")
     problem = None if "\0" in line else text_library().sf_bundle_check_key(line.encode())
     if problem is not None or "\0" in line:
-        raise KeyProblem(problem.decode() if problem else "the public key holds a zero byte")
+        raise KeyProblem(problem.decode() if problem else "the public key contains a zero byte")
     return line
 
 
@@ -52,7 +52,7 @@ def read_public_key(path: Path) -> str:
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
-    """The key of a PEM file. KeyProblem names the file and shows nothing of it.
+    """The key of a PEM file. KeyProblem names the file and shows nothing of the key.
 
     Raises:
         MissingExtra: cryptography is not installed.
@@ -67,21 +67,19 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(data, password=None)
     except TypeError:
         raise KeyProblem(
-            f"{path}: the private key has a passphrase; give one without, from a store of secrets"
+            f"{path}: the private key has a passphrase, which is not supported; use one without, from a secret store"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise KeyProblem(f"{path}: not a private key in PEM; make a pair with `streamfuse bundle keygen`") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise KeyProblem(
-            f"{path}: a private key of another kind than ed25519; make a pair with `streamfuse bundle keygen`"
-        )
+        raise KeyProblem(f"{path}: not an ed25519 private key; make a pair with `streamfuse bundle keygen`")
     return key
 
 
 def write_keys(private: Path, public: Path) -> str:
-    """A new pair: the private key as PEM (PKCS #8) that only its owner can read, the public key as its line.
+    """Make a new key pair: the private key as PEM (PKCS #8) that only its owner can read, the public key as a line.
 
-    Returns the line. A file that is there stays, and is a KeyProblem; where one cannot be written, neither is left.
+    Returns the line. Existing files are not overwritten (KeyProblem); if one cannot be written, neither is kept.
 
     Raises:
         MissingExtra: cryptography is not installed.
@@ -114,7 +112,7 @@ def write_keys(private: Path, public: Path) -> str:
 
 
 def public_line(key: Ed25519PrivateKey) -> str:
-    """The public half of a key, as readers take it."""
+    """The public half of a key, in the form that readers accept."""
     return key.public_key().public_bytes_raw().hex()
 
 

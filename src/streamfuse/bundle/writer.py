@@ -1,8 +1,8 @@
-"""Writing a bundle: into a sibling folder first, flushed and then renamed, so nobody ever sees half of one.
+"""Writes a bundle: into a sibling folder, which is flushed and then renamed, so that no partial bundle is ever visible.
 
-A bundle that is overwritten changes places with the new one in one step. Where the system cannot do that, the old one
-steps aside (`set_aside`) for the moment between two renames; who opens the bundle after a crash in that moment finds it
-there, and the next writer puts it back.
+An overwritten bundle is exchanged with the new one atomically. If the system cannot do that, the old one is moved aside
+(`set_aside`) between two renames; after a crash in between, readers open it from there, and the next writer moves it
+back.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _BLOCK_BYTES = 1024 * 1024
 
 
 class BundleWriter:
-    """Context manager; write files below `folder`, then call `write_manifest` once.
+    """Context manager: write files below `folder`, then call `write_manifest` once.
 
         with BundleWriter(Path("build/demo"), overwrite=True) as writer:
             (writer.folder / "model.pte").write_bytes(...)
             writer.write_manifest(model=..., methods=..., ...)
 
-    On a normal exit the folder is flushed to disk and takes its final name; on an exception it is removed and whatever
-    was at the final name stays as it was. What a killed writer left behind is removed by the next one of that name.
+    On a normal exit the folder is flushed to disk and renamed to its final name; on an exception it is removed, and an
+    existing bundle is unchanged. The next writer of the same name removes what a killed writer left.
 
     Raises:
-        BundleError: the target exists and `overwrite` is off, or is something else than a bundle; a manifest that is
-            wrong or was never written.
+        BundleError: the target exists and `overwrite` is off, or it is not a bundle; the manifest is invalid or was
+            never written.
     """
 
     def __init__(self, path: Path | str, overwrite: bool = False, sign_key: Ed25519PrivateKey | None = None) -> None:
@@ -55,12 +55,12 @@ class BundleWriter:
         self._overwrite = overwrite
         self._sign_key = sign_key
         self._folder: Path | None = None
-        self._mine = -1  # the folder, open and locked for as long as this process lives
+        self._mine = -1  # the open and locked folder; unlocked when this process ends
         self._manifest: Manifest | None = None
 
     @property
     def folder(self) -> Path:
-        """The temporary folder to write into; files below it, in any depth, become part of the bundle."""
+        """The temporary folder to write into; all files below it become part of the bundle."""
         if self._folder is None:
             raise BundleError(f"{self.path}: the writer is not open")
         return self._folder
@@ -77,14 +77,14 @@ class BundleWriter:
                 self._mine = _lock(self._folder)
         except OSError as error:
             raise BundleError(f"{self.path}: cannot be written ({reason(error)})") from None
-        self._folder.chmod(0o777 & ~_umask())  # mkdtemp gives 0700, a bundle is an ordinary folder
+        self._folder.chmod(0o777 & ~_umask())  # mkdtemp creates it with 0700
         return self
 
     def write_manifest(self, **fields: Any) -> Manifest:
-        """Hash every file written so far and write `manifest.json`, with a signature where the writer has a key.
+        """Hash every file written so far and write `manifest.json`, with a signature if the writer has a key.
 
         Args:
-            fields: the fields of `Manifest` but `format_version` and `files`, as its models or as plain dictionaries.
+            fields: the fields of `Manifest` except `format_version` and `files`, as its models or as dictionaries.
         """
         signature = self.folder / SIGNATURE_NAME
         files = {
@@ -101,7 +101,7 @@ class BundleWriter:
         self._manifest = parse_manifest(text, str(where))
         written = manifest_json(self._manifest).encode()
         (self.folder / MANIFEST_NAME).write_bytes(written)
-        signature.unlink(missing_ok=True)  # one that was copied along signs another manifest
+        signature.unlink(missing_ok=True)  # a copied signature is for another manifest
         if self._sign_key is not None:
             signature.write_bytes(sign(written, self._sign_key))
         return self._manifest
@@ -120,18 +120,18 @@ class BundleWriter:
         except OSError as failure:
             raise BundleError(f"{self.path}: cannot be written ({reason(failure)})") from None
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # renamed where all went well; then it is the old one, if any
+            shutil.rmtree(folder, ignore_errors=True)  # after an exchange this is the old bundle, if any
             if self._mine >= 0:
                 os.close(self._mine)
             self._folder = None
 
     @property
     def _partial(self) -> str:
-        """How the names of temporary folders begin."""
+        """Prefix of the names of temporary folders."""
         return f".{self.path.name}.partial-"
 
     def _recover(self) -> None:
-        """Put back what a killed writer set aside, and remove what it wrote half."""
+        """Move back what a killed writer set aside, and remove its partial files."""
         aside = set_aside(self.path)
         if aside.is_dir():
             if os.path.lexists(self.path):
@@ -159,7 +159,7 @@ class BundleWriter:
             if path.is_file():
                 uncache(path)
         with _locked(self.path.parent):
-            self._refuse_if_taken()  # once more: someone may have written it meanwhile
+            self._refuse_if_taken()  # checked again, since another process may have written it
             if not os.path.lexists(self.path):
                 folder.rename(self.path)
             elif not exchange(folder, self.path):
@@ -176,15 +176,15 @@ class BundleWriter:
 
 
 def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
-    """Check a bundle with its hashes and put a signature beside its manifest, in one step, for the one that is there.
+    """Check a bundle with its hashes, and atomically write a signature for its current manifest.
 
     Raises:
-        BundleError: the bundle cannot be opened, or not be written to.
+        BundleError: the bundle cannot be opened or written to.
     """
     folder = open_bundle(path, verify=False).folder
     partial = folder / f".{SIGNATURE_NAME}.partial"
     try:
-        with _locked(folder.parent):  # so that no writer puts another bundle in its place between these lines
+        with _locked(folder.parent):  # so that no writer replaces the bundle in between
             open_bundle(folder)
             signature = sign((folder / MANIFEST_NAME).read_bytes(), key)
             partial.unlink(missing_ok=True)
@@ -198,7 +198,7 @@ def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Where the writer keeps a bundle that it overwrites, on systems that need a moment without the name."""
+    """The path to which the writer renames an old bundle, on systems that cannot exchange two folders atomically."""
     return folder.with_name(f".{folder.name}.replaced") if folder.name else folder
 
 
@@ -213,7 +213,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time among those that give names in a folder. A file system without locks has none."""
+    """Serializes writers that rename in a folder; without effect on a file system without locks."""
     number = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -224,7 +224,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """The folder, open, and locked until that is closed or the process ends; -1 where another process has it."""
+    """Opens and locks the folder until it is closed or the process ends; -1 if another process has locked it."""
     number = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

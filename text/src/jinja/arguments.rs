@@ -1,4 +1,4 @@
-//! What a call is given, bound to parameters as Python binds it.
+//! The arguments of a call, bound to parameters as in Python.
 
 use super::ast::Name;
 use super::value::Value;
@@ -15,7 +15,7 @@ impl Given {
         Given { positional, named: Vec::new() }
     }
 
-    /// One value, or nothing, for each parameter; an error where there are too many, or fewer than `least`.
+    /// One value or None for each parameter; an error if there are too many arguments, or fewer than `least`.
     pub fn bind<const N: usize>(&self, what: &str, names: [&str; N], least: usize) -> Result<[Option<Value>; N]> {
         if self.positional.len() > N {
             return fault(format!("{what} takes at most {N} arguments"));

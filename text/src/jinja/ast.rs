@@ -1,4 +1,4 @@
-//! What the parser makes of a chat template. Chains of operators are flat, so that depth is that of brackets and tags.
+//! The syntax tree of a chat template. Chains of operators are flat, so the depth is that of brackets and tags.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub enum Expr {
     Or(Vec<Expr>),
     Not(Box<Expr>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
-    Operators(Box<Expr>, Vec<(Operator, Expr)>), // of one rank, from left to right
+    Operators(Box<Expr>, Vec<(Operator, Expr)>), // of the same precedence, from left to right
     Concat(Vec<Expr>),
     Negative(Box<Expr>),
     Positive(Box<Expr>),
@@ -77,7 +77,7 @@ pub enum Target {
     Field(Name, Name), // of a namespace
 }
 
-/// The statements of a scope, and the names that hide those outside from its beginning (names.rs).
+/// The statements of a scope, and the names that shadow outer ones from its beginning (names.rs).
 #[derive(Default)]
 pub struct Body {
     pub statements: Vec<Statement>,
@@ -112,9 +112,9 @@ pub struct For {
 pub struct Macro {
     pub name: Name,
     pub parameters: Vec<Name>,
-    pub defaults: Vec<Expr>, // of the last parameters
+    pub defaults: Vec<Expr>, // for the last parameters
     pub body: Body,
-    pub caller: bool, // whether the body names it
+    pub caller: bool, // whether the body uses `caller`
     pub varargs: bool,
     pub kwargs: bool,
 }

@@ -8,7 +8,7 @@ use super::value::{List, Value};
 use super::{fault, Result};
 
 impl Render {
-    /// getattr in the sandbox, where there is such an attribute.
+    /// getattr in the sandbox; None if there is no such attribute.
     fn attribute_alone(&self, value: &Value, name: &str) -> Result<Option<Value>> {
         self.spend(1 + name.len() as u64 / 64)?;
         if name.starts_with("__") {
@@ -53,7 +53,7 @@ impl Render {
         let found = match (value, item) {
             (Value::Undefined(what), _) => return fault(&**what),
             (Value::Dict(dict), _) => match item {
-                Value::List(_) | Value::Dict(_) => None, // cannot be hashed
+                Value::List(_) | Value::Dict(_) => None, // unhashable
                 _ => dict.items.get(&self.key(item)?).map(|(_, value)| value.clone()),
             },
             (Value::Text(text), _) if item.whole().is_some() => {
@@ -123,7 +123,7 @@ fn at(index: i64, length: i64) -> Option<i64> {
     (0..length).contains(&index).then_some(index)
 }
 
-/// slice.indices: where it begins, how it goes on, and how many there are.
+/// slice.indices: the start, the step, and the number of items.
 fn indices(parts: &[Value; 3], length: i64) -> Result<(i64, i64, i64)> {
     let part = |value: &Value| match value {
         Value::None => Ok(None),

@@ -1,4 +1,4 @@
-//! strftime_now: the local time, in the forms that are the same in every C library.
+//! strftime_now: the local time, in the format codes that are the same in every C library.
 
 use chrono::Local;
 

@@ -1,4 +1,4 @@
-//! Jinja's expressions, in the order of its ranks.
+//! The parser of Jinja's expressions, in the order of precedence.
 
 use super::ast::{Arguments, Comparison, Expr, Literal, Operator, Suffix};
 use super::lexer::Kind;
@@ -6,7 +6,7 @@ use super::parser::{constant, Parser};
 use super::{tests, Result};
 
 impl Parser {
-    /// Expressions with commas between them are a tuple.
+    /// Expressions separated by commas are a tuple.
     pub fn tuple(&mut self, with_condition: bool, is_end: impl Fn(&Self) -> bool) -> Result<Expr> {
         let (mut found, mut is_tuple) = (Vec::new(), false);
         loop {
@@ -36,9 +36,9 @@ impl Parser {
             let test = parser.or()?;
             let otherwise = if parser.skip_word("else") { Some(Box::new(parser.expression()?)) } else { None };
             if parser.is_word("if") {
-                return parser.unexpected(); // Jinja would nest conditions without end here
+                return parser.unexpected(); // Jinja would nest conditions without limit here
             }
-            parser.unknown.truncate(known); // such a filter is an error only where it is run
+            parser.unknown.truncate(known); // an unknown filter here is only an error if it runs
             Ok(Expr::If(Box::new([test, value]), otherwise))
         })
     }

@@ -1,4 +1,4 @@
-//! jinja2's filters: those of texts and numbers here, those of lists in sequences.rs.
+//! jinja2's filters of text and numbers; those of lists are in sequences.rs.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl Render {
         }
     }
 
-    /// The text that a filter works on.
+    /// The text that a filter operates on.
     fn soft_text(&self, name: &str, value: &Value) -> Result<Arc<str>> {
         match value {
             Value::Safe(_) => fault(format!("the filter '{name}' of a safe text is not supported")),
@@ -210,7 +210,7 @@ impl Render {
         Ok(out)
     }
 
-    /// Words begin after spaces, dashes and opening brackets.
+    /// Words start after spaces, dashes and opening brackets.
     fn titles(&self, text: &str) -> Result<Value> {
         self.spend_bytes(4 * text.len())?;
         let is_mark = |c: char| is_space(c) || "-({[<".contains(c);
@@ -328,7 +328,7 @@ impl Render {
                     Value::Float(digits.parse().unwrap_or(number))
                 }
             },
-            // Python's ceil and floor of a float give a whole number, which the division makes a float again.
+            // Python's ceil and floor return an integer, which the division converts back to a float.
             "ceil" | "floor" if value.whole().is_some() => Value::Float(number),
             "ceil" => Value::Float((number * factor).ceil() / factor + 0.0),
             "floor" => Value::Float((number * factor).floor() / factor + 0.0),
@@ -337,7 +337,7 @@ impl Render {
     }
 }
 
-/// What Python's int() reads, without what stands around it.
+/// The digits that Python's int() accepts, without surrounding characters.
 fn digits(text: &str) -> Option<String> {
     let text = text.trim_matches(is_space);
     let (sign, digits) = match text.strip_prefix(['+', '-']) {
@@ -348,7 +348,7 @@ fn digits(text: &str) -> Option<String> {
     fine.then(|| format!("{sign}{}", digits.replace('_', "")))
 }
 
-/// What Python's float() reads.
+/// A number that Python's float() accepts.
 fn real(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
     let bytes = text.as_bytes();

@@ -1,11 +1,11 @@
-//! `text % values`, `text.format(values)`: texts, whole numbers and decimals with a width and a precision.
+//! `text % values`, `text.format(values)`: strings, integers and decimals with width and precision.
 
 use super::arguments::Given;
 use super::render::Render;
 use super::value::Value;
 use super::{fault, Result};
 
-/// How a value is to be written.
+/// The format of a value.
 #[derive(Default)]
 struct Spec {
     fill: Option<char>,
@@ -17,7 +17,7 @@ struct Spec {
     kind: Option<char>,
 }
 
-/// Reads a number in front of the text.
+/// Parses a number at the beginning of the text.
 fn number(text: &mut &str) -> Result<Option<usize>> {
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
     let (digits, rest) = text.split_at(length);
@@ -150,7 +150,7 @@ impl Render {
         Ok(format!("{number:.precision$}"))
     }
 
-    /// With its sign in front of what fills it.
+    /// Writes a number with its sign before the fill characters.
     fn write_number(&self, digits: String, is_zero: bool, spec: &Spec, out: &mut String) -> Result<()> {
         let (sign, digits) = match digits.strip_prefix('-') {
             Some(rest) => ("-", rest.to_owned()),
@@ -201,7 +201,7 @@ impl Render {
         Ok(())
     }
 
-    /// str.format, with names and numbers in its fields.
+    /// str.format, with named and numbered fields.
     pub fn format(&self, form: &str, given: &Given) -> Result<String> {
         self.spend_text(form)?;
         let (mut out, mut rest, mut next, mut numbered) = (String::new(), form, 0, None);

@@ -1,4 +1,4 @@
-//! tojson: json.dumps with the arguments that transformers lets through.
+//! tojson: json.dumps with the arguments that transformers allows.
 
 use super::arguments::Given;
 use super::python::float;
@@ -122,7 +122,7 @@ impl Render {
     }
 
     fn write_json_text(&self, text: &str, form: &Form, out: &mut String) -> Result<()> {
-        self.spend_bytes(6 * text.len())?; // an escape may be so long
+        self.spend_bytes(6 * text.len())?; // the maximum length of an escape
         out.push('"');
         for c in text.chars() {
             match c {

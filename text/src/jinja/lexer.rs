@@ -1,4 +1,4 @@
-//! Jinja's lexer with trim_blocks and lstrip_blocks, as transformers sets it.
+//! Jinja's lexer with trim_blocks and lstrip_blocks, as in transformers.
 
 use std::sync::Arc;
 
@@ -43,9 +43,9 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: usize,
-    counted: usize, // up to where lines are counted
+    counted: usize, // position up to which lines are counted
     tokens: Vec<Token>,
-    line_starts: bool, // whether what was read last ends a line
+    line_starts: bool, // whether the last token ends a line
 }
 
 impl<'a> Lexer<'a> {
@@ -152,14 +152,14 @@ impl<'a> Lexer<'a> {
         self.wrong("a raw block has no end")
     }
 
-    /// What stands between the marks of a tag or an expression.
+    /// The tokens inside a tag or an expression.
     fn code(&mut self, end: &str, kind: Kind) -> Result<()> {
         let is_tag = end == "%}";
         let mut open = Vec::new();
         loop {
             let rest = self.rest();
             let Some(first) = rest.chars().next() else {
-                return Ok(()); // the parser finds the end of the template here
+                return Ok(()); // the parser reports the unexpected end of the template
             };
             if open.is_empty() {
                 let sign = usize::from(rest.starts_with('-') || (is_tag && rest.starts_with('+')));
@@ -304,7 +304,7 @@ fn octal_digits(text: &str) -> usize {
     text.bytes().take(3).take_while(|c| (b'0'..=b'7').contains(c)).count()
 }
 
-/// The text in front of a tag, without the white space that the tag takes.
+/// The text before a tag, without the white space that the tag removes.
 fn left_of(text: &str, sign: Option<char>, is_block: bool, line_starts: bool) -> &str {
     if sign == Some('-') {
         return text.trim_end_matches(is_space);
@@ -322,7 +322,7 @@ fn word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     Some(text.trim_start_matches(is_space).strip_prefix(word)?.trim_start_matches(is_space))
 }
 
-/// How long the rest of `{% raw %}` is, where it is one.
+/// The length of the rest of a `{% raw %}` tag; None if it is not one.
 fn raw_begin(text: &str) -> Option<usize> {
     let after = word(text, "raw")?;
     if let Some(after) = after.strip_prefix("-%}") {

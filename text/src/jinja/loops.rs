@@ -1,4 +1,4 @@
-//! `loop`, the variable of a loop.
+//! `loop`, the special variable of a loop.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,16 +14,16 @@ use super::{fault, Result};
 
 pub struct Loop {
     pub code: Arc<For>,
-    pub scope: Rc<Scope>, // around it
-    pub depth: usize,     // of what it goes over
-    level: usize,         // of loops that go into themselves
+    pub scope: Rc<Scope>, // the enclosing scope
+    pub depth: usize,     // of the iterated value
+    level: usize,         // of recursive loops
     source: RefCell<Source>,
     index: Cell<i64>, // of the current item, from 0
     previous: RefCell<Option<Value>>,
     current: RefCell<Option<Value>>,
     peeked: RefCell<Option<Option<Value>>>,
     length: Cell<Option<i64>>,
-    is_tested: Cell<bool>, // whether all that is left has passed the loop's own test
+    is_tested: Cell<bool>, // whether all remaining items have passed the loop's filter
     changed: RefCell<Option<Vec<Value>>>,
 }
 
@@ -56,7 +56,7 @@ impl Loop {
 }
 
 impl Render {
-    /// The next item that passes the loop's own test.
+    /// The next item that passes the loop's filter.
     fn next_passing(&self, state: &Loop) -> Result<Option<Value>> {
         let Ok(mut source) = state.source.try_borrow_mut() else {
             return fault("generator already executing");
@@ -157,7 +157,7 @@ impl Render {
         Ok(Value::Bool(!is_same))
     }
 
-    /// `loop(items)`, of a loop that goes into itself.
+    /// `loop(items)` in a recursive loop.
     pub fn loop_again(&self, state: &Loop, given: &Given) -> Result<Value> {
         if !state.code.recursive {
             return fault("the loop must have the 'recursive' marker to be called");

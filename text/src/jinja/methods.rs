@@ -11,7 +11,7 @@ use super::streams::Source;
 use super::value::{deeper, Cycler, Dict, Function, Key, Range, Value, View};
 use super::{fault, words, Result};
 
-const MOST_RANGE: i64 = 100_000; // of jinja2's sandbox
+const MOST_RANGE: i64 = 100_000; // the limit of jinja2's sandbox
 
 const LIST: [&str; 3] = ["copy", "count", "index"];
 const TUPLE: [&str; 2] = ["count", "index"];
@@ -29,7 +29,7 @@ pub fn is_method(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Whether Python has an attribute of this name that is not for templates.
+/// Whether Python has an attribute of this name that templates must not access.
 pub fn is_refused(value: &Value, name: &str) -> bool {
     match value {
         Value::Text(_) => words::REFUSED.contains(&name),
@@ -202,7 +202,7 @@ impl Render {
                             "keys" => Value::View(dict.clone(), View::Keys),
                             "values" => Value::View(dict.clone(), View::Values),
                             "items" => Value::View(dict.clone(), View::Items),
-                            _ => Value::Dict(dict.clone()), // a copy: nothing changes either
+                            _ => Value::Dict(dict.clone()), // a copy, since neither may change
                         })
                     }
                 }

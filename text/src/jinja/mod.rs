@@ -1,5 +1,5 @@
-//! Jinja for chat templates: what Hugging Face transformers renders with jinja2 in its sandbox, and no more. A template
-//! is untrusted: all work is charged before it is done, and what cannot be written as Python writes it is an error.
+//! Jinja for chat templates: the subset that Hugging Face transformers renders with jinja2's sandbox. A template is
+//! untrusted: work is charged to a budget before it is done, and output that would differ from Python's is an error.
 
 mod arguments;
 mod ast;
@@ -33,9 +33,9 @@ pub use python::is_space;
 use render::Render;
 pub use value::Value;
 
-/// A node that is run, an item, or 64 bytes of text, each. chat_template/budget.py has the same limits.
+/// One step is an executed node, an item, or 64 bytes of text.
 const MOST_STEPS: u64 = 1_000_000;
-/// Calls, tags and brackets inside one another while a template runs. STACK_BYTES holds them.
+/// Nesting of calls, tags and brackets while a template runs. STACK_BYTES is sufficient for it.
 const MOST_DEPTH: usize = 400;
 const STACK_BYTES: usize = 8 << 20;
 const MOST_BYTES: usize = 1 << 20; // of a template
@@ -61,7 +61,7 @@ impl Program {
         Ok(Program { body: on_a_stack(|| parser::parse(source))? })
     }
 
-    /// The text, with variables of a chat given as (name, value).
+    /// The rendered text, with the variables of a chat given as (name, value).
     pub fn render<'a>(&self, variables: impl FnOnce() -> Result<Vec<(&'a str, Value)>> + Send) -> Result<String> {
         on_a_stack(|| Render::new(MOST_STEPS, MOST_DEPTH).template(&self.body, variables()?))
     }

@@ -1,5 +1,5 @@
-//! Jinja resolves names before a template runs. A name that a scope sets, and that nothing names before, is undefined
-//! there from the beginning, even where the chat has a variable of that name.
+//! Jinja resolves names before a template runs. A name that a scope assigns without having used it before is undefined
+//! from the beginning of that scope, even if the chat has a variable of that name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::parser::names_of;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Load {
-    Known, // a parameter, a name of a scope outside, or of the chat
+    Known, // a parameter, or a name of an outer scope or of the chat
     Undefined,
 }
 
@@ -59,13 +59,13 @@ impl Symbols {
         suffixes.iter().for_each(|suffix| suffix_loads(suffix, &mut |name| self.load(name)));
     }
 
-    /// What belongs to this scope, in the order of the source.
+    /// The names of this scope, in source order.
     fn visit(&mut self, statements: &[Statement]) {
         for statement in statements {
             match statement {
                 Statement::Print(expr) => self.expr(expr),
                 Statement::If(branches, otherwise) => {
-                    // elif is an `if` of its own inside of the first
+                    // elif is a nested `if` inside the first
                     self.expr(&branches[0].0);
                     let first = self.branch(|symbols| symbols.visit(&branches[0].1));
                     let middle = self.branch(|symbols| {
@@ -210,7 +210,7 @@ fn suffix_loads(suffix: &Suffix, found: &mut dyn FnMut(&Name)) {
     }
 }
 
-/// Whether a macro's body, or what is inside of it, names a variable.
+/// Whether a macro's body uses a variable, also in nested scopes.
 pub fn is_used(wanted: &str, body: &Body) -> bool {
     let mut is_found = false;
     walk(&body.statements, &mut |name| is_found |= &**name == wanted);

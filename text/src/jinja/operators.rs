@@ -1,4 +1,4 @@
-//! Arithmetic as Python does it. Whole numbers end at 64 bits.
+//! Arithmetic as in Python, with integers limited to 64 bits.
 
 use super::ast::{Comparison, Operator};
 use super::order::MOST_EXACT;

@@ -1,4 +1,4 @@
-//! What is equal, what is less, and what a dict finds.
+//! Equality, ordering and dict keys.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use super::streams::Source;
 use super::value::{Key, List, Value, View};
 use super::{fault, Result};
 
-/// From here on not every whole number is a float.
+/// Above this, not every integer can be represented as a float.
 pub const MOST_EXACT: u64 = 1 << 53;
 
 impl Render {
@@ -121,7 +121,7 @@ impl Render {
         }
     }
 
-    /// What a dict finds a value by.
+    /// The key under which a dict finds a value.
     pub fn key(&self, value: &Value) -> Result<Key> {
         self.spend(1)?;
         if let Some(whole) = value.whole() {
@@ -152,7 +152,7 @@ impl Render {
         Ok(Key::Tuple(tuple.items.iter().map(|item| self.key(item)).collect::<Result<_>>()?))
     }
 
-    /// Sorted as Python sorts: what is equal stays in its order, also backwards.
+    /// Stable sorting as in Python, also in reverse.
     pub fn sorted<T>(
         &self,
         mut items: Vec<T>,

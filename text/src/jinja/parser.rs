@@ -1,4 +1,4 @@
-//! Jinja's statements. Tags that reach for other templates do not exist here.
+//! The parser of Jinja's statements, without tags that refer to other templates.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use super::ast::{Body, Expr, For, Literal, Macro, Name, Statement, Suffix, Targe
 use super::lexer::{tokens, Kind, Token};
 use super::{fault, filters, names, Result};
 
-/// Brackets and tags inside one another.
+/// Nesting of brackets and tags.
 const MOST_DEPTH: usize = 100;
-/// Names are resolved in a time that is the square of this.
+/// Resolving names takes time quadratic in this.
 const MOST_TOKENS: usize = 25_000;
 
 pub fn parse(source: &str) -> Result<Body> {
@@ -29,9 +29,9 @@ pub struct Parser {
     tokens: Vec<Token>,
     at: usize,
     depth: usize,
-    loops: usize, // that a break could leave
+    loops: usize, // number of enclosing loops, for `break`
     is_conditional: bool,
-    pub unknown: Vec<String>, // what is said of filters and tests that do not exist, outside of conditions
+    pub unknown: Vec<String>, // error messages for unknown filters and tests outside of conditions
 }
 
 impl Parser {
@@ -131,7 +131,7 @@ impl Parser {
         }
     }
 
-    /// Up to one of the tags, whose name comes next; up to the end of the template where there are none.
+    /// Statements up to one of the tags, whose name is the next token; without tags, up to the end of the template.
     fn statements(&mut self, ends: &[&str]) -> Result<Vec<Statement>> {
         self.deeper(|parser| {
             let mut found = Vec::new();
@@ -171,7 +171,7 @@ impl Parser {
         self.statements(ends)
     }
 
-    /// The scope up to a tag, and the tag's name.
+    /// The statements up to a tag as a scope; also reads the tag's name.
     fn body(&mut self, end: &str) -> Result<Body> {
         let was_conditional = std::mem::replace(&mut self.is_conditional, false);
         let statements = self.block(&[end])?;
@@ -325,7 +325,7 @@ impl Parser {
         Ok(Macro { name, parameters, defaults, body, caller, varargs, kwargs })
     }
 
-    /// What a value is given to. With fields, also those of a namespace.
+    /// The target of an assignment; with fields, also a field of a namespace.
     fn target(&mut self, with_fields: bool, is_end: impl Fn(&Self) -> bool) -> Result<Target> {
         let (mut found, mut is_tuple) = (Vec::new(), false);
         loop {
@@ -361,7 +361,7 @@ impl Parser {
         Ok(Target::Name(name))
     }
 
-    /// The filters of a block: `name(arguments) | ...`, or with a bar in front of each.
+    /// The filters of a block: `name(arguments) | ...`, or with a `|` before each.
     fn filters(&mut self, is_inline: bool) -> Result<Vec<Suffix>> {
         let (mut found, mut is_inline) = (Vec::new(), is_inline);
         while is_inline || self.skip_operator("|") {

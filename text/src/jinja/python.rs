@@ -1,8 +1,8 @@
-//! How Python writes values and sorts characters.
+//! Python's string representations and character classes.
 
 use crate::control_tokens::CUT;
 
-/// str.isspace: four separators more than Unicode's property.
+/// str.isspace, which includes four separators that Unicode's property does not.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
@@ -63,11 +63,11 @@ pub fn write_repr(text: &str, out: &mut String) {
 }
 
 fn is_printable(c: char) -> bool {
-    // Rust escapes what cannot be printed, and marks that combine where they come first.
+    // Rust escapes unprintable characters, and combining marks at the beginning of a string.
     !['a', c].iter().collect::<String>().escape_debug().to_string().contains('\\')
 }
 
-/// A letter as the first of a word; nothing where it depends on tables that Rust does not have.
+/// The title case of a letter; None if it depends on tables that Rust does not have.
 pub fn title(c: char) -> Option<char> {
     let mut upper = c.to_uppercase();
     let (first, more) = (upper.next()?, upper.next());

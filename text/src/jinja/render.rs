@@ -1,4 +1,4 @@
-//! Expressions of a template that runs, and the work that it has left.
+//! Evaluates the expressions of a running template, and counts the remaining work.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ pub struct Render {
     left: Cell<u64>,
     most_depth: usize,
     depth: Cell<usize>,
-    kept: RefCell<Vec<Rc<Scope>>>, // what can hold itself, to be emptied at the end
+    kept: RefCell<Vec<Rc<Scope>>>, // scopes that may form cycles, cleared at the end
     namespaces: RefCell<Vec<Rc<Namespace>>>,
 }
 
@@ -192,7 +192,7 @@ impl Render {
         Ok(Value::Dict(Dict::new(found)?))
     }
 
-    /// dict[name] = value: the first of equal names stays.
+    /// dict[name] = value; an equal existing key is kept.
     pub fn put(&self, items: &mut IndexMap<Key, (Value, Value)>, name: Value, value: Value) -> Result<()> {
         match items.entry(self.key(&name)?) {
             indexmap::map::Entry::Occupied(mut place) => place.get_mut().1 = value,

@@ -1,4 +1,4 @@
-//! The variables of a scope, and of those around it.
+//! The variables of a scope and its enclosing scopes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ pub struct Scope {
     pub variables: RefCell<HashMap<Name, Value>>,
     pub outside: Option<Rc<Scope>>,
     pub is_kept: Cell<bool>,
-    pub is_over: Cell<bool>, // nothing runs in it any more
+    pub is_over: Cell<bool>, // its statements have finished
 }
 
 impl Scope {
@@ -32,7 +32,7 @@ impl Scope {
         }
     }
 
-    /// What a macro sees in a scope that is over is the state of jinja2's own variables there.
+    /// A macro reads the variables of a finished scope in the state in which jinja2 left them.
     pub fn is_over(&self) -> bool {
         let mut scope = Some(self);
         while let Some(inner) = scope {

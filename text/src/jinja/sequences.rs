@@ -1,4 +1,4 @@
-//! jinja2's filters of lists.
+//! jinja2's list filters.
 
 use std::rc::Rc;
 
@@ -245,7 +245,7 @@ impl Render {
         Stream::new(Source::Select { source, attribute, test, negated: name.starts_with("reject") }, depth)
     }
 
-    /// What is compared: without case where that does not count.
+    /// The value to compare: in lower case if case does not matter.
     fn sort_key(&self, getter: &Getter, item: &Value, is_exact: bool) -> Result<Value> {
         match self.get(getter, item)? {
             Value::Text(text) if !is_exact => self.cased(&text, "lower"),

@@ -1,4 +1,4 @@
-//! Statements of a template that runs, and calls of macros.
+//! Executes the statements of a template, and calls macros.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Render {
         Ok(Flow::On)
     }
 
-    /// What a block writes, through the filters after its tag; nothing if it breaks out of a loop or continues one.
+    /// The output of a block, through the filters after its tag; None if it breaks out of a loop or continues one.
     fn filtered(&self, filters: &[Suffix], body: &Body, outside: &Rc<Scope>) -> Result<(Flow, Option<Value>)> {
         let (mut text, scope) = (String::new(), Scope::inside(outside, &body.hidden));
         let flow = self.run(&body.statements, &scope, &mut text)?;
@@ -204,7 +204,7 @@ impl Render {
             return fault(format!("a call of '{}' after its loop or block is not supported", code.name));
         }
         self.spend((code.parameters.len() + given.positional.len() + named.len()) as u64)?;
-        self.spend((code.parameters.len() * named.len() / 16) as u64)?; // each is looked for among those
+        self.spend((code.parameters.len() * named.len() / 16) as u64)?; // each parameter is searched for among the named arguments
         let scope = Scope::inside(&closure.scope, &code.body.hidden);
         let mut positional = given.positional.into_iter();
         let take = |named: &mut Vec<(Arc<str>, Value)>, name: &str| {
@@ -230,7 +230,7 @@ impl Render {
         if !rest.is_empty() && !code.varargs {
             return fault(format!("macro '{}' takes not more than {} argument(s)", code.name, code.parameters.len()));
         }
-        // Defaults see the parameters; of those that are missing too, nothing.
+        // Defaults may refer to parameters, but not to missing ones.
         let first_default = code.parameters.len() - code.defaults.len();
         for (name, value) in code.parameters.iter().zip(&found) {
             let missing = || Value::undefined(format!("parameter '{name}' was not provided"));

@@ -1,4 +1,4 @@
-//! What can be gone over, item by item. Python's lazy filters work when their items are asked for; so do these.
+//! Iteration. Python's lazy filters run when their items are requested, and so do these.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ pub enum Source {
     Select { source: Box<Source>, attribute: Option<Getter>, test: Option<(Arc<str>, Given)>, negated: bool },
 }
 
-/// jinja2's make_attrgetter: parts between dots, one after another.
+/// jinja2's make_attrgetter: parts separated by dots, applied in order.
 #[derive(Clone)]
 pub struct Getter {
     pub parts: Vec<Value>,
@@ -166,7 +166,7 @@ impl Render {
         Ok(item)
     }
 
-    /// The attribute of a filter: a number, or names and numbers between dots.
+    /// The attribute argument of a filter: a number, or names and numbers separated by dots.
     pub fn getter(&self, attribute: Option<&Value>, default: Option<Value>) -> Result<Getter> {
         let default = default.filter(|value| !matches!(value, Value::None));
         let parts = match attribute {

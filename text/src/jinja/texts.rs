@@ -1,4 +1,4 @@
-//! str(value) and repr(value)
+//! str(value) and repr(value).
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::value::Value;
 use super::{fault, Result};
 
 impl Render {
-    /// str(value), which is also what a template writes of it.
+    /// str(value), which is also the output of a template for it.
     pub fn text_of(&self, value: &Value) -> Result<Arc<str>> {
         if let Value::Text(text) | Value::Safe(text) = value {
             return Ok(text.clone());
@@ -40,7 +40,7 @@ impl Render {
             Value::Int(value) => out.push_str(&value.to_string()),
             Value::Float(value) => out.push_str(&float(*value)),
             Value::Text(text) => {
-                self.spend_bytes(4 * text.len())?; // an escape may be so long
+                self.spend_bytes(4 * text.len())?; // the maximum length of an escape
                 write_repr(text, out);
             }
             Value::List(list) => self.write_items("[", list.items.iter(), "]", out)?,

@@ -1,4 +1,4 @@
-//! Python's values, as far as a chat template can make them.
+//! Python's values that can occur in a chat template.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use super::scope::Scope;
 use super::streams::Stream;
 use super::{fault, Result};
 
-/// Of lists in lists: what walks over them calls itself.
+/// Limit for lists in lists, since functions over them are recursive.
 pub const MOST_DEPTH: usize = 100;
 
 #[derive(Clone)]
 pub enum Value {
-    Undefined(Arc<str>), // what is said where it is used
+    Undefined(Arc<str>), // the error message if it is used
     None,
     Bool(bool),
     Int(i64),
@@ -60,14 +60,14 @@ pub enum Function {
 pub struct List {
     pub items: Vec<Value>,
     pub depth: usize,
-    pub is_group: bool, // of groupby: `grouper` and `list` are names of its two items
+    pub is_group: bool, // an item of groupby, whose two items have the names `grouper` and `list`
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Key {
     Undefined,
     None,
-    Int(i64), // also of booleans and of floats that are whole: they are equal in Python
+    Int(i64), // also for booleans and integral floats, which are equal in Python
     Float(u64),
     Text(Arc<str>),
     Tuple(Vec<Key>),
@@ -116,7 +116,7 @@ impl Value {
         List::new(items).map(Value::List)
     }
 
-    /// A dict of names that differ.
+    /// A dict with distinct names.
     pub fn dict(fields: Vec<(Arc<str>, Value)>) -> Result<Value> {
         let item = |(name, value): (Arc<str>, Value)| (Key::Text(name.clone()), (Value::Text(name), value));
         Dict::new(fields.into_iter().map(item).collect()).map(Value::Dict)
@@ -184,7 +184,7 @@ impl Value {
         }
     }
 
-    /// A number that Python's arithmetic takes as whole.
+    /// A number that Python's arithmetic treats as an integer.
     pub fn whole(&self) -> Option<i64> {
         match self {
             Value::Bool(value) => Some(i64::from(*value)),

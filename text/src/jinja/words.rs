@@ -1,4 +1,4 @@
-//! The methods of Python's texts. Places are counted in characters.
+//! The methods of Python's str. Positions are counted in characters.
 
 use std::sync::Arc;
 
@@ -312,8 +312,8 @@ impl Render {
         Ok(Value::text(text.replacen(old, new, found)))
     }
 
-    /// The bytes of a part given in characters, and the character that it begins with. Nothing is found in a part that
-    /// ends before it begins.
+    /// The bytes of a range given in characters, and its first character. Nothing is found in a range that ends before
+    /// it begins.
     fn part(&self, text: &str, name: &str, start: Option<Value>, end: Option<Value>) -> Result<(usize, usize, i64)> {
         let given =
             |value: Option<Value>| self.optional_whole(name, value.filter(|value| !matches!(value, Value::None)));
@@ -370,7 +370,7 @@ impl Render {
     }
 }
 
-/// str.isdigit and the like, of what is ASCII: Rust's tables of the others are not Python's.
+/// str.isdigit and the like, for ASCII only: Rust's tables for other characters differ from Python's.
 pub fn is_kind(text: &str, name: &str) -> Result<bool> {
     if name == "isascii" {
         return Ok(text.is_ascii());
