@@ -1,4 +1,4 @@
-// Zeroed memory at a multiple of 64 bytes, given back at the end. Large blocks cost no pages until they are written.
+// Zeroed memory, aligned to 64 bytes and freed by the destructor. Large blocks use no pages until they are written.
 #pragma once
 
 #include <cstddef>

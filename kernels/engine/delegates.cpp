@@ -20,18 +20,18 @@
 namespace streamfuse {
 namespace {
 
-// One delegate: its library, those of the vendor that it opens by name, and who has them.
+// One delegate: its library, the vendor's libraries that it opens by name, and where to find them.
 struct Delegate {
-  const char* name;  // of a bundle's manifest
+  const char* name;  // in a bundle's manifest
   const char* backend;
   std::vector<const char*> libraries;  // in ExecuTorch's wheel and in its Android build
-  std::vector<const char*> vendor;     // without a suffix; opened before
-  const char* environment;             // names the vendor's SDK or, without `sdk_folder`, its library
-  const char* sdk_folder;              // of a desktop's libraries in it
-  const char* package;                 // of pip, which has them too: their folder in site-packages
+  std::vector<const char*> vendor;     // without a suffix; opened before `libraries`
+  const char* environment;             // variable with the path of the vendor's SDK or, without `sdk_folder`, library
+  const char* sdk_folder;              // folder of the desktop libraries in the SDK
+  const char* package;                 // their folder in site-packages, from a pip package
   const char* advice;
-  std::string (*wrong)(void* library);   // what is wrong with the vendor's library; null: nothing
-  std::string (*advise)(void* library);  // once it did not load a model; null: nothing
+  std::string (*wrong)(void* library);   // error message for the vendor's library; null: no check
+  std::string (*advise)(void* library);  // next step if it did not load a model; null: none
 };
 
 const Delegate kDelegates[] = {
@@ -42,11 +42,12 @@ const Delegate kDelegates[] = {
      "QNN_SDK_ROOT",
      "/lib/x86_64-linux-clang/",
      "onnxruntime_qnn/",
-     "on a desktop `pip install 'streamfuse[qnn]'` has Qualcomm's libraries, or set QNN_SDK_ROOT to its SDK; in an app "
+     "on a desktop `pip install 'streamfuse[qnn]'` installs Qualcomm's libraries, or set QNN_SDK_ROOT to its SDK; in "
+     "an app "
      "pack libqnn_executorch_backend.so and the files that docs/android.md lists",
      nullptr,
      nullptr},
-#if defined(__linux__) && !defined(__ANDROID__)  // where ExecuTorch has it
+#if defined(__linux__) && !defined(__ANDROID__)  // ExecuTorch has this backend only there
     {"openvino",
      "OpenvinoBackend",
      {"libexecutorch_backend_openvino"},
@@ -54,13 +55,13 @@ const Delegate kDelegates[] = {
      "OPENVINO_LIB_PATH",
      nullptr,
      "openvino/libs/",
-     "`pip install 'streamfuse[openvino]'` has OpenVINO, or set OPENVINO_LIB_PATH to its libopenvino_c.so",
+     "`pip install 'streamfuse[openvino]'` installs OpenVINO, or set OPENVINO_LIB_PATH to its libopenvino_c.so",
      wrong_openvino,
      openvino_advice},
 #endif
 };
 
-// The library in a folder, also where it has only a name with a version behind, as in Python's packages on Linux.
+// The path of a library in a folder, also if only a name with a version suffix exists, as in Python packages on Linux.
 std::string with_version(const std::string& folder, const std::string& name) {
   const std::string path = folder + name;
   if (folder.empty() || access(path.c_str(), F_OK) == 0) return path;
@@ -80,7 +81,7 @@ void* opened(const std::string& path, std::string& why) {
   return library;
 }
 
-// The library from the first of these places that has it, which `path` becomes; null if none has.
+// Opens the library from the first folder that has it and sets `path`; null if none has.
 void* open_any(const std::string& name, const std::vector<std::string>& folders, std::string& path, std::string& why) {
   for (const std::string& folder : folders) {
     path = with_version(folder, name + kLibrarySuffix);
@@ -89,13 +90,13 @@ void* open_any(const std::string& name, const std::vector<std::string>& folders,
   return nullptr;
 }
 
-// Opens what the vendor has of a delegate, `library` the last of it; what is missing, or empty.
+// Opens the vendor's libraries for a delegate; `library` is the last of them. Returns what is missing, or "".
 std::string open_vendors(const Delegate& delegate, void*& library) {
   const char* const set = std::getenv(delegate.environment);
   const bool is_set = set != nullptr && *set != 0, names_library = is_set && delegate.sdk_folder == nullptr;
-  std::vector<std::string> folders = {""};  // as the system finds them, which is also what is loaded already
+  std::vector<std::string> folders = {""};  // "": the system's search, which also finds loaded libraries
   if (is_set && !names_library) folders.insert(folders.begin(), std::string(set) + delegate.sdk_folder);
-  folders.push_back(executorch_folder() + "../../" + delegate.package);  // both lie in site-packages
+  folders.push_back(executorch_folder() + "../../" + delegate.package);  // both are in site-packages
   for (const char* const name : delegate.vendor) {
     std::string path = names_library ? set : "", why;
     library = names_library ? opened(path, why) : open_any(name, folders, path, why);
@@ -104,12 +105,12 @@ std::string open_vendors(const Delegate& delegate, void*& library) {
              ")";
     if (delegate.wrong != nullptr)
       if (const std::string wrong = delegate.wrong(library); !wrong.empty()) return path + " " + wrong;
-    if (delegate.sdk_folder == nullptr) setenv(delegate.environment, path.c_str(), 1);  // the delegate opens it too
+    if (delegate.sdk_folder == nullptr) setenv(delegate.environment, path.c_str(), 1);  // the delegate reads it
   }
   return "";
 }
 
-std::mutex output_lock;  // of the process's two streams
+std::mutex output_lock;  // for the process's two output streams
 
 }  // namespace
 
@@ -150,7 +151,7 @@ std::string VendorOutput::errors() const {
   std::fflush(nullptr);
   std::string text(static_cast<size_t>(std::max<off_t>(lseek(file_, 0, SEEK_END), 0)), ' ');
   text.resize(static_cast<size_t>(std::max<ssize_t>(pread(file_, text.data(), text.size(), 0), 0)));
-  constexpr const char* kMark = "<E> ";  // of Qualcomm's log
+  constexpr const char* kMark = "<E> ";  // marks errors in Qualcomm's log
   for (size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, at)) {
     at += std::string(kMark).size();
     found += (found.empty() ? "" : "; ") + text.substr(at, text.find('\n', at) - at);
@@ -175,7 +176,7 @@ std::string load_delegate(const std::string& name) {
       if (open_any(library, {executorch_folder(), ""}, path, why) != nullptr) return "";
     return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;
   }
-  return "no library of its own is known for it";
+  return "the engine has no library to load for it";
 }
 
 std::string vendors_advice(const std::string& name) {

@@ -1,5 +1,5 @@
-// Reads tables of a flatbuffer without generated code (https://flatbuffers.dev/internals): every step is checked
-// against the bytes that there are.
+// Reads tables of a flatbuffer without generated code (https://flatbuffers.dev/internals). Every access is checked
+// against the bounds of the file.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ T number_at(Bytes bytes, uint64_t place) {
 
 class Table;
 
-// Numbers, or with `table` tables: the offset of each is relative to its own place.
+// A vector of numbers, or with `table` of tables, whose offsets are relative to their own position.
 template <typename T>
 class Vector {
  public:
@@ -48,7 +48,7 @@ class Vector {
   uint32_t size_ = 0;
 };
 
-// Fields by their place in the schema; the type of a union takes a place of its own.
+// Fields are numbered as in the schema; the type of a union is a field of its own.
 class Table {
  public:
   static Table root(Bytes bytes) { return {bytes, number_at<uint32_t>(bytes, 0)}; }
@@ -67,7 +67,7 @@ class Table {
     const auto place = target(field);
     return place ? std::optional<Table>(Table(bytes_, *place)) : std::nullopt;
   }
-  // Empty where it is missing, as the schema has it.
+  // Empty if the field is missing, as the schema defines.
   template <typename T>
   Vector<T> list(int field) const {
     const auto place = target(field);

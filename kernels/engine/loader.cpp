@@ -38,7 +38,7 @@ MmapDataLoader opened(const std::string& path) {
   return std::move(loader.get());
 }
 
-// In pieces, because a system takes no more than about a megabyte from some of these calls.
+// In pieces, because some of these calls accept no more than about a megabyte.
 void read_all(int file) {
   const off_t size = std::max<off_t>(lseek(file, 0, SEEK_END), 0);
 #if defined(__APPLE__)
@@ -48,7 +48,7 @@ void read_all(int file) {
     (void)fcntl(file, F_RDADVISE, &piece);
   }
 #else
-#if defined(MADV_POPULATE_READ)  // Linux 5.14: errors, where reading a file that was cut short would be a signal
+#if defined(MADV_POPULATE_READ)  // Linux 5.14: returns an error for a truncated file, where reading would raise SIGBUS
   void* const map = size == 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_SHARED, file, 0);
   if (map != MAP_FAILED) {
     ask_for_large_pages(map, static_cast<size_t>(size));
@@ -78,8 +78,7 @@ Result<FreeableBuffer> Loader::load(size_t offset, size_t size, const SegmentInf
   return part;
 }
 
-// From a thread, because reading makes the caller wait. The file is opened there: without a thread there is nothing to
-// close.
+// Runs in a thread, because reading blocks. The thread opens the file, so that nothing is left open if it cannot start.
 void read_ahead(const std::string& path) try {
   std::thread([path] {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -88,7 +87,7 @@ void read_ahead(const std::string& path) try {
     close(file);
   }).detach();
 } catch (const std::exception&) {
-  // The first pass reads for itself.
+  // Without a thread, the first pass reads the file.
 }
 
 }  // namespace streamfuse

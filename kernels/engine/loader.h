@@ -1,4 +1,4 @@
-// How a program's file comes into memory: mapped, in large pages where the system has them, and read ahead.
+// Loads a program's file: memory-mapped, with large pages if the system supports them, and read ahead.
 #pragma once
 
 #include <string>
@@ -7,9 +7,8 @@
 
 namespace streamfuse {
 
-// Maps parts of a file. A pass reads all weights, and the look-up of addresses in pages of 4 kB takes a tenth of its
-// time and more. A file system that caches files in pages of 2 MB does so for what is not cached yet when such a map
-// asks.
+// Maps parts of a file. A pass reads all weights, and address translation with pages of 4 kB takes a tenth of its time
+// or more. A file system with large folios caches uncached parts of a file in pages of 2 MB if the mapping requests it.
 class Loader final : public executorch::runtime::DataLoader {
  public:
   explicit Loader(const std::string& path);  // throws Failure
@@ -26,7 +25,8 @@ class Loader final : public executorch::runtime::DataLoader {
   executorch::extension::MmapDataLoader file_;
 };
 
-// Has the system read the whole file while the program is being opened; else the first pass would, page by page.
+// Makes the system read the whole file while the program is being opened; otherwise the first pass reads it page by
+// page.
 void read_ahead(const std::string& path);
 
 }  // namespace streamfuse

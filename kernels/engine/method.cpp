@@ -22,19 +22,20 @@ using executorch::runtime::Result;
 
 constexpr const char* kXnnpack = "XnnpackBackend";
 
-// One copy of packed weights for all methods, one workspace for all delegates of a program.
+// XNNPACK's options: one copy of packed weights for all methods, one workspace for all delegates of a program.
 class XnnpackOptions {
  public:
   XnnpackOptions() {
-    (void)options_.set_option("weight_cache_enabled", wish("STREAMFUSE_XNNPACK_WEIGHT_CACHE", 1) != 0);
+    (void)options_.set_option("weight_cache_enabled",
+                              option_from_environment("STREAMFUSE_XNNPACK_WEIGHT_CACHE", 1) != 0);
     (void)options_.set_option("workspace_sharing_mode",
-                              wish("STREAMFUSE_XNNPACK_WORKSPACE", 1));  // 0 none, 1 model, 2 global
+                              option_from_environment("STREAMFUSE_XNNPACK_WORKSPACE", 1));  // 0 none, 1 model, 2 global
     (void)map_.set_options(kXnnpack, options_.view());
   }
   const executorch::runtime::LoadBackendOptionsMap* map() const { return &map_; }
 
  private:
-  static int wish(const char* name, int otherwise) {
+  static int option_from_environment(const char* name, int otherwise) {
     const char* value = std::getenv(name);
     return value == nullptr || *value == 0 ? otherwise : std::atoi(value);
   }
@@ -42,7 +43,7 @@ class XnnpackOptions {
   executorch::runtime::LoadBackendOptionsMap map_;
 };
 
-std::string said(Error error, const PlatformScope& scope) {
+std::string error_text(Error error, const PlatformScope& scope) {
   return " (ExecuTorch error " + std::to_string(static_cast<int>(error)) + "): " + scope.errors();
 }
 
@@ -85,13 +86,13 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
   const std::string missing = scope.missing_operators();
   if (error == Error::OperatorMissing || !missing.empty())
     throw Failure(SF_MISSING_OPERATOR, "method " + signature_.name +
-                                           " needs operators that this library does not carry: " +
+                                           " needs operators that this library does not include: " +
                                            (missing.empty() ? scope.errors() : missing));
   std::string vendors = output.errors();
   const MethodMeta meta = program.executorch().method_meta(signature_.name.c_str()).get();
   for (size_t i = 0; vendors.empty() && i < meta.num_backends(); ++i)
     vendors = vendors_advice(meta.get_backend_name(i).get());
-  throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + said(error, scope) +
+  throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + error_text(error, scope) +
                                     (vendors.empty() ? "" : "; " + vendors));
 }
 
@@ -119,7 +120,7 @@ void GraphMethod::set_input(size_t index) {
   PlatformScope scope;
   const Error error = method_->set_input(EValue(Tensor(inputs_[index].get())), index);
   if (error != Error::Ok)
-    bad_program(signature_.name, "input " + std::to_string(index) + " cannot be bound" + said(error, scope));
+    bad_program(signature_.name, "input " + std::to_string(index) + " cannot be bound" + error_text(error, scope));
 }
 
 void GraphMethod::bind_outputs() {
@@ -132,18 +133,19 @@ void GraphMethod::bind_outputs() {
     outputs_.back() = blocks_.back().data();
     const Error error = method_->set_output_data_ptr(blocks_.back().data(), facts.bytes, i);
     if (error != Error::Ok)
-      bad_program(signature_.name, "output " + std::to_string(i) + " cannot be bound" + said(error, scope));
+      bad_program(signature_.name, "output " + std::to_string(i) + " cannot be bound" + error_text(error, scope));
   }
 }
 
 void GraphMethod::execute() {
   PlatformScope scope;
   for (size_t i = 0; i < signature_.first_cache; ++i)
-    if (signature_.inputs[i].is_planned) set_input(i);  // copied into the plan
+    if (signature_.inputs[i].is_planned) set_input(i);  // its memory is part of the method's plan, so it is copied
   scope.clear();
   const Error error = method_->execute();
   temp_allocator_.reset();
-  if (error != Error::Ok) throw Failure(SF_EXECUTION, "method " + signature_.name + " failed" + said(error, scope));
+  if (error != Error::Ok)
+    throw Failure(SF_EXECUTION, "method " + signature_.name + " failed" + error_text(error, scope));
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (signature_.outputs[i].is_planned) outputs_[i] = method_->get_output(i).toTensor().const_data_ptr();
 }

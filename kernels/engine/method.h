@@ -1,4 +1,4 @@
-// One method of a program, loaded for one session: every input and output bound to memory that stays where it is.
+// One method of a program, loaded for one sequence: every input and output is bound to memory that does not move.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace streamfuse {
 
 class GraphMethod {
  public:
-  // `arena` holds the activations, program.arena_bytes() of them; `caches` are all of the session's, lowest layer
+  // `arena` contains the activations, program.arena_bytes() bytes; `caches` are those of the sequence, lowest layer
   // first. `tracer` may be null. Throws Failure.
   GraphMethod(const Program& program, const Signature& signature, const Block& arena, const std::vector<Block>& caches,
               executorch::runtime::EventTracer* tracer);
@@ -24,12 +24,12 @@ class GraphMethod {
   GraphMethod& operator=(const GraphMethod&) = delete;
 
   const Signature& signature() const { return signature_; }
-  // The memory of an input that is no cache, by its place.
+  // The memory of an input that is not a cache, by its index.
   template <typename T>
   T* input(size_t index) const {
     return static_cast<T*>(inputs_[index]->mutable_data());
   }
-  // The last execution's output.
+  // An output of the last execution.
   template <typename T>
   const T* output(size_t index) const {
     return static_cast<const T*>(outputs_[index]);
@@ -44,7 +44,7 @@ class GraphMethod {
   void set_input(size_t index);
 
   const Signature& signature_;
-  // Declared in the order of dependence: the method goes first at destruction.
+  // In the order of dependence: the method is destroyed first.
   executorch::extension::MallocMemoryAllocator method_allocator_, temp_allocator_;
   std::vector<Block> blocks_;
   std::vector<executorch::runtime::Span<uint8_t>> spans_;

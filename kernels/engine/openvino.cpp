@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kRelease = "2025.4";  // as in export/executorch/openvino_model.py
 
-// The types of OpenVINO's C interface (ov_version_t, ov_available_devices_t, ov_core_t).
+// Structures of OpenVINO's C API (ov_version_t, ov_available_devices_t, ov_core_t).
 struct Version {
   const char* build;
   const char* description;
@@ -33,7 +33,8 @@ std::string wrong_openvino(void* library) {
   const std::string build = version.build == nullptr ? "" : version.build;
   release(&version);
   if (build.rfind(std::string(kRelease) + ".", 0) == 0) return "";
-  return "is OpenVINO " + build.substr(0, build.find('-')) + ", and bundles hold models that " + kRelease + " compiled";
+  return "is OpenVINO " + build.substr(0, build.find('-')) + ", but bundles contain models that " + kRelease +
+         " compiled";
 }
 
 std::string openvino_advice(void* library) {
@@ -52,7 +53,8 @@ std::string openvino_advice(void* library) {
     release(core);
   }
   return "OpenVINO has " + (names.empty() ? "no device" : names) +
-         " here; a bundle runs on the device that it was exported for, so export it with --device of one of those";
+         " on this machine; a bundle only runs on the device it was exported for: export it with --device for one of "
+         "these";
 }
 
 }  // namespace streamfuse

@@ -1,14 +1,14 @@
-// What the engine asks OpenVINO's C library, which it does not link.
+// Calls into OpenVINO's C library, which the engine does not link.
 #pragma once
 
 #include <string>
 
 namespace streamfuse {
 
-// How `library` is another release than the one whose compiled models a bundle holds; empty if it is that one.
+// An error message if `library` is not the release that compiled the bundles' models; empty if it is.
 std::string wrong_openvino(void* library);
 
-// What to do where OpenVINO did not load a model: which devices it has here.
+// What to do if OpenVINO did not load a model, with the devices available on this machine.
 std::string openvino_advice(void* library);
 
 }  // namespace streamfuse

@@ -14,9 +14,9 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
-// The thread pool's headers are not in the wheel, its symbols are (libexecutorch_threadpool). Declarations as in
-// executorch/extension/threadpool/threadpool.h and pthreadpool.h of release 1.5. The wheel for macOS keeps the
-// functions of pthreadpool to itself, so there the pool stays as it is.
+// The wheel has the symbols of the thread pool (libexecutorch_threadpool) but not its headers. The declarations are
+// those of executorch/extension/threadpool/threadpool.h and pthreadpool.h, release 1.5. The wheel for macOS does not
+// export the functions of pthreadpool, so there the pool's size is not changed.
 struct pthreadpool;
 #if defined(__APPLE__) && TARGET_OS_OSX
 static size_t pthreadpool_get_threads_count(pthreadpool*) { return 0; }
@@ -39,7 +39,7 @@ thread_local std::vector<std::string> messages;
 thread_local PlatformScope* current = nullptr;
 
 std::mutex platform_lock;
-executorch::runtime::PalImpl outside;  // what was there before us, for everything that does not happen on our account
+executorch::runtime::PalImpl outside;  // the previous platform layer, for calls that are not the engine's
 
 void emit(et_timestamp_t time, et_pal_log_level_t level, const char* file, const char* function, size_t line,
           const char* message, size_t length) {
@@ -55,9 +55,9 @@ void abort_or_throw() {
   std::abort();
 }
 
-// Takes the place of whatever platform layer is registered. Done again at every scope, because another user of
-// libexecutorch in this process (its Python bindings) may have registered its own since. register_pal would complain
-// aloud each time, so the registered table is edited in place.
+// Replaces the registered platform layer. Repeated in every scope, because another user of libexecutorch in this
+// process (its Python bindings) may have registered its own since. register_pal would log an error each time, so the
+// registered table is edited in place.
 void install() {
   const std::lock_guard<std::mutex> guard(platform_lock);
   auto* table = const_cast<executorch::runtime::PalImpl*>(executorch::runtime::get_pal_impl());
@@ -75,11 +75,11 @@ size_t pool_threads = 0;  // before the first lease
 }  // namespace
 
 bool prints_everything() {
-  static const bool wish = [] {
+  static const bool enabled = [] {
     const char* value = std::getenv("STREAMFUSE_LOG");
     return value != nullptr && *value != 0 && *value != '0';
   }();
-  return wish;
+  return enabled;
 }
 
 PlatformScope::PlatformScope() : outer_(current) {

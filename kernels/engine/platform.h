@@ -1,12 +1,12 @@
-// ExecuTorch's platform layer, bent so that its messages reach our callers and its aborts do not end the process.
+// ExecuTorch's platform layer, replaced so that messages reach callers and aborts do not end the process.
 #pragma once
 
 #include <string>
 
 namespace streamfuse {
 
-// While one lives, ExecuTorch's error messages of this thread are collected instead of printed, and its abort becomes
-// an exception of type Aborted on this thread. Set STREAMFUSE_LOG=1 to print everything as well.
+// While one exists, ExecuTorch's error messages on this thread are collected instead of printed, and its abort throws
+// Aborted on this thread. STREAMFUSE_LOG=1 also prints everything.
 class PlatformScope {
  public:
   PlatformScope();
@@ -14,9 +14,9 @@ class PlatformScope {
   PlatformScope(const PlatformScope&) = delete;
   PlatformScope& operator=(const PlatformScope&) = delete;
 
-  // Collected error messages, oldest first, joined by "; "; empty if none.
+  // Collected error messages, oldest first, joined by "; "; empty if there are none.
   std::string errors() const;
-  // The operators that "Missing operator" messages named, joined by ", "; empty if none.
+  // The operators in "Missing operator" messages, joined by ", "; empty if there are none.
   std::string missing_operators() const;
   void clear();
 
@@ -28,8 +28,8 @@ struct Aborted {};
 
 bool prints_everything();  // STREAMFUSE_LOG
 
-// ExecuTorch's process-wide pool works with at most so many of its threads while a lease lives; the first of several
-// decides. The pool itself is never made anew: delegates of any model in the process point to it.
+// Limits the number of threads in ExecuTorch's process-wide pool while a lease exists; the first of several leases
+// decides. The pool itself is never recreated, since delegates of every model in the process point to it.
 class PoolLease {
  public:
   explicit PoolLease(int num_threads);
@@ -44,12 +44,12 @@ inline constexpr const char* kLibrarySuffix = ".dylib";
 inline constexpr const char* kLibrarySuffix = ".so";
 #endif
 
-// The folder of the library with ExecuTorch's runtime, with a slash at its end; empty if the system cannot tell.
+// The folder of ExecuTorch's runtime library, ending with a slash; empty if it cannot be determined.
 std::string executorch_folder();
 
-// Loads the wheel's quantized kernels (4-bit and 8-bit embedding lookups) if they lie beside libexecutorch and none are
-// registered. It is not linked, because an exporter's process may hold the same operators already through
-// executorch.kernels.quantized, and a second registration stops the process.
+// Loads the wheel's quantized kernels (4-bit and 8-bit embedding look-ups) if they are in libexecutorch's folder and
+// none are registered. They are not linked, because an exporting process may already have the same operators through
+// executorch.kernels.quantized, and registering them twice aborts the process.
 bool load_quantized_kernels();
 
 }  // namespace streamfuse

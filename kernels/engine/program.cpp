@@ -31,7 +31,7 @@ using executorch::runtime::MethodMeta;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
 
-/// Which library has a backend that this one was linked without.
+// Where to find a backend that this library was not linked with.
 std::string where_it_is(const std::string& backend) {
   return backend == "CoreMLBackend" ? ": on Apple's systems it is ExecuTorch's backend_coreml" : "";
 }
@@ -111,7 +111,7 @@ void Program::check_backends(const std::string& name) {
       const std::string missing = load_delegate(*backend);
       if (!missing.empty()) throw Failure(SF_MISSING_OPERATOR, needs + ": " + missing);
     } else if (executorch::runtime::get_backend_class(*backend) == nullptr) {
-      throw Failure(SF_MISSING_OPERATOR, needs + ", which this library does not carry" + where_it_is(*backend) +
+      throw Failure(SF_MISSING_OPERATOR, needs + ", which this library does not include" + where_it_is(*backend) +
                                              "; export the bundle with --backend kernels");
     }
   }

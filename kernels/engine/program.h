@@ -1,5 +1,5 @@
-// A loaded .pte: its methods' signatures, its constants, and the weights, read in place from the mapped file. Never
-// changes after loading, so any number of sessions may use it at once.
+// A loaded .pte: its methods' signatures, its constants, and the weights, used in place in the mapped file. Immutable
+// after loading, so any number of sequences may use it concurrently.
 #pragma once
 
 #include <map>
@@ -23,12 +23,12 @@ class Program {
 
   const executorch::runtime::Program& executorch() const { return *program_; }
   const std::map<std::string, Signature>& signatures() const { return signatures_; }
-  const Signature& signature(const std::string& name) const;  // Failure names the methods that there are
+  const Signature& signature(const std::string& name) const;  // throws Failure, which lists the methods
   const Shapes& shapes() const { return shapes_; }
   int threads() const { return threads_; }
   bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
-  // Layers from the top whose rows come in the order of `kept`; -1 where the program does not say.
+  // Number of top layers whose rows are in the order of `kept`; -1 if the program does not define it.
   int64_t num_msa_layers() const { return num_msa_layers_; }
   std::string describe() const;
 
@@ -38,7 +38,7 @@ class Program {
   void check_backends(const std::string& name);
 
   int threads_;
-  std::unique_ptr<PoolLease> pool_;  // only where a delegate wants ExecuTorch's own threads
+  std::unique_ptr<PoolLease> pool_;  // only if a delegate uses ExecuTorch's thread pool
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<executorch::runtime::Program> program_;
   Shapes shapes_;

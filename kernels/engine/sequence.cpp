@@ -90,7 +90,7 @@ void Sequence::run(const std::string& method, int n, const int64_t* ids, const i
   const TeamPass pass(program_->threads());
   fill_inputs(target, n, ids, positions, ancestors, length_, want_logits);
   {
-    // Streams stand beside kept rows, padding among them, so such methods compute all rows.
+    // Streams are computed next to kept rows, which may include padding, so such methods compute all rows.
     const RealRowsScope scope(signature.carrying == 0 ? signature.rows : 0, n);
     target.execute();
   }
@@ -109,14 +109,13 @@ void Sequence::read_survivors(const GraphMethod& method, int n) {
   }
   const int64_t* rows = method.output<int64_t>(*signature.kept);
   for (int64_t i = 0; i < signature.keep && rows[i] >= 0 && rows[i] < n; ++i) kept_.push_back(rows[i]);
-  if (kept_.empty() || kept_[0] != 0)
-    throw Failure(SF_EXECUTION, "method " + signature.name + " did not keep its root");
+  if (kept_.empty() || kept_[0] != 0) throw Failure(SF_EXECUTION, "method " + signature.name + " pruned its root");
 }
 
 void Sequence::streams(int index, int64_t next_token) {
   const auto found = methods_.find(kStreams);
   if (found == methods_.end()) bad_argument("this program has no method streams");
-  if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "there is no run whose node could have streams");
+  if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "streams need a run first");
   const Signature& signature = ran_->signature();
   if (!signature.hidden) bad_argument("method " + signature.name + " leaves no hidden state for streams");
   if (index < 0 || index >= static_cast<int>(kept_.size()))
@@ -165,7 +164,7 @@ sf_results Sequence::results() const {
   return results;
 }
 
-// The last run's new keys or values of one cache; `by_place` tells whether its rows stand in the order of `kept`.
+// The last run's new keys or values of one cache; sets `by_place` if its rows are in the order of `kept`.
 const uint8_t* Sequence::new_rows(size_t cache, bool& by_place) const {
   const Signature& s = ran_->signature();
   const int64_t from_top = program_->shapes().layers - static_cast<int64_t>(cache / 2),
@@ -173,8 +172,8 @@ const uint8_t* Sequence::new_rows(size_t cache, bool& by_place) const {
   const int64_t rows = s.outputs[s.new_rows + cache].shape[0];
   by_place = s.kept && (msa >= 0 ? from_top <= msa : rows != s.rows);
   if (by_place != (rows == s.keep) && s.keep != s.rows)
-    throw Failure(SF_EXECUTION,
-                  "method " + s.name + ": the rows of layer " + std::to_string(cache / 2) + " do not fit its pruning");
+    throw Failure(SF_EXECUTION, "method " + s.name + ": the rows of layer " + std::to_string(cache / 2) +
+                                    " do not match its pruning");
   return ran_->output<uint8_t>(s.new_rows + cache);
 }
 
@@ -186,7 +185,7 @@ void Sequence::commit(const int32_t* rows, int n) {
   for (int i = 0; i < n; ++i) {
     const auto found = std::find(kept_.begin(), kept_.end(), rows[i]);
     if (found == kept_.end())
-      throw Failure(SF_NOT_KEPT, "row " + std::to_string(rows[i]) + " of the last run did not survive");
+      throw Failure(SF_NOT_KEPT, "row " + std::to_string(rows[i]) + " of the last run was pruned");
     places_.push_back(found - kept_.begin());
   }
   if (length_ + n > shapes.capacity)
@@ -195,7 +194,7 @@ void Sequence::commit(const int32_t* rows, int n) {
                                        std::to_string(n) + " more");
   if (shapes.int8_cache()) {
     for (size_t c = 0; c < caches_.size(); ++c)
-      (c % 2 == 0 ? ask_key : ask_value)(shapes.kv(), length_, caches_[c].as<uint8_t>());
+      (c % 2 == 0 ? prefetch_key : prefetch_value)(shapes.kv(), length_, caches_[c].as<uint8_t>());
   }
   for (size_t c = 0; c < caches_.size(); ++c) {
     bool by_place;
@@ -225,7 +224,7 @@ void Sequence::truncate(int64_t length) {
   if (length < ran_at_length_) can_commit_ = false;
 }
 
-// Calls back with the parts of a cache, each its own bytes in a row, that hold its first `length` positions.
+// Calls `take` with the contiguous parts of a cache that contain its first `length` positions.
 template <typename Take>
 void Sequence::for_each_part(size_t cache, int64_t length, const Take& take) const {
   const Shapes& shapes = program_->shapes();

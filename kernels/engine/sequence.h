@@ -1,4 +1,4 @@
-// One sequence on a program: its caches, its own instances of the methods, and what the last pass left.
+// One sequence on a program: its caches, its own instances of the methods, and the results of the last pass.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,8 @@ class Sequence {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
-  // The first `length` cache positions as bytes, in whole blocks where they lie in blocks: layer after layer, keys,
-  // then values, as the caches hold them.
+  // The first `length` cache positions as bytes, rounded up to whole blocks if the cache has blocks: layer after layer,
+  // keys, then values, in the layout of the caches.
   uint64_t bytes_of(int64_t length) const;
   void save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const;
   void load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get);
@@ -49,20 +49,20 @@ class Sequence {
   void for_each_part(size_t cache, int64_t length, const Take& take) const;
 
   std::shared_ptr<const Program> program_;
-  Block arena_;          // activations, shared by the passes: one runs at a time
-  Block streams_arena_;  // so that `streams` leaves the outputs of the pass before it alone
+  Block arena_;          // activations, shared by all methods, of which one runs at a time
+  Block streams_arena_;  // so that `streams` does not overwrite the outputs of the previous pass
   std::vector<Block> caches_;
   std::unique_ptr<executorch::etdump::ETDumpGen> tracer_;  // while profiling
   std::map<std::string, std::unique_ptr<GraphMethod>> methods_;
   std::vector<uint8_t> profile_data_;
   int64_t length_ = 0;
 
-  GraphMethod* ran_ = nullptr;       // the last pass; null where there is none to read from
-  GraphMethod* streamed_ = nullptr;  // where stream_ids and stream_log_probs come from
+  GraphMethod* ran_ = nullptr;       // the method of the last pass; null if there are no results
+  GraphMethod* streamed_ = nullptr;  // the method whose streams are current
   int64_t ran_at_length_ = 0;
   bool can_commit_ = false;
-  std::vector<int64_t> kept_;    // real surviving rows; its memory does not move
-  std::vector<int64_t> places_;  // among them, of the rows that are being committed
+  std::vector<int64_t> kept_;    // real kept rows; its memory does not move
+  std::vector<int64_t> places_;  // indices in kept_ of the rows that are being committed
 };
 
 }  // namespace streamfuse

@@ -14,7 +14,7 @@ using executorch::runtime::Result;
 using executorch::runtime::TensorInfo;
 
 constexpr size_t kPassInputs = 5;     // input_ids, position_ids, ancestors, cache_length, want_logits
-constexpr size_t kStreamsInputs = 3;  // hidden, position_ids, cache_length; next_token where streams are told it
+constexpr size_t kStreamsInputs = 3;  // hidden, position_ids, cache_length; next_token if streams are conditioned on it
 
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -37,7 +37,7 @@ void require(const std::string& method, const std::string& what, const TensorFac
                           executorch::runtime::toString(found.dtype) + " " + text_of(found.shape));
 }
 
-// Walks the outputs in their order.
+// Reads the outputs in order.
 class Outputs {
  public:
   explicit Outputs(const Signature& signature) : signature_(signature) {}
@@ -46,7 +46,7 @@ class Outputs {
     return at_ < signature_.outputs.size() && signature_.outputs[at_].dtype == dtype &&
            signature_.outputs[at_].shape.size() == rank;
   }
-  // Takes the next output, which must be of this type; `shape` may hold -1 for any length.
+  // Takes the next output, which must have this dtype; -1 in `shape` matches any size.
   size_t take(const char* what, ScalarType dtype, std::vector<int64_t> shape) {
     if (at_ == signature_.outputs.size()) bad_program(signature_.name, std::string("it has no output ") + what);
     const TensorFacts& found = signature_.outputs[at_];
@@ -155,7 +155,7 @@ void read_streams(Signature& s, Shapes& shapes) {
 }  // namespace
 
 void bad_program(const std::string& method, const std::string& why) {
-  throw Failure(SF_BAD_PROGRAM, "method " + method + " is not of the shape of docs/contracts.md: " + why);
+  throw Failure(SF_BAD_PROGRAM, "method " + method + " does not match docs/contracts.md: " + why);
 }
 
 void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& shapes) {
@@ -176,7 +176,7 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
     agree(name, "the head dimension", shapes.head_dim, keys.shape[2]);
     return;
   }
-  // [kv heads, capacity, bytes of a position]: whole tiles of 16 dimensions, 17 bytes each, and a scale.
+  // [kv heads, capacity, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale of 4 bytes.
   const int64_t tiles = (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock);
   agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[0]);
   agree(name, "the capacity", shapes.capacity, keys.shape[1]);

@@ -1,4 +1,4 @@
-// What a method of a program takes and gives, read from its meta data and checked against docs/contracts.md,
+// The inputs and outputs of a program's method, read from its metadata and checked against docs/contracts.md,
 // section 2.
 #pragma once
 
@@ -15,15 +15,15 @@ namespace streamfuse {
 
 constexpr const char* kStreams = "streams";  // the method of the deferred schedule
 
-// Numbers that all methods share; 0 where no method told.
+// Dimensions that all methods share; 0 if no method defines them.
 struct Shapes {
   int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
           hidden_size = 0;
-  // Float or Half: [capacity, kv heads, head dim]; Byte: in int8, laid out as kv_cache.h says.
+  // Float or Half: [capacity, kv heads, head dim]; Byte: int8, in the layout of kv_cache.h.
   executorch::aten::ScalarType cache_dtype = executorch::aten::ScalarType::Float;
 
   bool int8_cache() const { return cache_dtype == executorch::aten::ScalarType::Byte; }
-  // Of new keys and values, which go into a cache of floats as they are.
+  // The dtype of new keys and values; a float cache stores them unchanged.
   executorch::aten::ScalarType row_dtype() const {
     return int8_cache() ? executorch::aten::ScalarType::Float : cache_dtype;
   }
@@ -33,7 +33,7 @@ struct Shapes {
   }
   int64_t cache_row() const { return kv_heads * head_dim; }  // values per position, layer and kind
   KvShape kv() const { return {capacity, kv_heads, head_dim}; }
-  // Of one position of one cache: keys where it is even, values where it is odd.
+  // Bytes of one position in one cache; even caches have keys, odd ones values.
   int64_t position_bytes(size_t cache) const {
     if (!int8_cache()) return row_bytes();
     return kv_heads * (cache % 2 == 0 ? kv().key_bytes() : kv().value_bytes());
@@ -44,28 +44,28 @@ struct TensorFacts {
   executorch::aten::ScalarType dtype;
   std::vector<int64_t> shape;
   size_t bytes;
-  bool is_planned;  // its memory belongs to the method's own plan
+  bool is_planned;  // its memory is part of the method's memory plan
 };
 
 struct Signature {
   std::string name;
   int64_t rows = 0, keep = 0;
   int64_t carrying = 0;           // how many of the kept nodes have streams
-  size_t first_cache = 0;         // the first input that is a cache ...
+  size_t first_cache = 0;         // index of the first input that is a cache ...
   bool takes_next_token = false;  // `streams`: the token after its node is an input, before the caches
-  size_t skipped_caches = 0;      // ... and how many caches of lower layers the method does not take
+  size_t skipped_caches = 0;      // ... and the number of caches of lower layers that the method does not take
   std::vector<TensorFacts> inputs, outputs;
-  // Places among the outputs.
+  // Indices of the outputs.
   std::optional<size_t> logits, best, kept, stream_ids, stream_log_probs, hidden;
-  size_t new_rows = 0;  // new_key_0; `streams` has none
+  size_t new_rows = 0;  // index of new_key_0; `streams` has none
 
   bool is_streams() const { return name == kStreams; }
 };
 
-// Number of layers, capacity, kv heads and head dimension, from a method that takes all caches.
+// Reads number of layers, capacity, kv heads and head dimension from a method that takes all caches.
 void read_cache_shapes(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
 
-// Throws Failure(SF_BAD_PROGRAM) naming the method and the input or output that does not fit; completes `shapes`.
+// Throws Failure(SF_BAD_PROGRAM) that names the method and the mismatched input or output; completes `shapes`.
 Signature read_signature(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
 
 [[noreturn]] void bad_program(const std::string& method, const std::string& why);

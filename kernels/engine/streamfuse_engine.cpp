@@ -20,11 +20,11 @@ using streamfuse::Failure;
 using streamfuse::Sequence;
 
 struct sf_program {
-  std::shared_ptr<const streamfuse::Program> program;  // null where opening failed
+  std::shared_ptr<const streamfuse::Program> program;  // null if opening failed
   std::string description, error;
-  std::vector<sf_method> verify;  // of the spec
+  std::vector<sf_method> verify;  // storage for the spec
   std::mutex lock;
-  std::unique_ptr<Sequence> first;  // made at opening, where it shows that all methods load; the first to ask gets it
+  std::unique_ptr<Sequence> first;  // made at opening to load all methods; the first sf_engine_new takes it
 };
 
 struct sf_engine {
@@ -36,14 +36,14 @@ struct sf_engine {
 
 namespace {
 
-// Of a function of the caller's.
+// For the results of the caller's functions.
 void need_ok(int code) {
   if (code != SF_OK) throw Failure(code, "the saved cache cannot be written or read");
 }
 
 [[noreturn]] void bad_argument(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
-// Runs `body`; an engine whose ExecuTorch failed a check of its own is `broken` from then on.
+// Runs `body`. If a check of ExecuTorch fails, the engine is marked as `broken`.
 template <typename Body>
 int attempt(std::string& error, bool* broken, Body body) noexcept {
   return streamfuse::guarded(error, [&] {
@@ -78,7 +78,7 @@ int of_program(sf_program* handle, Body body) noexcept {
   });
 }
 
-// ---- the table of functions: an engine behind a context pointer ----
+// ---- the function table: the context pointer is an engine ----
 
 int run(void* context, const char* method, int32_t n, const int64_t* ids, const int64_t* positions,
         const uint8_t* ancestors, int32_t want_logits, sf_results* out) {
@@ -99,7 +99,7 @@ int commit(void* context, const int32_t* rows, int32_t n) {
   return sf_engine_commit(static_cast<sf_engine*>(context), rows, n);
 }
 int truncate(void* context, int64_t length) { return sf_engine_truncate(static_cast<sf_engine*>(context), length); }
-void idle(void*) { streamfuse::rest_team(); }
+void idle(void*) { streamfuse::park_workers(); }
 const char* error_of(void* context) { return sf_engine_error(static_cast<sf_engine*>(context)); }
 void release(void* context) { sf_engine_free(static_cast<sf_engine*>(context)); }
 
@@ -179,10 +179,10 @@ int sf_program_check(sf_program* handle, const sf_spec* manifest) {
     if (manifest == nullptr || manifest->size < offsetof(sf_spec, stop_ids)) bad_argument("check needs a spec");
     if (manifest->verify_count < 0 || (manifest->verify_count > 0 && manifest->verify == nullptr))
       bad_argument("the spec's list of verify methods is a null pointer");
-    const auto agree = [](const std::string& name, int64_t said, int64_t found) {
-      if (said != found)
-        throw Failure(SF_BAD_PROGRAM, "the manifest says " + name + " " + std::to_string(said) +
-                                          ", but the program has " + std::to_string(found));
+    const auto agree = [](const std::string& name, int64_t expected, int64_t actual) {
+      if (expected != actual)
+        throw Failure(SF_BAD_PROGRAM, name + " is " + std::to_string(expected) + " in the manifest but " +
+                                          std::to_string(actual) + " in the program");
     };
     agree("capacity", manifest->capacity, own.capacity);
     agree("vocab_size", manifest->vocab_size, own.vocab_size);
@@ -191,15 +191,15 @@ int sf_program_check(sf_program* handle, const sf_spec* manifest) {
     agree("prefill_rows", manifest->prefill_rows, own.prefill_rows);
     agree("deferred", manifest->deferred, own.deferred);
     for (int32_t i = 0; i < manifest->verify_count; ++i) {
-      const sf_method& said = manifest->verify[i];
-      if (said.name == nullptr) bad_argument("a verify method of the spec has no name");
-      const std::string name = said.name;
+      const sf_method& expected = manifest->verify[i];
+      if (expected.name == nullptr) bad_argument("a verify method of the spec has no name");
+      const std::string name = expected.name;
       const sf_method* end = own.verify + own.verify_count;
       const sf_method* found = std::find_if(own.verify, end, [&](const sf_method& m) { return name == m.name; });
-      if (found == end) throw Failure(SF_BAD_PROGRAM, "the manifest says " + name + ", which the program has not");
-      agree("rows of " + name, said.rows, found->rows);
-      agree("keep of " + name, said.keep, found->keep);
-      agree("stream_nodes of " + name, said.carrying, found->carrying);
+      if (found == end) throw Failure(SF_BAD_PROGRAM, "the manifest has " + name + ", which the program does not have");
+      agree("rows of " + name, expected.rows, found->rows);
+      agree("keep of " + name, expected.keep, found->keep);
+      agree("stream_nodes of " + name, expected.carrying, found->carrying);
     }
   });
 }

@@ -16,7 +16,7 @@ using flatbuffer::Damaged;
 using flatbuffer::Table;
 using flatbuffer::Vector;
 
-// Places of fields in executorch/schema/program.fbs.
+// Field numbers in executorch/schema/program.fbs.
 namespace field {
 constexpr int kProgramPlans = 1;
 constexpr int kPlanName = 0, kPlanValues = 2, kPlanInputs = 3, kPlanOutputs = 4, kPlanChains = 5, kPlanOperators = 6,
@@ -73,7 +73,7 @@ int64_t bytes_of_type(int type) {
     case 7:
       return 8;  // long, double
     default:
-      throw Damaged("a number type that no operator here takes");
+      throw Damaged("an unsupported dtype");
   }
 }
 
@@ -95,7 +95,7 @@ class Plan {
 
   void verify() const {
     for (uint32_t i = 0; i < buffers_.size(); ++i)
-      need(buffers_[i] >= 0 && buffers_[i] <= kMostBytes, number("planned buffer", i) + " has no sound size");
+      need(buffers_[i] >= 0 && buffers_[i] <= kMostBytes, number("planned buffer", i) + " has an invalid size");
     for (uint32_t i = 0; i < values_.size(); ++i) within(number("value", i), [&] { verify_value(i); });
     for (const int list : {field::kPlanInputs, field::kPlanOutputs}) {
       const Vector<int32_t> places = plan_.list<int32_t>(list);
@@ -146,18 +146,18 @@ class Plan {
   void verify_value(uint32_t index) const {
     const Table value = values_.table(index);
     const int type = value.number<uint8_t>(field::kValueType);
-    need(type > kNoValue && type <= kOptionalTensorList, "an unknown kind of value");
+    need(type > kNoValue && type <= kOptionalTensorList, "an unknown type of value");
     const std::optional<Table> content = value.table(field::kValue);
     need(content.has_value(), "it is missing");
     if (type == kTensor) verify_tensor(*content);
     if (type == kString) need(content->text(field::kStringText).has_value(), "a text is missing");
     const auto verify_items = [&](const auto items, int64_t least, std::initializer_list<int> types) {
       for (uint32_t i = 0; i < items.size(); ++i) {
-        if (items[i] == least && least < 0) continue;  // an optional tensor that is not there
+        if (items[i] == least && least < 0) continue;  // an absent optional tensor
         need_value(items[i], number("item", i));
         bool fits = false;
         for (const int known : types) fits = fits || type_of(items[i]) == known;
-        need(fits, number("item", i) + " is of another kind");
+        need(fits, number("item", i) + " has the wrong type");
       }
     };
     if (type >= kIntList) need(content->has(field::kItems), "a list is missing");
@@ -176,20 +176,20 @@ class Plan {
     uint32_t seen = 0;
     for (uint32_t d = 0; d < sizes.size(); ++d) {
       need(sizes[d] >= 0, number("dimension", d) + " is negative");
-      need(order[d] < sizes.size() && !(seen >> order[d] & 1), "its order of dimensions is none");
+      need(order[d] < sizes.size() && !(seen >> order[d] & 1), "its order of dimensions is invalid");
       seen |= uint32_t{1} << order[d];
       need(sizes[d] == 0 || bytes <= kMostBytes / sizes[d], "it is too large");
       bytes *= sizes[d];
     }
     const int dynamism = tensor.number<int8_t>(field::kTensorDynamism);
-    need(dynamism == kStatic || dynamism == kBounded, "its shape has no bounds");
+    need(dynamism == kStatic || dynamism == kBounded, "its shape is unbounded");
     if (const std::optional<Table> place = tensor.table(field::kTensorPlace)) {
       const uint32_t buffer = place->number<uint32_t>(field::kPlaceBuffer);
       need(buffer >= 1 && buffer < buffers_.size(), number("there is no planned buffer", buffer));
       const uint64_t begin = begin_of(*place);
-      const uint64_t room = static_cast<uint64_t>(buffers_[buffer]);
-      need(begin <= room && static_cast<uint64_t>(bytes) <= room - begin, "it leaves its planned buffer");
-      need(begin % static_cast<uint64_t>(item) == 0, "it does not lie at a multiple of its items' size");
+      const uint64_t size = static_cast<uint64_t>(buffers_[buffer]);
+      need(begin <= size && static_cast<uint64_t>(bytes) <= size - begin, "it exceeds its planned buffer");
+      need(begin % static_cast<uint64_t>(item) == 0, "it is not aligned to its item size");
     }
   }
 
@@ -211,7 +211,7 @@ class Plan {
     for (uint32_t i = 0; i < arguments.size(); ++i) need_value(arguments[i], number("argument", i));
   }
 
-  // An out variant ends with the tensors that it writes and what it returns, which is those tensors.
+  // The last arguments of an out variant are the tensors that it writes and its return values, which are those tensors.
   void verify_results(const Vector<int32_t>& arguments, std::string_view overload) const {
     if (!overload.ends_with("out") && overload != "values") return;
     const uint32_t count = arguments.size();
@@ -231,8 +231,8 @@ class Plan {
     for (uint32_t i = 0; i < items.size(); ++i) verify_result(arguments, inputs, arguments[inputs + i], items[i]);
   }
 
-  // Constants lie in memory that cannot be written. The first `inputs` arguments are read while results are written, so
-  // an operator that checks an index before it uses it must find the same one.
+  // Constants are in read-only memory. The first `inputs` arguments may be read after results are written, so they must
+  // not overlap: an operator that checks an index before using it must read the same index again.
   void verify_result(const Vector<int32_t>& arguments, uint32_t inputs, int32_t written, int32_t returned) const {
     need(written == returned, "it returns another tensor than it writes");
     need(!is_constant(written), "it writes to a constant");
@@ -240,16 +240,16 @@ class Plan {
     if (!result) return;
     for (uint32_t i = 0; i < inputs; ++i) {
       const int type = type_of(arguments[i]);
-      if (type == kTensor) need(!overlap(*result, place_of(arguments[i])), "its result overlaps " + number("argument", i));
+      if (type == kTensor)
+        need(!overlap(*result, place_of(arguments[i])), "its result overlaps " + number("argument", i));
       if (type != kTensorList && type != kOptionalTensorList) continue;
       const Vector<int32_t> items = value(arguments[i]).list<int32_t>(field::kItems);
       for (uint32_t j = 0; j < items.size(); ++j)
-        if (items[j] >= 0)
-          need(!overlap(*result, place_of(items[j])), "its result overlaps " + number("argument", i));
+        if (items[j] >= 0) need(!overlap(*result, place_of(items[j])), "its result overlaps " + number("argument", i));
     }
   }
 
-  // Where a tensor lies in its planned buffer, in bytes.
+  // The bytes of a tensor in its planned buffer.
   struct Place {
     uint32_t buffer;
     uint64_t begin, end;
@@ -288,11 +288,11 @@ class Plan {
       case kJumpFalseCall:
         need_value(first, "it");
         return need(second > static_cast<int64_t>(index) && second <= static_cast<int64_t>(count),
-                    "it jumps back, which may go on for ever, or out of its chain");
+                    "it jumps backwards, which may loop forever, or out of its chain");
       case kFreeCall:
         return need_value(first, "it");
       default:
-        throw Damaged("an unknown kind of instruction");
+        throw Damaged("an unknown type of instruction");
     }
   }
 
@@ -310,7 +310,7 @@ void verify_program(const std::string& path, std::span<const uint8_t> file) {
     for (uint32_t i = 0; i < plans.size(); ++i) {
       const Table plan = plans.table(i);
       const std::optional<std::string_view> name = plan.text(field::kPlanName);
-      need(name.has_value() && is_plain(*name), number("method", i) + " has no plain name");
+      need(name.has_value() && is_plain(*name), number("method", i) + " has an invalid name");
       where = path + ": method " + std::string(*name);
       Plan(plan).verify();
     }

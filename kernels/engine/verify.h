@@ -1,5 +1,5 @@
-// What a program file says of itself, checked before ExecuTorch runs it: ExecuTorch's own check covers offsets inside
-// the file, not to what the numbers mean.
+// Checks the contents of a program file before ExecuTorch runs it. ExecuTorch's own verification only covers offsets
+// inside the file, not their meaning.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace streamfuse {
 
-// The bytes of a .pte. Every index of every method must name something that is there, every tensor must have a sound
-// shape, nothing may be missing that ExecuTorch takes for granted, and what a method gives must not be a constant.
-// Throws Failure(SF_BAD_PROGRAM) naming `path`, the method and the place.
+// `file` has the bytes of a .pte. Every index must refer to something that exists, tensors must have valid shapes,
+// fields that ExecuTorch assumes must be present, and outputs must not be constants. Throws Failure(SF_BAD_PROGRAM)
+// that names `path`, the method and the location.
 void verify_program(const std::string& path, std::span<const uint8_t> file);
 
 }  // namespace streamfuse

@@ -27,19 +27,20 @@ void Arguments::check(size_t i, const char* name, ScalarType dtype, std::initial
     return t.numel() == 0 || (data != nullptr && reinterpret_cast<uintptr_t>(data) % t.element_size() == 0);
   };
   if (!fits())
-    throw Refused{std::string(name) + " must be dense " + executorch::runtime::toString(dtype) + " " + text_of(shape)};
+    throw BadArgument{std::string(name) + " must be dense " + executorch::runtime::toString(dtype) + " " +
+                      text_of(shape)};
 }
 
 Packed Arguments::weight(size_t i, const char* name, int64_t outputs, int64_t inputs) const {
   const int64_t tiles = (outputs + kTileRows - 1) / kTileRows, groups = inputs / kGroupSize;
-  if (inputs < kGroupSize || inputs % kGroupSize != 0) throw Refused{"inputs must be a multiple of 32"};
+  if (inputs < kGroupSize || inputs % kGroupSize != 0) throw BadArgument{"inputs must be a multiple of 32"};
   const bool is_q8 = size(i, name, 3, 2) == kQ8TileBytes;
   return {read<uint8_t>(i, name, {tiles, groups, is_q8 ? kQ8TileBytes : kQ4TileBytes}), tiles, groups, is_q8};
 }
 
 LowRank Arguments::adapter(size_t i, size_t first, int64_t parts, int64_t outputs, int64_t inputs) const {
   const int64_t first_row = integer(first, "first_adapted_row", 0), tiles = (outputs + kTileRows - 1) / kTileRows;
-  if (absent(i) != absent(i + 1)) throw Refused{"the two matrices of an adapter come together"};
+  if (absent(i) != absent(i + 1)) throw BadArgument{"an adapter needs both of its matrices"};
   if (absent(i)) return {nullptr, nullptr, 0, 0, first_row};
   const int64_t rank = size(i + 1, "up", 3, 1);
   return {read<uint16_t>(i, "down", {parts * rank, inputs}), read<uint16_t>(i + 1, "up", {tiles, rank, kTileRows}),

@@ -1,5 +1,5 @@
-// The arguments of a boxed operator, each checked before it is used: a malformed program ends in an error code of
-// Method::execute and never in an abort or a read out of bounds.
+// Access to the arguments of a boxed operator. Each argument is checked before it is used, so a malformed program
+// returns an error code from Method::execute instead of aborting or reading out of bounds.
 #pragma once
 
 #include <initializer_list>
@@ -15,8 +15,8 @@
 
 namespace streamfuse {
 
-// Thrown inside an operator whose arguments do not fit; `why` is one sentence.
-struct Refused {
+// Thrown if an operator's arguments do not fit; `why` is a one-sentence message.
+struct BadArgument {
   std::string why;
 };
 
@@ -26,30 +26,30 @@ class Arguments {
   using ScalarType = executorch::aten::ScalarType;
 
   Arguments(executorch::runtime::Span<EValue*> stack, size_t count) : stack_(stack) {
-    if (stack.size() < count) throw Refused{"takes " + std::to_string(count) + " arguments"};
+    if (stack.size() < count) throw BadArgument{"takes " + std::to_string(count) + " arguments"};
   }
 
   bool absent(size_t i) const { return stack_[i]->isNone(); }
 
   int64_t integer(size_t i, const char* name, int64_t least) const {
     if (!stack_[i]->isInt() || stack_[i]->toInt() < least)
-      throw Refused{std::string(name) + " must be an integer of at least " + std::to_string(least)};
+      throw BadArgument{std::string(name) + " must be an integer of at least " + std::to_string(least)};
     return stack_[i]->toInt();
   }
 
   float number(size_t i, const char* name) const {
-    if (!stack_[i]->isDouble()) throw Refused{std::string(name) + " must be a float"};
+    if (!stack_[i]->isDouble()) throw BadArgument{std::string(name) + " must be a float"};
     return static_cast<float>(stack_[i]->toDouble());
   }
 
-  // The length of one dimension of a tensor of `rank` dimensions.
+  // The size of one dimension of a tensor with `rank` dimensions.
   int64_t size(size_t i, const char* name, int rank, int dimension) const {
     if (!stack_[i]->isTensor() || stack_[i]->toTensor().dim() != rank)
-      throw Refused{std::string(name) + " must be a tensor of " + std::to_string(rank) + " dimensions"};
+      throw BadArgument{std::string(name) + " must be a tensor of " + std::to_string(rank) + " dimensions"};
     return stack_[i]->toTensor().size(dimension);
   }
 
-  // The data of a dense tensor of just this type and shape.
+  // The data of a dense tensor with exactly this dtype and shape.
   template <typename T>
   const T* read(size_t i, const char* name, std::initializer_list<int64_t> shape) const {
     check(i, name, type_of(static_cast<T*>(nullptr)), shape);
@@ -66,9 +66,9 @@ class Arguments {
 
   // A packed matrix [outputs, inputs].
   Packed weight(size_t i, const char* name, int64_t outputs, int64_t inputs) const;
-  // Low-rank adapters of `parts` projections from `down` at i, `up` behind it and the first adapted row at `first`.
+  // Low-rank adapters of `parts` projections: `down` at index i, `up` at i + 1, the first adapted row at `first`.
   LowRank adapter(size_t i, size_t first, int64_t parts, int64_t outputs, int64_t inputs) const;
-  // x at 0, norm at 1, eps at 2: what most operators begin with. The adapter is left out.
+  // x at index 0, norm at 1, eps at 2, as in most operators; without an adapter.
   ProductInput normed_input() const;
 
  private:

@@ -25,7 +25,8 @@ namespace {
 constexpr int64_t kBytes = int64_t{128} << 20, kChunk = int64_t{64} << 10, kPage = int64_t{2} << 20;
 constexpr int kSweeps = 12;
 constexpr uint32_t kTurns = 1000, kRounds = 20;
-constexpr auto kPatience = std::chrono::milliseconds(200);  // until the system moves a new thread to its own core
+constexpr auto kTimeout =
+    std::chrono::milliseconds(200);  // time limit for the system to move a new thread to its own core
 }  // namespace
 
 double read_bandwidth() {
@@ -35,9 +36,9 @@ double read_bandwidth() {
   const std::unique_ptr<void, void (*)(void*)> memory(pages, std::free);
 #if defined(__linux__)
   (void)madvise(memory.get(), kBytes,
-                MADV_HUGEPAGE);  // small pages can halve the speed, and a mapped file has large ones
+                MADV_HUGEPAGE);  // small pages can halve the bandwidth, and a mapped model has large ones
 #endif
-  std::memset(memory.get(), 1, kBytes);  // pages that were never written are all one page of zeros
+  std::memset(memory.get(), 1, kBytes);  // pages that were never written all map to the same zero page
   const auto* block = static_cast<const uint8_t*>(memory.get());
   std::atomic<uint64_t> total{0};
   double best = 0;
@@ -57,7 +58,7 @@ double core_distance_ns() {
   struct alignas(kCacheLine) Line {
     std::atomic<uint32_t> turn{0};
   } there, back;
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kTimeout;
   const auto wait_for = [&](const Line& line, uint32_t turn) {
     for (uint32_t looks = 0; line.turn.load(std::memory_order_acquire) < turn; ++looks)
       if (looks % 1024 == 1023 && Clock::now() > deadline) return false;
@@ -78,7 +79,7 @@ double core_distance_ns() {
     const double ns = std::chrono::duration<double, std::nano>(Clock::now() - start).count() / (2 * kTurns);
     if (answered) best = best == 0 ? ns : std::min(best, ns);
   }
-  there.turn.store(kTurns * kRounds);  // lets the other go wherever it stands
+  there.turn.store(kTurns * kRounds);  // lets the other thread finish in any state
   other.join();
   return best;
 }

@@ -1,13 +1,13 @@
-// How fast this machine's memory gives bytes to the team of the calling thread.
+// Measures memory bandwidth and the latency between cores, with the calling thread's thread pool.
 #pragma once
 
 namespace streamfuse {
 
-// GB/s, the best of a few sweeps over a block that no cache holds. Throws std::bad_alloc.
+// GB/s, the best of a few sweeps over a block that is larger than any cache. Throws std::bad_alloc.
 double read_bandwidth();
 
-// Nanoseconds that a value takes from one core's cache to another's, the best of some; 0 where that takes too long to
-// find out, as with a single core. Takes a few milliseconds.
+// Latency in nanoseconds from one core's cache to another's, the best of a few measurements; 0 if measuring takes too
+// long, as with a single core. Takes a few milliseconds.
 double core_distance_ns();
 
 }  // namespace streamfuse

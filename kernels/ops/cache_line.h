@@ -1,11 +1,11 @@
-// How far apart numbers must lie that different cores write, so that no core waits for another's.
+// The distance between numbers that different cores write, to avoid false sharing.
 #pragma once
 
 #include <cstddef>
 
 namespace streamfuse {
 
-// Apple's cores share lines of 128 bytes. (std::hardware_destructive_interference_size is missing from some libraries.)
+// Apple's cores have cache lines of 128 bytes. (Some libraries lack std::hardware_destructive_interference_size.)
 #if defined(__APPLE__) && defined(__aarch64__)
 constexpr std::size_t kCacheLine = 128;
 #else

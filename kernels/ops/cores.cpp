@@ -15,14 +15,14 @@
 namespace streamfuse {
 namespace {
 
-constexpr int kMostAlike = 4;  // of cores that are all alike: with more the memory is no faster
-constexpr int kMostBig = 8;    // more than any phone has
+constexpr int kMostAlike = 4;  // limit for cores of one kind: more do not increase memory bandwidth
+constexpr int kMostBig = 8;    // limit for big cores; no phone has more
 
-// Two cores are of one kind where the slower has nine tenths of the faster, and a kind is little only where it has less
-// than three quarters of the fastest core: the two kinds of some phones are both big.
+// Cores are of the same kind if the slower has at least nine tenths of the faster one's speed. A kind is little only if
+// it has less than three quarters of the fastest core's speed, since both kinds of some phones are big.
 constexpr double kSameKind = 0.9, kLittle = 0.75;
 
-// What Linux says of each core that is there; 0 of one that has no such file.
+// The value that Linux reports for each core; 0 for a core without this file.
 std::vector<double> read(const std::string& folder, const std::vector<int>& cores, const char* file) {
   std::vector<double> values;
   for (const int core : cores) {
@@ -46,7 +46,7 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-// The limit of one group, in cores; 0: none. `period` is empty where both numbers stand in one file.
+// The limit of one group in cores; 0: none. `period_file` is empty if quota and period are in one file.
 double limit_of(const std::string& quota_file, const std::string& period_file) {
   std::ifstream quotas(quota_file);
   double quota = 0, period = 0;
@@ -63,8 +63,8 @@ double limit_of(const std::string& quota_file, const std::string& period_file) {
 }  // namespace
 
 int cores_of_group(const std::string& root) {
-  // Lines "number:controllers:path"; v2 has one with no controllers. In a container the path may be the machine's own
-  // and lie nowhere: then what is mounted at the top counts.
+  // Lines are "number:controllers:path"; v2 has a line without controllers. In a container, the path may be that of the
+  // host and not exist here; then the limit at the mount point applies.
   std::ifstream groups(root + "/proc/self/cgroup");
   double least = 0;
   for (std::string line; std::getline(groups, line);) {
@@ -89,10 +89,10 @@ int cores_of_group(const std::string& root) {
 int big_cores(const std::string& folder, const std::vector<int>& allowed) {
   for (const char* const file : {"cpu_capacity", "cpufreq/cpuinfo_max_freq"}) {
     std::vector<double> known = read(folder, allowed, file);
-    known.erase(std::remove(known.begin(), known.end(), 0.0), known.end());  // offline, or not said
+    known.erase(std::remove(known.begin(), known.end(), 0.0), known.end());  // offline or not reported
     if (known.empty()) continue;
     const auto [slowest, fastest] = std::minmax_element(known.begin(), known.end());
-    if (*slowest >= kLittle * *fastest) continue;  // frequencies may tell apart what capacities do not
+    if (*slowest >= kLittle * *fastest) continue;  // frequencies may differ where capacities do not
     const double little = *slowest / kSameKind;
     return static_cast<int>(std::count_if(known.begin(), known.end(), [=](double value) { return value > little; }));
   }
@@ -109,7 +109,7 @@ int default_threads(const std::string& root) {
   size_t size = sizeof count;
   if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0) big = count;
 #elif defined(__aarch64__)
-  // Elsewhere frequencies differ between cores that are alike, and a big core counts twice.
+  // On other systems, frequencies differ between equal cores, and a core with two threads counts twice.
   big = big_cores("/sys/devices/system/cpu", allowed);
 #endif
   if (big > 0) return std::min({big, kMostBig, most});

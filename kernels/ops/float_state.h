@@ -1,6 +1,6 @@
-// Rounding and denormal numbers are the calling thread's business: a program may flush denormals to zero or round
-// otherwise, and a thread is born with the state of whoever started it. Results must not depend on either, so our
-// threads compute as IEEE 754 does by default, and a caller does for as long as it is inside a pass.
+// Rounding mode and handling of denormals belong to the calling thread: a program may flush denormals to zero or change
+// the rounding mode, and a new thread inherits this state. Results must not depend on it, so worker threads use IEEE
+// 754's defaults, and a calling thread uses them during a pass.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ void gated_mlp(const GatedMlp& args) {
   const Rounded gated = take_rounded(scratch, rows, inner_size);
   float* const gated_floats = adapted == 0 ? nullptr : scratch.take<float>(adapted * inner_size);
   float* const inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * args.down_adapter.inner());
-  const auto ask = [weight = args.gate_up](int64_t group) { weight.ask(4 * group); };
+  const auto prefetch = [weight = args.gate_up](int64_t group) { weight.prefetch(4 * group); };
   const auto groups = [=](int64_t begin, int64_t end, int thread, const Prepared& ready) {
     const ProductKernels& kernels = *lane_kernels().products;
     float* const acc = tiles + thread * 4 * tile_floats;
@@ -33,7 +33,7 @@ void gated_mlp(const GatedMlp& args) {
       kernels.gate(acc, rows, gated, group, gated_floats, first, inner_size);
     }
   };
-  share_out_prepared(args.input, scratch, gated.groups, ask, groups);
+  share_out_prepared(args.input, scratch, gated.groups, prefetch, groups);
   if (adapted > 0) adapter_inner(args.down_adapter, gated_floats, adapted, inner_size, inner);
   linear_prepared(down, {gated, nullptr, inner}, scratch);
 }

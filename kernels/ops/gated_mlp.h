@@ -1,7 +1,7 @@
-// gated_mlp: x + down_proj(silu(gate) * up), gate and up from the normed x.
+// gated_mlp: x + down_proj(silu(gate) * up), with gate and up computed from the normed x.
 //
-// Contract (docs/contracts.md, section 7): x and out float32 [rows, inputs]; gate_up packed with blocks of 16 rows of
-// gate and up in turns, so that the thread that computes a group of 32 gates also rounds it. Row-invariant.
+// Contract (docs/contracts.md, section 7): x and out float32 [rows, inputs]; gate_up is packed with alternating blocks
+// of 16 rows of gate and of up, so that the thread that computes a group of 32 gates also quantizes it. Row-invariant.
 #pragma once
 
 #include "prepare.h"

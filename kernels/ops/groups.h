@@ -1,6 +1,6 @@
-// One group (32 inputs) of a tile's weights in registers, and its integer dot products with a row's rounded
+// One group (32 inputs) of a tile's weights in registers, and its integer dot products with a row's quantized
 // activations. A part is as many of the tile's 16 outputs as one register of this instruction set holds. Sums are exact
-// in int32, so how they are taken is this file's own affair.
+// in int32, so their order does not matter.
 #pragma once
 
 #include "lanes.h"
@@ -80,8 +80,8 @@ struct Group {
 };
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-// The same for two rows at a time: an instruction multiplies 2 rows with 2 outputs over 8 inputs. place_group below
-// lays the rows out for it.
+// The same for two rows at a time: one instruction multiplies 2 rows with 2 outputs over 8 inputs. place_group below
+// stores the rows in the layout that it needs.
 template <bool Q8>
 struct PairGroup {
   int8x16_t low[4], high[4];  // outputs 0 and 1, outputs 2 and 3; eight inputs each
@@ -95,7 +95,7 @@ struct PairGroup {
       high[i] = vreinterpretq_s8_s32(vzip2q_s32(first, second));
     }
   }
-  // Of the rows at q and behind it, or of the one at q in both results.
+  // Dot products of the rows at q and after it; with `alone`, of the row at q in both results.
   SF_INLINE_MEMBER void dots(const int8_t* q, bool alone, Native* out0, Native* out1) const {
     int32x4_t outputs01 = vdupq_n_s32(0), outputs23 = outputs01;  // the first row in the lower half
     for (int i = 0; i < 4; ++i) {
@@ -110,8 +110,8 @@ struct PairGroup {
   }
 };
 
-// Copies a row's 32 rounded values of one group to their place among those of all `rows`: rows 2 i and 2 i + 1 take
-// turns every eight values; a last row without a partner stands alone.
+// Copies a row's 32 quantized values of one group to their place among those of all `rows`: rows 2 i and 2 i + 1
+// alternate every eight values; an odd last row is stored contiguously.
 SF_INLINE void place_group(const int8_t* q, int8_t* group, int64_t row, int64_t rows) {
   const bool alone = (row | 1) >= rows;
   int8_t* const place = group + (row & ~(int64_t)1) * kGroupSize + (row & 1) * 8;

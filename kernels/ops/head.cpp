@@ -22,7 +22,7 @@ void head(const Head& args) {
   float* const accs = scratch.take<float>(threads * stride);
   Best* const bests = scratch.take<Best>(threads * rows);
   std::fill_n(bests, threads * rows, kNone);
-  const auto ask = [weight = args.weight](int64_t tile) { weight.ask(tile); };
+  const auto prefetch = [weight = args.weight](int64_t tile) { weight.prefetch(tile); };
 
   const auto tiles = [=](int64_t begin, int64_t end, int thread, const Prepared& ready) {
     const ProductKernels& kernels = *lane_kernels().products;
@@ -39,7 +39,7 @@ void head(const Head& args) {
       }
     }
   };
-  share_out_prepared(args.input, scratch, args.weight.tiles, ask, tiles);
+  share_out_prepared(args.input, scratch, args.weight.tiles, prefetch, tiles);
   for (int64_t row = 0; row < rows; ++row) {
     Best winner = kNone;
     for (int thread = 0; thread < threads; ++thread) {

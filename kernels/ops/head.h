@@ -2,10 +2,9 @@
 // log-probabilities.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs].
-//   head          logits [rows, vocab_size], written only where it is not null; best int64 [rows], ties by smaller id,
-//   a NaN
+//   head          logits [rows, vocab_size], written only if not null; best int64 [rows], the smaller id on ties; a NaN
 //                 counts as the smallest value
-//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as top_k.h says of the head's logits
+//   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as in top_k.h, of the stream head's logits
 // Row-invariant.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The arithmetic of the operators over Lanes. Compiled once per instruction set; see lanes.h for what may be used here.
+// The kernels over Lanes. Compiled once per instruction set; see lanes.h for what may be used here.
 #include "rounding.h"
 
 #include "lane_kernels.h"
@@ -9,7 +9,7 @@ namespace streamfuse {
 namespace STREAMFUSE_ISA {
 namespace {
 
-// Keeps `values`/`columns` sorted, best first; of equal values the earlier column stays ahead.
+// Keeps `values`/`columns` sorted, best first; on ties the earlier column comes first.
 SF_INLINE void insert_sorted(float* values, int64_t* columns, int64_t filled, float value, int64_t column) {
   int64_t at = filled;
   for (; at > 0 && values[at - 1] < value; --at) {
@@ -20,8 +20,8 @@ SF_INLINE void insert_sorted(float* values, int64_t* columns, int64_t filled, fl
   columns[at] = column;
 }
 
-// log(x) for normal x > 0 (anything else comes back as it is), in double precision, so that no C library has a say in
-// the bits: x = 2^n m with m around 1, and the series of atanh((m - 1) / (m + 1)).
+// log(x) for normal x > 0 (other values are returned unchanged), in double precision and independent of the C library,
+// so that results are bit-identical everywhere: x = 2^n m with m near 1, and the series of atanh((m - 1) / (m + 1)).
 float log_of(float x) {
   if (!(x > 0.0f) || x > 3.4e38f) return x;
   int n = 0;

@@ -36,7 +36,7 @@ SF_DECLARE(portable)
 
 namespace {
 
-// Does STREAMFUSE_ISA name one of these, or nothing? The first is a set, the others those that it stands in for.
+// Whether STREAMFUSE_ISA is unset or one of these names: the first is the table's own, the others those it replaces.
 template <typename... Names>
 bool allowed(Names... names) {
   const char* wish = std::getenv("STREAMFUSE_ISA");
@@ -44,7 +44,7 @@ bool allowed(Names... names) {
 }
 
 #if defined(__x86_64__)
-// Older versions of Clang do not know the name in __builtin_cpu_supports.
+// Older versions of Clang do not support this name in __builtin_cpu_supports.
 bool has_f16c() {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
@@ -61,7 +61,7 @@ struct ArmFeatures {
   bool dot_product = (getauxval(AT_HWCAP) & 1ul << 20) != 0;      // HWCAP_ASIMDDP
   bool matrix_product = (getauxval(AT_HWCAP2) & 1ul << 13) != 0;  // HWCAP2_I8MM
 #elif defined(__APPLE__)
-  // Dot products came with A13 and M1, matrix products with A15 and M2.
+  // Dot products: since A13 and M1; matrix products: since A15 and M2.
   bool dot_product = has("hw.optional.arm.FEAT_DotProd");
   bool matrix_product = has("hw.optional.arm.FEAT_I8MM");
 

@@ -1,13 +1,13 @@
-// Sixteen float lanes with one meaning on every instruction set.
+// Sixteen float lanes that behave identically on every instruction set.
 //
-// All operators compute with `Lanes`. An operation here has the same operand order, the same number of roundings and
-// the same reduction tree whatever the register width is, so AVX-512, AVX2+FMA, NEON and the portable build (which
-// computes the fused multiply-add in double precision, rounding to odd) give the same bits. Fusing is said here, by
-// `fma`, and nowhere else (rounding.h).
+// All operators compute with `Lanes`. Every operation has the same operand order, the same number of roundings and the
+// same reduction tree for every register width, so AVX-512, AVX2+FMA, NEON and the portable build (which computes the
+// fused multiply-add in double precision with rounding to odd) give the same bits. Multiply-adds are fused only by
+// calling `fma` (rounding.h).
 //
-// This header is compiled once per instruction set into one library. Therefore everything lives in the namespace
-// STREAMFUSE_ISA and nothing from the C++ standard library with inline code is used: a linker keeps one copy of such
-// functions and could keep the one that this CPU cannot run.
+// This header is compiled into one library once per instruction set. So everything is in the namespace STREAMFUSE_ISA,
+// and no inline functions of the C++ standard library are used: a linker keeps only one copy of them, which could be
+// one that this CPU cannot run.
 #pragma once
 
 #include <stddef.h>
@@ -50,7 +50,7 @@ typedef Native NativeUnaligned __attribute__((aligned(4), may_alias));
 SF_INLINE Native native_splat(float x) { return x - Native{}; }
 
 #if !defined(__FMA__) && !defined(__aarch64__)
-// a * b is exact in double; their sum with c, rounded to odd, keeps what the rounding to float needs to know.
+// a * b is exact in double; rounding the sum with c to odd keeps the information that rounding to float needs.
 SF_INLINE float fma_by_double(float a, float b, float c) {
   const double product = (double)a * b, addend = c;
   double sum = product + addend;
@@ -78,7 +78,7 @@ SF_INLINE Native native_fma(Native a, Native b, Native c) {
 #endif
 }
 
-// Float16 to float32, exact, by its bits.
+// float16 to float32, exact, from its bits.
 static inline float half_at(const uint8_t* p) {
   uint16_t h;
   memcpy(&h, p, 2);
@@ -90,7 +90,7 @@ static inline float half_at(const uint8_t* p) {
   return x;
 }
 
-// One register of float16 values as float32, exactly; p may be odd.
+// One register of float16 values as float32, exact; p may be unaligned.
 SF_INLINE Native halves(const uint8_t* p) {
 #if defined(__AVX512F__)
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
@@ -123,7 +123,7 @@ SF_INLINE Lanes load(const float* p) {
   return r;
 }
 
-// Float16 values.
+// Loads float16 values.
 SF_INLINE Lanes load(const uint16_t* p) {
   Lanes r;
   SF_EACH_PART r.part[i] = halves((const uint8_t*)p + i * (kNativeBytes / 2));
@@ -136,7 +136,7 @@ SF_INLINE Lanes load_first(const uint16_t* p, int count) {
   return load(whole);
 }
 
-// The first `count` of 16 floats, the rest zero. Nothing behind them is read.
+// Loads the first `count` of 16 floats, the rest are zero. Does not read beyond them.
 SF_INLINE Lanes load_first(const float* p, int count) {
 #if defined(__AVX512F__)
   Lanes r;
@@ -157,7 +157,7 @@ SF_INLINE void store_first(float* p, Lanes a, int count) {
   memcpy(p, whole, (size_t)count * sizeof(float));
 }
 
-// a * b + c with one rounding.
+// a * b + c, rounded once.
 SF_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
   SF_EACH_PART c.part[i] = native_fma(a.part[i], b.part[i], c.part[i]);
   return c;
@@ -193,7 +193,7 @@ SF_INLINE Lanes magnitude(Lanes a) {
   return a;
 }
 
-// where(x >= 0, a, b)
+// a if x >= 0, else b
 SF_INLINE Lanes positive_or(Lanes x, Lanes a, Lanes b) {
   SF_EACH_PART x.part[i] = x.part[i] >= 0.0f ? a.part[i] : b.part[i];
   return x;
@@ -201,8 +201,7 @@ SF_INLINE Lanes positive_or(Lanes x, Lanes a, Lanes b) {
 
 constexpr float kRoundingMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the integer in the low bits
 
-// q = round(a * inverse), half to even, as int8; returns them as integers, to be added up. |a * inverse| stays below
-// 128.
+// q = round(a * inverse), half to even, as int8; returns the integers, for summing. |a * inverse| must be below 128.
 SF_INLINE NativeInt round_lanes(Lanes a, float inverse, int8_t* q) {
   typedef int8_t Bytes __attribute__((vector_size(kNativeBytes / 4)));
   const Native magic = native_splat(kRoundingMagic);
@@ -216,7 +215,7 @@ SF_INLINE NativeInt round_lanes(Lanes a, float inverse, int8_t* q) {
   return total;
 }
 
-// Is any lane of a greater than the same lane of b?
+// Whether any lane of a is greater than the same lane of b.
 SF_INLINE bool any_greater(Lanes a, Lanes b) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_GT_OQ) != 0;
@@ -274,7 +273,7 @@ SF_FOLD(sum, SF_PLUS)
 typedef float Eight __attribute__((vector_size(32)));
 typedef int32_t EightInts __attribute__((vector_size(32)));
 
-// Folds each of 8 registers to one value by turns of the whole block: lane i is that of a[i].
+// Reduces each of 8 registers to one value by transposing the block: lane i of the result is that of a[i].
 template <typename Op>
 SF_INLINE Eight fold_eight(const Eight* a, Op op) {
   __m256 by4[4], by2[2];
@@ -306,8 +305,8 @@ SF_INLINE float largest(Lanes a) {
 SF_FOLD(largest, SF_GREATER)
 #endif
 
-// exp(x) for x <= 0, relative error about 1e-7; zero below -86. x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of
-// degree 6 in r, and n added to the exponent bits (never below the normal numbers, since n >= -125).
+// exp(x) for x <= 0, relative error about 1e-7; zero below -86. x = n ln 2 + r with |r| <= ln 2 / 2; a polynomial of
+// degree 6 in r, then n is added to the exponent bits (the result is normal, since n >= -125).
 SF_INLINE Lanes exp_of_nonpositive(Lanes x) {
   const Native magic = native_splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   SF_EACH_PART {

@@ -13,7 +13,7 @@ size_t linear_bytes(const Linear& args) { return prepared_bytes(args.input) + li
 
 namespace {
 
-// What the product's threads do, with all that they need.
+// The work of the product's threads, with all of its inputs.
 struct LinearTiles {
   Linear args;
   float* accs;
@@ -45,14 +45,14 @@ void linear_prepared(const Linear& args, const Prepared& ready, Scratch& scratch
   const LinearTiles tiles = {args, accs};
   share_out(
       args.weight.tiles, even_chunk(args.weight.tiles),
-      [weight = args.weight](int64_t begin, int) { weight.ask(begin); },
+      [weight = args.weight](int64_t begin, int) { weight.prefetch(begin); },
       [=](int64_t begin, int64_t end, int thread) { tiles(begin, end, thread, ready); });
 }
 
 void linear(const Linear& args, Scratch& scratch) {
   float* const accs = scratch.take<float>(team_limit() * args.input.rows * kTileRows);
   share_out_prepared(
-      args.input, scratch, args.weight.tiles, [weight = args.weight](int64_t tile) { weight.ask(tile); },
+      args.input, scratch, args.weight.tiles, [weight = args.weight](int64_t tile) { weight.prefetch(tile); },
       LinearTiles{args, accs});
 }
 

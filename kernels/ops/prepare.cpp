@@ -8,7 +8,7 @@
 
 namespace streamfuse {
 namespace {
-// Below these sharing out does not pay: two cores that write rows of one line of memory take it from each other.
+// Below these limits, distributing the work does not pay: cores that write to the same cache line delay each other.
 constexpr int64_t kSerialRows = 32;
 constexpr int64_t kSerialAdapters = 24000;  // values read for the adapters
 
@@ -39,7 +39,7 @@ size_t rounded_bytes(int64_t rows, int64_t inputs) {
 }
 
 void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t inputs, float* inner) {
-  constexpr int64_t kTogether = 4;  // values of a row that share one reading of it
+  constexpr int64_t kTogether = 4;  // inner values computed per read of a row
   const int64_t count = adapter.inner(), units = (count + kTogether - 1) / kTogether;
   const auto columns = [=](int64_t begin, int64_t end, int) {
     const int64_t first = begin * kTogether, last = std::min(end * kTogether, count);
@@ -53,7 +53,7 @@ void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t
     share_out(units, even_chunk(units), columns);
 }
 
-Prepared PreparedRoom::of(int thread) const {
+Prepared PreparedBuffers::of(int thread) const {
   const size_t offset = static_cast<size_t>(thread) * stride;
   const auto moved = [offset](auto* first) {
     return first == nullptr ? nullptr : reinterpret_cast<decltype(first)>(reinterpret_cast<char*>(first) + offset);
@@ -64,15 +64,15 @@ Prepared PreparedRoom::of(int thread) const {
           moved(first.inner)};
 }
 
-PreparedRoom take_prepared(const ProductInput& input, Scratch& scratch) {
-  PreparedRoom room;
-  room.stride = bytes_of_one(input);
-  room.first.rounded = take_rounded(scratch, input.rows, input.inputs);
-  room.first.normed = input.norm == nullptr ? nullptr : scratch.take<float>(input.rows * input.inputs);
+PreparedBuffers take_prepared(const ProductInput& input, Scratch& scratch) {
+  PreparedBuffers buffers;
+  buffers.stride = bytes_of_one(input);
+  buffers.first.rounded = take_rounded(scratch, input.rows, input.inputs);
+  buffers.first.normed = input.norm == nullptr ? nullptr : scratch.take<float>(input.rows * input.inputs);
   const int64_t adapted = input.adapted_rows();
-  room.first.inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * input.adapter.inner());
-  scratch.take<uint8_t>(static_cast<int64_t>(prepared_bytes(input) - room.stride));  // those of the other threads
-  return room;
+  buffers.first.inner = adapted == 0 ? nullptr : scratch.take<float>(adapted * input.adapter.inner());
+  scratch.take<uint8_t>(static_cast<int64_t>(prepared_bytes(input) - buffers.stride));  // buffers of the other threads
+  return buffers;
 }
 
 size_t prepared_bytes(const ProductInput& input) {
@@ -86,7 +86,7 @@ bool prepares_for_itself(const ProductInput& input) {
 void prepare(const ProductInput& input, const Prepared& ready) {
   const ProductKernels& kernels = *lane_kernels().products;
   const auto rows = [=, &kernels](int64_t begin, int64_t end, int) {
-    constexpr int64_t kTogether = 4;  // rows that lie in the first cache from norm to rounding
+    constexpr int64_t kTogether = 4;  // rows that stay in the L1 cache from norm to quantization
     for (int64_t row = begin; row < end; row += kTogether) {
       const int64_t count = std::min(kTogether, end - row);
       const float* x = input.x + row * input.inputs;

@@ -1,4 +1,4 @@
-// The rows that a packed product takes, made ready once for all its outputs: normed, rounded, adapters' inner values.
+// Prepares the rows of a packed product once for all its outputs: norm, quantization, inner values of the adapters.
 #pragma once
 
 #include "packed.h"
@@ -9,7 +9,7 @@ namespace streamfuse {
 
 struct ProductInput {
   const float* x;     // [rows, inputs]
-  const float* norm;  // [inputs], or null: x as it is
+  const float* norm;  // [inputs], or null: x is used directly
   float eps;
   int64_t rows;
   int64_t inputs;  // a multiple of 32
@@ -26,37 +26,39 @@ void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t
 
 void prepare(const ProductInput& input, const Prepared& ready);
 
-// Whether each thread of a product prepares all rows for itself. That takes as long as one thread would need while the
-// others wait, and then no rounded row has to go from one core's cache to another's. Many rows are shared out instead.
+// Whether each thread of a product prepares all rows for itself. That takes no longer than one thread preparing them
+// while the others wait, and no row has to move from one core's cache to another's. If there are many rows, they are
+// distributed over the threads instead.
 bool prepares_for_itself(const ProductInput& input);
 
-// Room for the rows of a product, per thread where each prepares its own.
-struct PreparedRoom {
+// Buffers for the rows of a product, one set per thread if each prepares its own.
+struct PreparedBuffers {
   Prepared first;
-  size_t stride;  // bytes between those of two threads
+  size_t stride;  // bytes from one thread's buffers to the next
 
   Prepared of(int thread) const;
 };
-PreparedRoom take_prepared(const ProductInput& input, Scratch& scratch);
+PreparedBuffers take_prepared(const ProductInput& input, Scratch& scratch);
 size_t prepared_bytes(const ProductInput& input);
 
-// Prepares the rows and shares out the `units` of their product: body(begin, end, thread, ready). `ask(unit)` asks the
-// memory for a unit's weights.
-template <typename Ask, typename Body>
-void share_out_prepared(const ProductInput& input, Scratch& scratch, int64_t units, const Ask& ask, const Body& body) {
-  const PreparedRoom room = take_prepared(input, scratch);
+// Prepares the rows and distributes the `units` of their product: body(begin, end, thread, ready). `prefetch(unit)`
+// prefetches a unit's weights.
+template <typename Prefetch, typename Body>
+void share_out_prepared(const ProductInput& input, Scratch& scratch, int64_t units, const Prefetch& prefetch,
+                        const Body& body) {
+  const PreparedBuffers buffers = take_prepared(input, scratch);
   const bool for_itself = prepares_for_itself(input);
-  if (!for_itself) prepare(input, room.of(0));
+  if (!for_itself) prepare(input, buffers.of(0));
   share_out(
       units, even_chunk(units),
       [=](int64_t begin, int thread) {
-        ask(begin);
-        if (for_itself) prepare(input, room.of(thread));
+        prefetch(begin);
+        if (for_itself) prepare(input, buffers.of(thread));
       },
-      [=](int64_t begin, int64_t end, int thread) { body(begin, end, thread, room.of(for_itself ? thread : 0)); });
+      [=](int64_t begin, int64_t end, int thread) { body(begin, end, thread, buffers.of(for_itself ? thread : 0)); });
 }
 
-// A tile's outputs of all rows, the adapter of projection `part` included: acc [rows, 16].
+// A tile's outputs for all rows, including the adapter of projection `part`: acc [rows, 16].
 void product_tile(const Packed& weight, const ProductInput& input, const Prepared& ready, int64_t tile, int64_t part,
                   float* acc);
 

@@ -1,9 +1,8 @@
-// The product on AVX2, which has sixteen registers of eight lanes, with AVX-VNNI or without. Included by
-// product_kernels.cpp.
+// The product on AVX2 (sixteen registers of eight lanes), with or without AVX-VNNI. Included by product_kernels.cpp.
 //
-// Eight registers hold weights while all rows pass by; a row's sums wait in the first cache for its next weights. A
-// four-bit group comes in two halves of 16 inputs, all 16 outputs at once, so that one broadcast of activations serves
-// two products; an eight-bit group in quarters of 8 inputs, because a weight takes two registers there.
+// Eight registers hold weights while all rows are processed; a row's partial sums are kept in the L1 cache. A four-bit
+// group is processed in two halves of 16 inputs, all 16 outputs at once, so that one broadcast of activations serves
+// two products; an eight-bit group in quarters of 8 inputs, because its weights take two registers.
 #pragma once
 
 #include "groups.h"
@@ -19,7 +18,7 @@ constexpr bool kPairs = false;
 SF_INLINE __m256i bytes_at(const uint8_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
 
 // Four inputs of eight outputs: a register of weights, sums to which their products with four activations are added,
-// and what makes int32 of the sums in the end. All exact.
+// and the conversion of the sums to int32. All exact.
 #if defined(__AVXVNNI__)
 
 struct Nibbles {
@@ -49,7 +48,8 @@ struct Nibbles {
   static SF_INLINE_MEMBER __m256i end(__m256i sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 };
 
-// |w| <= 128 and |q| <= 127, so two products fit an int16. The sign goes to the activation, for -128 has no opposite.
+// |w| <= 128 and |q| <= 127, so two products fit an int16. The sign is moved to the activation, since -128 has no
+// negative.
 struct Bytes {
   __m256i w, size;
 
@@ -76,12 +76,12 @@ SF_INLINE void add_products(const Weight (*w)[kParts], const int8_t* q, __m256i 
       const __m256i quad = _mm256_set1_epi32(quad_at(q + r * kGroupSize + 4 * i));
       for (int p = 0; p < kParts; ++p) {
         sums[r][p] = w[i][p].add(sums[r][p], quad);
-        __asm__("" : "+x"(sums[r][p]));  // GCC would make all products of a block first, and spill them
+        __asm__("" : "+x"(sums[r][p]));  // keeps GCC from computing all products of a block first and spilling them
       }
     }
 }
 
-// A quarter of a four-bit group: inputs 4 i .. 4 i + 3 in the low nibbles, 16 behind them in the high ones.
+// A quarter of a four-bit group: inputs 4 i .. 4 i + 3 in the low nibbles, the inputs 16 later in the high ones.
 template <int Rows>
 SF_INLINE void add_nibbles(const uint8_t* w, const int8_t* q, int i, __m256i (*sums)[kParts]) {
   for (int high = 0; high < 2; ++high) {

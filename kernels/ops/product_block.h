@@ -1,4 +1,4 @@
-// A tile's product with a block of rows, where its group of weights fits the registers (groups.h) or needs none.
+// A tile's product with a block of rows, if its group of weights fits into registers (groups.h) or needs none.
 // Included by product_kernels.cpp.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace streamfuse {
 namespace STREAMFUSE_ISA {
 namespace {
 
-// Rows that share one unpacking of the weights, as many as the registers carry; a result never depends on it.
+// Rows per unpacking of the weights, as many as fit into registers; results do not depend on it.
 #if defined(__AVX512F__)
 constexpr int kRowBlock = 12;
 #elif defined(__aarch64__)
@@ -24,7 +24,7 @@ constexpr bool kPairs = true;
 #else
 constexpr bool kPairs = false;
 #endif
-// Rows whose integer sums are taken side by side: one row's additions wait for each other, several rows' do not.
+// Rows whose integer sums are interleaved, because the additions of a single row depend on each other.
 #if defined(__AVX512F__)
 constexpr int kTogether = 4;
 #else
@@ -36,7 +36,7 @@ struct RowDots {
   Group<Q8> group;
 
   SF_INLINE_MEMBER void load(const uint8_t* w, int part) { group.load(w, part); }
-  // A group's dot products with N rows from q on.
+  // A group's dot products with N rows starting at q.
   template <int N>
   SF_INLINE_MEMBER void take(const int8_t* q, const int32_t* start, Native* out) const {
 #if defined(__AVX512F__)
@@ -61,7 +61,7 @@ struct RowDots<Q8, true> {
 };
 #endif
 
-// acc[r] += this group's share of row r, from row First on.
+// Adds this group's contribution to acc[r], starting with row First.
 template <bool Q8, int Rows, int First, typename Dots>
 SF_INLINE void add_group(const Dots& dots, Native d, Native m, const int8_t* q, const float* scale, const float* share,
                          const int32_t* start, Native* acc) {

@@ -16,10 +16,10 @@ namespace {
 template <bool Q8>
 void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t rows, float* out, bool onto) {
   constexpr int64_t kRows = Q8 ? kRowBlock : kNibbleRowBlock;
-  // Blocks of nearly one size: 16 rows as 8 + 8, not 12 + 4.
+  // Blocks of about the same size: 16 rows as 8 + 8, not 12 + 4.
   for (int64_t left = rows, blocks = (rows + kRows - 1) / kRows; blocks > 0; --blocks) {
     int64_t n = (left + blocks - 1) / blocks;
-    if (kPairs && n % 2 != 0 && n < left) ++n;  // only the last row of all may lack a partner
+    if (kPairs && n % 2 != 0 && n < left) ++n;  // only the very last row may be unpaired
     switch (n) {
 #define SF_ROWS(N)                                                   \
   case N:                                                            \

@@ -1,4 +1,4 @@
-// The single-thread cores of the packed products and what is fused with them, one table per instruction set.
+// The single-thread kernels of the packed products and of what is fused with them, one table per instruction set.
 #pragma once
 
 #include "packed.h"
@@ -13,12 +13,12 @@ struct Best {
 
 struct ProductKernels {
   // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1 over the first x.groups groups: out [rows, 16].
-  // With `onto` the sums go on from what stands there.
+  // If `onto` is set, adds to the values in `out`.
   void (*product)(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out,
                   bool onto);
   // out = (x / sqrt(mean(x^2) + eps)) * weight over each of `rows` rows of `size` values; may work in place.
   void (*norm)(const float* x, int64_t rows, const float* weight, float eps, int64_t size, float* out);
-  // Rounds one row of 32 * to.groups values.
+  // Quantizes one row of 32 * to.groups values.
   void (*round)(const float* x, const Rounded& to, int64_t row);
   // out[j] = dot(matrix[j], x), matrix float16 [count, size].
   void (*dots)(const float* x, const uint16_t* matrix, int64_t count, int64_t size, float* out);
@@ -27,16 +27,16 @@ struct ProductKernels {
   void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
-  // silu(gate) * up of one group of 32, rounded, from tiles gate, up, gate, up [4, rows, 16]. The floats of the rows
-  // from `first` on go to `gated` [rows - first, stride] where it is not null.
+  // silu(gate) * up of one group of 32, quantized, from tiles gate, up, gate, up [4, rows, 16]. If `gated` is not null,
+  // it receives the floats of the rows from `first` on, [rows - first, stride].
   void (*gate)(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
                int64_t stride);
-  // Takes the best of `count` <= 16 values with ids from first_id on, and of equal ones the smallest id, in whatever
-  // order the calls come. A NaN is never best.
+  // Updates `best` with `count` <= 16 values whose ids start at first_id; on ties the smallest id wins, whatever the
+  // order of the calls. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);
-  // One float16, exactly.
+  // Converts one float16, exactly.
   float (*half)(const uint8_t* p);
-  // Reads every byte once; for measuring the memory.
+  // Reads every byte once, to measure memory bandwidth.
   uint64_t (*read)(const void* data, size_t bytes);
 };
 

@@ -13,7 +13,7 @@ void qkv(const Qkv& args) {
   const int64_t all = args.heads + 2 * args.kv_heads;
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * stride));
   float* const accs = scratch.take<float>(team_limit() * stride);
-  const auto ask = [=, weight = args.weight](int64_t head) { weight.ask(head * tiles); };
+  const auto prefetch = [=, weight = args.weight](int64_t head) { weight.prefetch(head * tiles); };
   const auto heads = [=](int64_t begin, int64_t end, int thread, const Prepared& ready) {
     const ProductKernels& kernels = *lane_kernels().products;
     float* const acc = accs + thread * stride;
@@ -40,7 +40,7 @@ void qkv(const Qkv& args) {
       }
     }
   };
-  share_out_prepared(args.input, scratch, all, ask, heads);
+  share_out_prepared(args.input, scratch, all, prefetch, heads);
 }
 
 }  // namespace streamfuse

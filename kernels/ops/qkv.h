@@ -1,5 +1,5 @@
-// qkv and biased_qkv: one product for query, key and value, then biases, norms per head and rotary embedding while a
-// head is at hand.
+// qkv and biased_qkv: one product for query, key and value, then biases, norms per head and rotary embedding while the
+// head is in the cache.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs], cos and sin [rows, head_dim], query
 // [rows, heads, head_dim], key and value [rows, kv_heads, head_dim]; head_dim a multiple of 16. Row-invariant.

@@ -1,4 +1,5 @@
-// The boxed `.out` variants: arguments in the order of export/operators/aot.py, then the results, then what is returned.
+// The boxed `.out` variants: arguments in the order of export/operators/aot.py, then the outputs, then the return
+// values.
 #include "rounding.h"
 
 #include "register.h"
@@ -32,15 +33,15 @@ using executorch::runtime::Span;
 
 struct Operator {
   const char* name;
-  size_t arguments;  // results included
+  size_t arguments;  // including the outputs
   void (*run)(const Arguments&);
 };
 
 void run_tree_attention(const Arguments& a) {
   const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
   const int64_t kv_heads = a.size(1, "key", 3, 1), capacity = a.size(3, "key_cache", 3, 1);
-  if (kv_heads < 1 || heads % kv_heads != 0) throw Refused{"query heads must be a multiple of kv heads"};
-  if (capacity % kCacheBlock != 0) throw Refused{"the cache must have a multiple of 32 positions"};
+  if (kv_heads < 1 || heads % kv_heads != 0) throw BadArgument{"query heads must be a multiple of kv heads"};
+  if (capacity % kCacheBlock != 0) throw BadArgument{"the cache must have a multiple of 32 positions"};
   TreeAttention args;
   args.cache = {capacity, kv_heads, dim};
   args.query = a.read<float>(0, "query", {rows, heads, dim});
@@ -55,7 +56,7 @@ void run_tree_attention(const Arguments& a) {
   args.rows = RealRows::of(rows);
   args.visible_stride = rows;
   args.query_heads = heads;
-  if (args.cache_length < 0 || args.cache_length > capacity) throw Refused{"cache_length lies outside the cache"};
+  if (args.cache_length < 0 || args.cache_length > capacity) throw BadArgument{"cache_length is out of range"};
   tree_attention(args);
 }
 
@@ -64,7 +65,7 @@ void run_embedding_q8(const Arguments& a) {
   const Packed weight = {a.read<uint8_t>(0, "weight", {tiles, groups, kQ8TileBytes}), tiles, groups, true};
   const int64_t* ids = a.read<int64_t>(1, "ids", {rows});
   for (int64_t row = 0; row < rows; ++row)
-    if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw Refused{"an id lies outside the embedding"};
+    if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw BadArgument{"an id is outside the embedding"};
   float* const out = a.write<float>(2, "out", {rows, groups * kGroupSize});
   embedding_q8(weight, ids, RealRows::of(rows), out);
   RealRows::clear_others(out, rows, groups * kGroupSize);
@@ -92,7 +93,7 @@ void run_qkv(const Arguments& a) {
   args.input = a.normed_input();
   const int64_t rows = args.input.rows, inputs = args.input.inputs, dim = a.size(4, "cos", 2, 1);
   args.head_dim = dim;
-  if (dim < kTileRows || dim % kTileRows != 0) throw Refused{"the head dimension must be a multiple of 16"};
+  if (dim < kTileRows || dim % kTileRows != 0) throw BadArgument{"the head dimension must be a multiple of 16"};
   args.heads = a.integer(6, "heads", 1);
   args.kv_heads = a.integer(7, "kv_heads", 1);
   const int64_t outputs = (args.heads + 2 * args.kv_heads) * dim;
@@ -115,7 +116,7 @@ void run_gated_mlp(const Arguments& a) {
   args.input = a.normed_input();
   const int64_t rows = args.input.rows, hidden = args.input.inputs;
   const int64_t intermediate = args.intermediate = a.integer(5, "intermediate", kGroupSize);
-  if (intermediate % kGroupSize != 0) throw Refused{"intermediate must be a multiple of 32"};
+  if (intermediate % kGroupSize != 0) throw BadArgument{"intermediate must be a multiple of 32"};
   args.gate_up = a.weight(3, "gate_up", 2 * intermediate, hidden);
   args.down_proj = a.weight(4, "down_proj", hidden, intermediate);
   args.input.adapter = a.adapter(6, 10, 2, 2 * intermediate, hidden);
@@ -145,7 +146,7 @@ void run_stream_top_k(const Arguments& a) {
   args.weight = a.weight(3, "weight", args.columns, args.input.inputs);
   args.ids = a.read<int64_t>(4, "ids", {args.columns});
   args.k = a.integer(5, "k", 1);
-  if (args.k > args.columns) throw Refused{"k must not be larger than the number of columns"};
+  if (args.k > args.columns) throw BadArgument{"k must not be larger than the number of columns"};
   args.out_ids = a.write<int64_t>(6, "out_ids", {args.input.rows, args.k});
   args.out_log_probs = a.write<float>(7, "out_log_probs", {args.input.rows, args.k});
   stream_top_k(args);
@@ -166,11 +167,11 @@ constexpr Operator kOperators[] = {
 template <size_t Index>
 void boxed(KernelRuntimeContext& context, Span<EValue*> stack) {
   constexpr Operator op = kOperators[Index];
-  // In a profile the operator stands under its own name, as generated kernels do.
+  // In a profile, the operator has its own name, as generated kernels do.
   const executorch::runtime::internal::EventTracerProfileOpScope scope(context.internal_event_tracer(), op.name);
   try {
     op.run(Arguments(stack, op.arguments));
-  } catch (const Refused& refused) {
+  } catch (const BadArgument& refused) {
     ET_LOG(Error, "%s: %s", op.name, refused.why.c_str());
     context.fail(Error::InvalidArgument);
   } catch (const std::bad_alloc&) {

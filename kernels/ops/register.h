@@ -1,9 +1,9 @@
-// Makes the operators known to ExecuTorch's registry, once per process.
+// Registers the operators with ExecuTorch, once per process.
 #pragma once
 
 namespace streamfuse {
 
-// Registers all operators of docs/contracts.md, sections 6 and 7; leaves alone what is already there.
+// Registers the operators of docs/contracts.md, sections 6 and 7, that are not registered yet.
 void register_operators();
 
 }  // namespace streamfuse

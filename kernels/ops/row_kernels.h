@@ -1,4 +1,4 @@
-// What surrounds a packed product, row by row: norm, rounding, adapters, rotation, gate. Included by
+// The row-wise operations around a packed product: norm, quantization, adapters, rotation, gate. Included by
 // product_kernels.cpp.
 #pragma once
 
@@ -9,16 +9,16 @@ namespace streamfuse {
 namespace STREAMFUSE_ISA {
 namespace {
 
-constexpr float kSmallestScale = 1.17549435e-38f;  // below it a group counts as zeros, and 1 / scale stays finite
+constexpr float kSmallestScale = 1.17549435e-38f;  // below it the group is stored as zeros; 1 / scale stays finite
 
-// q = round(x * inverse), half to even, of a group; returns the integers' sums, to be added up.
+// q = round(x * inverse), half to even, of a group; returns vectors of integers to be summed.
 #if defined(__AVX2__)
 SF_INLINE EightInts round_by(const float* x, float inverse, int8_t* q) {
   const Eight magic = Eight{} + kRoundingMagic;
   __m256i whole[4];
   for (int i = 0; i < 4; ++i)
     whole[i] = (__m256i)((EightInts)((Eight)_mm256_loadu_ps(x + 8 * i) * inverse + magic) - (EightInts)magic);
-  // Packing keeps the halves of a register apart, four values at a time.
+  // Packing works within the 128-bit halves of a register, four values at a time.
   const __m256i low = _mm256_packs_epi32(whole[0], whole[1]), high = _mm256_packs_epi32(whole[2], whole[3]);
   const __m256i places = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256((__m256i*)q, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), places));
@@ -45,7 +45,7 @@ SF_INLINE int32_t added_up(NativeInt a) {
 }
 #endif
 
-// Rounds one group to place `at` of `to`, which is group * rows + row.
+// Quantizes one group into entry `at` of `to`, which is group * rows + row.
 SF_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
   float scale = largest(max(magnitude(load(x)), magnitude(load(x + kLanes)))) / 127.0f;
   if (!(scale >= kSmallestScale)) scale = scale == scale ? 0.0f : scale;
@@ -61,12 +61,12 @@ SF_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
 #endif
   to.scale[at] = scale;
   to.share[at] = scale * (float)sum;
-  to.start[at] = (int32_t)(-128u * (uint32_t)sum);  // what is not a number has any sum
+  to.start[at] = (int32_t)(-128u * (uint32_t)sum);  // unsigned, because NaNs give arbitrary sums
 }
 
 #if defined(__AVX2__)
-// At most eight groups, places `step` apart: what is computed once per group fills a register, of eight lanes also
-// where there are sixteen.
+// Quantizes up to eight groups, whose entries are `step` apart. The per-group arithmetic fills a register of eight
+// lanes, also on machines with sixteen.
 SF_INLINE void round_eight(const float* x, int count, const Rounded& to, int64_t at, int64_t step) {
   const auto greater = [](Eight a, Eight b) { return a > b ? a : b; };
   const auto plus = [](Eight a, Eight b) { return (Eight)((EightInts)a + (EightInts)b); };
@@ -95,7 +95,7 @@ SF_INLINE void round_eight(const float* x, int count, const Rounded& to, int64_t
 }
 #endif
 
-// `count` groups from x on, places `step` apart.
+// Quantizes `count` groups starting at x, whose entries are `step` apart.
 SF_INLINE void round_groups(const float* x, int64_t count, const Rounded& to, int64_t at, int64_t step) {
   int64_t i = 0;
 #if defined(__AVX2__)
@@ -148,7 +148,7 @@ void dots(const float* x, const uint16_t* matrix, int64_t count, int64_t size, f
   }
 }
 
-// The squares of a row add up in order, each sum waiting for the one before; those of other rows do not.
+// The squares of a row are added in order, each addition depending on the one before; different rows are independent.
 template <int Rows>
 SF_INLINE void norm_block(const float* x, const float* weight, float eps, int64_t size, float* out) {
   Lanes acc[Rows];
@@ -208,7 +208,7 @@ SF_INLINE Lanes silu(Lanes x) {
 
 void gate(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
           int64_t stride) {
-  constexpr int64_t kTogether = 16;  // rows that lie in the first cache until they are rounded
+  constexpr int64_t kTogether = 16;  // rows that stay in the L1 cache until they are quantized
   alignas(64) float values[kTogether * kGroupSize];
   for (int64_t begin = 0; begin < rows; begin += kTogether) {
     const int64_t count = rows - begin < kTogether ? rows - begin : kTogether;
@@ -225,7 +225,7 @@ void gate(const float* tiles, int64_t rows, const Rounded& to, int64_t group, fl
 }
 
 void keep_best(const float* values, int64_t count, int64_t first_id, Best* best) {
-  const bool later = first_id > best->id;  // stolen chunks do not come in order
+  const bool later = first_id > best->id;  // stolen chunks arrive out of order
   if (later && count == kLanes && !any_greater(load(values), splat(best->value))) return;
   for (int64_t i = 0; i < count; ++i)
     if (values[i] > best->value || (values[i] == best->value && first_id + i < best->id))

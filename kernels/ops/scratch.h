@@ -1,5 +1,5 @@
-// Memory that an operator needs while it runs: one block per calling thread, kept for the next call. The caller
-// allocates for all threads of the job before it shares out the work, so that nothing can fail inside it.
+// Temporary memory of an operator: one block per calling thread, reused by the next call. The caller allocates for all
+// threads of a job before it starts the job, so that no allocation can fail inside it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace streamfuse {
 
 class Scratch {
  public:
-  // Begins anew with room for `bytes`; what was taken before is lost. Throws std::bad_alloc.
+  // Starts over with room for `bytes`; earlier pointers become invalid. Throws std::bad_alloc.
   explicit Scratch(size_t bytes) {
     thread_local Block block;
     bytes += kSlack;
@@ -26,7 +26,7 @@ class Scratch {
     next_ = (reinterpret_cast<uintptr_t>(block.memory.get()) + 63) & ~uintptr_t{63};
   }
 
-  // `count` elements at a multiple of 64 bytes.
+  // `count` elements, aligned to 64 bytes.
   template <typename T>
   T* take(int64_t count) {
     T* here = reinterpret_cast<T*>(next_);

@@ -26,20 +26,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The type that the system's own wait takes; waiting on any other, libc++ goes through one table of the whole process.
+// The type of the system's native wait; for other types, libc++ uses a table that is shared by the whole process.
 #if defined(__linux__)
 using WaitWord = int32_t;
 #else
 using WaitWord = int64_t;
 #endif
 
-// Covers the loop's own work between two passes. A caller that takes longer over a token (it draws, or it waits for
-// somebody) would pay for spinning in every pass, and waking costs it 50 us at most.
+// Long enough for the loop's own work between two passes. For a caller that takes longer per token (it draws, or waits
+// for a user), spinning would be wasted in every pass, and waking takes 50 us at most.
 constexpr Clock::duration kWorkerSpin = std::chrono::microseconds(400);
-constexpr auto kCallerSpin = std::chrono::microseconds(40);  // a chunk takes less, unless its worker was put aside
-constexpr int kPausesPerLook = 64;                           // at the clock
+constexpr auto kCallerSpin = std::chrono::microseconds(40);  // a chunk takes less, unless its worker was preempted
+constexpr int kPausesPerLook = 64;                           // pauses between checks of the clock
 constexpr int64_t kMostChunks = 0xfff;
-constexpr uint64_t kNames = 0xff'ffff'ffff;  // after so many jobs their names begin anew
+constexpr uint64_t kNames = 0xff'ffff'ffff;  // job numbers wrap around after this many
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -51,22 +51,22 @@ inline void pause() {
 #endif
 }
 
-// True once `ready` holds, false after `patience`.
+// Spins until `ready` holds and returns true; returns false after `timeout`.
 template <typename Ready>
-bool spin(Ready ready, Clock::duration patience) {
-  if (patience == Clock::duration::zero()) return ready();
+bool spin(Ready ready, Clock::duration timeout) {
+  if (timeout == Clock::duration::zero()) return ready();
   const Clock::time_point start = Clock::now();
   for (;;) {
     for (int i = 0; i < kPausesPerLook; ++i) {
       if (ready()) return true;
       pause();
     }
-    if (Clock::now() - start > patience) return false;
+    if (Clock::now() - start > timeout) return false;
   }
 }
 
-// What names a job, in one word: its number, its chunks, and how many threads may take them. One for no threads is no
-// job: the pass is over, and workers spin where it has chunks, else sleep.
+// A job packed into one word: its number, its chunks, and how many threads may take them. With no threads it is not a
+// job but the end of a pass: workers then spin if it has chunks, otherwise they sleep.
 struct Call {
   uint64_t name;
   uint32_t chunks;
@@ -79,12 +79,12 @@ struct Call {
   uint32_t begin_of(uint32_t share) const { return chunks * share / threads; }
 };
 
-// The chunks of a job that nobody has claimed yet of those that one thread begins with. The word carries the job's
-// name, so a claim by a thread that is still at an older job fails; a word of an older job stands for the whole share,
-// so that a thread which keeps to its own share shares no memory with others.
+// The unclaimed chunks of the range that one thread starts with. The word contains the job's number, so a claim by a
+// thread that is still at an older job fails. A word of an older job means that nothing has been claimed yet, so a
+// thread that only uses its own range shares no memory with others.
 class Share {
  public:
-  // The first chunk that is left, or the last one; -1 where nothing is. `calls` is the team's word.
+  // Claims the first unclaimed chunk, or the last one; -1 if there is none. `calls` is the pool's current job.
   int64_t claim(const Call& call, uint32_t index, bool first, const std::atomic<uint64_t>& calls) {
     const uint32_t whole_begin = call.begin_of(index), whole_end = call.begin_of(index + 1);
     if (whole_begin == whole_end) return -1;
@@ -93,8 +93,8 @@ class Share {
     for (;;) {
       uint32_t begin = static_cast<uint32_t>(word >> 12 & kMostChunks), end = static_cast<uint32_t>(word & kMostChunks);
       if (word >> 24 != name) {
-        // Of an older job, unless this thread itself is late: a share is never ahead of the team's word. All chunks of
-        // a job that is over were claimed, so a late thread's exchange fails.
+        // The word is of an older job, unless this thread itself is late: it is never newer than the current job. All
+        // chunks of a finished job were claimed, so a late thread's exchange fails.
         if (calls.load(std::memory_order_acquire) >> 24 != name) return -1;
         begin = whole_begin, end = whole_end;
       }
@@ -114,8 +114,8 @@ thread_local Clock::duration waited_by_this_thread{};
 
 class Team {
  public:
-  // Never destroyed: workers may still look at it while the process ends. A forked process leaves behind that of its
-  // parent, whose lock nobody there may ever open.
+  // Never destroyed, since workers may still access it while the process exits. After a fork, the child abandons its
+  // parent's pool, whose lock might never be released there.
   static Team& instance() {
     Team* team = of_process_.load(std::memory_order_acquire);
     return team != nullptr ? *team : *make();
@@ -135,9 +135,9 @@ class Team {
     try {
       start(limit);  // after a fork
     } catch (const std::exception&) {
-      // The caller does without them.
+      // No new threads: the caller runs the pass with those that exist.
     }
-    rouse(limit);
+    wake(limit);
   }
 
   void end_pass(bool text_ends) {
@@ -156,13 +156,13 @@ class Team {
       return job.run(job.context, 0, units, 0);
     }
     const std::lock_guard<std::mutex> guard(lock_, std::adopt_lock);
-    // Every chunk of the job before is done, so a late worker finds none and the description may change.
+    // Every chunk of the previous job is done, so late workers find none, and the description may change.
     name_ = (name_ + 1) & kNames;
     const Call call = {name_, static_cast<uint32_t>(chunks), static_cast<uint32_t>(limit)};
     job_ = {job, units, chunk};
     call_word_.store(call.packed(), std::memory_order_release);
-    rouse(limit);
-    reported_ += call.chunks - take_chunks(call, 0);  // what the others have reported in all when this job is done
+    wake(limit);
+    reported_ += call.chunks - take_chunks(call, 0);  // the workers' total once this job is done
     if (done() != reported_) {
       const Clock::time_point start = Clock::now();
       wait_for_reports();
@@ -193,8 +193,8 @@ class Team {
       std::thread([this, index = static_cast<uint32_t>(workers_ + 1)] { work(index); }).detach();
   }
 
-  // A worker that goes to sleep at this moment may be missed; it does without this job.
-  void rouse(int limit) {
+  // May miss a worker that is just going to sleep; the job is then done without it.
+  void wake(int limit) {
     for (int i = 1; i < limit; ++i)
       if (asleep_[i].load(std::memory_order_relaxed) != 0 && asleep_[i].exchange(0) != 0) asleep_[i].notify_one();
   }
@@ -204,22 +204,22 @@ class Team {
   void wait_for_reports() {
     const auto all = [&] { return done() == reported_; };
     while (!spin(all, kCallerSpin)) {
-      // Giving the core away lets the system run the worker there that it has put aside.
+      // Sleeping gives the core to the system, which can run a preempted worker on it.
       caller_sleeps_.store(true);
       for (WaitWord seen; static_cast<uint32_t>(seen = done_.load()) != reported_;) done_.wait(seen);
       caller_sleeps_.store(false);
     }
   }
 
-  // Its own chunks in order, so that it reads the weights as one stream, then the others' from their ends. A worker
-  // reports once per share: each report takes the count's line from whoever had it. Returns the number of chunks.
+  // First its own chunks in order, so that it reads the weights sequentially, then those of the others from their ends.
+  // A worker reports once per range, since each report moves the counter's cache line. Returns the number of chunks.
   uint32_t take_chunks(const Call& call, uint32_t index) {
     uint32_t mine = 0;
     bool begins = true;
     for (uint32_t i = 0; i < call.threads; ++i) {
       const uint32_t share = (index + i) % call.threads, before = mine;
       for (int64_t chunk; (chunk = shares_[share].claim(call, share, i == 0, call_word_)) >= 0; ++mine) {
-        const int64_t begin = chunk * job_.chunk;  // the description stays while a claimed chunk is not done
+        const int64_t begin = chunk * job_.chunk;  // the description cannot change before a claimed chunk is done
         if (std::exchange(begins, false) && job_.job.first != nullptr)
           job_.job.first(job_.job.context, begin, static_cast<int>(index));
         job_.job.run(job_.job.context, begin, std::min(begin + job_.chunk, job_.units), static_cast<int>(index));
@@ -235,41 +235,42 @@ class Team {
   void work(uint32_t index) {
     const DefaultFloats as_everywhere;
 #if defined(__APPLE__)
-    // The caller's class does not come with a new thread, and one without a class is put on the slow cores.
+    // A new thread does not inherit the caller's QoS class, and without one it runs on the slow cores.
     (void)pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0);
 #endif
-    Clock::duration patience = kWorkerSpin;
+    Clock::duration timeout = kWorkerSpin;
     for (uint64_t last = 0;;) {
       const auto is_new = [&] { return call_word_.load() != last; };
-      if (!spin(is_new, patience)) {
+      if (!spin(is_new, timeout)) {
         asleep_[index].store(1);
         if (!is_new()) asleep_[index].wait(1);
         asleep_[index].store(0);
-        patience = kWorkerSpin;
+        timeout = kWorkerSpin;
         continue;
       }
       last = call_word_.load(std::memory_order_acquire);
       const Call call = Call::of(last);
       const bool stays = call.threads == 0 ? call.chunks != 0 : index < call.threads;
       if (index < call.threads) take_chunks(call, index);
-      patience = stays ? kWorkerSpin : Clock::duration::zero();
+      timeout = stays ? kWorkerSpin : Clock::duration::zero();
     }
   }
 
-  // The caller's own.
+  // Used by the caller only.
   std::mutex lock_;
   int workers_ = 0;
   uint64_t name_ = 0;
   uint32_t reported_ = 0;
   Clock::time_point passed_{};  // when the last pass ended
-  bool soon_ = true;            // the last one followed the one before within kWorkerSpin
+  bool soon_ = true;            // the last pass began within kWorkerSpin after the previous one
 
   Share shares_[kMostThreads];
-  alignas(kCacheLine) std::atomic<uint64_t> call_word_{0};  // with the description: one line brings a job to a worker
+  alignas(kCacheLine) std::atomic<uint64_t> call_word_{
+      0};  // next to the description, so that one cache line has the job
   Description job_{};
-  alignas(kCacheLine) std::atomic<WaitWord> done_{0};  // chunks that workers have reported, of all jobs
+  alignas(kCacheLine) std::atomic<WaitWord> done_{0};  // chunks that workers have reported, over all jobs
   std::atomic<bool> caller_sleeps_{false};
-  alignas(kCacheLine) std::atomic<WaitWord> asleep_[kMostThreads] = {};  // by worker: 1 while it sleeps
+  alignas(kCacheLine) std::atomic<WaitWord> asleep_[kMostThreads] = {};  // per worker: 1 while it sleeps
 
   static std::atomic<Team*> of_process_;
 };
@@ -295,7 +296,7 @@ TeamPass::~TeamPass() {
   if (limit_of_this_thread > 1) Team::instance().end_pass(false);
 }
 
-void rest_team() { Team::instance().end_pass(true); }
+void park_workers() { Team::instance().end_pass(true); }
 
 void run_team(int64_t units, int64_t chunk, const TeamJob& job) {
   Team::instance().run(units, chunk, job, limit_of_this_thread);

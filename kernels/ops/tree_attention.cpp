@@ -12,18 +12,19 @@
 namespace streamfuse {
 namespace {
 
-// Multiply-adds below which sharing out costs more than it saves (about a microsecond of work).
+// Multiply-adds below which distributing the work costs more than it saves (about a microsecond of work).
 constexpr int64_t kSerialAttention = 30000;
 constexpr int64_t kMostRows = 16;         // rows of a task ...
-constexpr int64_t kMostScores = 1 << 16;  // ... as long as their scores fit the second cache
+constexpr int64_t kMostScores = 1 << 16;  // ... as long as their scores fit into the L2 cache
 
-// The visible rows of every row, back to back: row i has list[starts[i]] .. list[starts[i + 1]].
+// The visible rows of every row, concatenated: row i has list[starts[i]] .. list[starts[i + 1]] (exclusive).
 struct VisibleRows {
   std::vector<int32_t> list;
   std::vector<int64_t> starts;
 
   void fill(const bool* flags, int64_t rows, int64_t stride) {
-    const auto* const visible = reinterpret_cast<const uint8_t*>(flags);  // a damaged program's are no bools
+    const auto* const visible =
+        reinterpret_cast<const uint8_t*>(flags);  // bytes, since a damaged program may contain invalid bools
     list.clear();
     starts.assign(1, 0);
     for (int64_t i = 0; i < rows; ++i) {
@@ -36,7 +37,7 @@ struct VisibleRows {
 
 }  // namespace
 
-AttentionRoom AttentionRoom::at(const TreeAttention& a, int64_t task_rows, uint8_t* memory) {
+AttentionBuffers AttentionBuffers::at(const TreeAttention& a, int64_t task_rows, uint8_t* memory) {
   size_t taken = 0;
   const auto take = [&]<typename T>(int64_t count, T*& place) {
     place = reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(memory) + taken);
@@ -50,22 +51,22 @@ AttentionRoom AttentionRoom::at(const TreeAttention& a, int64_t task_rows, uint8
   const int64_t group = a.query_heads / a.cache.kv_heads, queries = task_rows * group;
   const int64_t groups = a.cache.key_groups(), tiles = a.cache.value_tiles();
   const auto blocks_of = [](int64_t positions) { return (positions + kCacheBlock - 1) / kCacheBlock; };
-  AttentionRoom room;
-  room.line = blocks_of(a.cache_length + a.rows) * kCacheBlock;
-  room.tail_blocks = blocks_of(a.cache_length % kCacheBlock + a.rows);
-  take(groups * kGroupSize, room.padded);
-  take_rounded(queries, groups, room.query);
-  take(queries * kTileRows, room.tile);
-  take(queries * room.line, room.scores);
-  take(queries, room.totals);
-  take((a.rows + kTileRows - 1) / kTileRows * groups * kQ8TileBytes, room.fresh_keys);
-  take_rounded(queries, a.cache_length / kCacheBlock, room.weights);
-  take_rounded(group, room.tail_blocks, room.tail_weights);
-  take(tiles * room.tail_blocks * kQ8TileBytes, room.tail);
-  take(room.tail_blocks * kCacheBlock, room.tail_scales);
-  take(tiles * queries * kTileRows, room.sums);
-  room.bytes = taken;
-  return room;
+  AttentionBuffers buffers;
+  buffers.line = blocks_of(a.cache_length + a.rows) * kCacheBlock;
+  buffers.tail_blocks = blocks_of(a.cache_length % kCacheBlock + a.rows);
+  take(groups * kGroupSize, buffers.padded);
+  take_rounded(queries, groups, buffers.query);
+  take(queries * kTileRows, buffers.tile);
+  take(queries * buffers.line, buffers.scores);
+  take(queries, buffers.totals);
+  take((a.rows + kTileRows - 1) / kTileRows * groups * kQ8TileBytes, buffers.fresh_keys);
+  take_rounded(queries, a.cache_length / kCacheBlock, buffers.weights);
+  take_rounded(group, buffers.tail_blocks, buffers.tail_weights);
+  take(tiles * buffers.tail_blocks * kQ8TileBytes, buffers.tail);
+  take(buffers.tail_blocks * kCacheBlock, buffers.tail_scales);
+  take(tiles * queries * kTileRows, buffers.sums);
+  buffers.bytes = taken;
+  return buffers;
 }
 
 void store_key(const KvShape& shape, const float* row, int64_t position, uint8_t* cache) {
@@ -79,7 +80,7 @@ void store_value(const KvShape& shape, const float* row, int64_t position, uint8
                                cache + shape.values_of(head), reinterpret_cast<float*>(cache + shape.scales_of(head)));
 }
 
-void ask_key(const KvShape& shape, int64_t position, const uint8_t* cache) {
+void prefetch_key(const KvShape& shape, int64_t position, const uint8_t* cache) {
   const int64_t bytes = shape.key_groups() * kQ8TileBytes;
   for (int64_t head = 0; head < shape.kv_heads; ++head) {
     const uint8_t* const tile = cache + shape.keys_of(head) + position / kTileRows * bytes;
@@ -87,7 +88,7 @@ void ask_key(const KvShape& shape, int64_t position, const uint8_t* cache) {
   }
 }
 
-void ask_value(const KvShape& shape, int64_t position, const uint8_t* cache) {
+void prefetch_value(const KvShape& shape, int64_t position, const uint8_t* cache) {
   for (int64_t head = 0; head < shape.kv_heads; ++head) {
     const uint8_t* group = cache + shape.values_of(head) + position / kCacheBlock * kQ8TileBytes;
     for (int64_t tile = 0; tile < shape.value_tiles(); ++tile, group += shape.blocks() * kQ8TileBytes)
@@ -102,20 +103,20 @@ void tree_attention(const TreeAttention& args) {
   seen.fill(args.visible, args.rows, args.visible_stride);
   const LaneKernels& kernels = lane_kernels();
   const int64_t kv_heads = args.cache.kv_heads, threads = team_limit();
-  int64_t block = kMostRows;  // rows that read keys and values together
+  int64_t block = kMostRows;  // rows that share reads of keys and values
   const int64_t scores = args.query_heads / kv_heads * (args.cache_length + args.rows);  // of one row
   while (block > 1 && (block * scores > kMostScores || kv_heads * ((args.rows + block - 1) / block) < 2 * threads))
     block /= 2;
   const int64_t blocks = (args.rows + block - 1) / block, tasks = blocks * kv_heads;
-  const int64_t stride = static_cast<int64_t>(AttentionRoom::at(args, std::min(block, args.rows), nullptr).bytes);
+  const int64_t stride = static_cast<int64_t>(AttentionBuffers::at(args, std::min(block, args.rows), nullptr).bytes);
   Scratch scratch(static_cast<size_t>(threads * stride));
-  uint8_t* const rooms = scratch.take<uint8_t>(threads * stride);
+  uint8_t* const all_buffers = scratch.take<uint8_t>(threads * stride);
 
   const auto run_tasks = [=, &kernels, list = seen.list.data(), starts = seen.starts.data()](int64_t begin, int64_t end,
                                                                                              int thread) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task % blocks * block, rows = std::min(block, args.rows - first);
-      kernels.attend(args, {first, rows, task / blocks, list, starts + first}, rooms + thread * stride);
+      kernels.attend(args, {first, rows, task / blocks, list, starts + first}, all_buffers + thread * stride);
     }
   };
 

@@ -1,19 +1,19 @@
 // tree_attention: each row attends to the valid part of the cache and to its ancestors among the new rows.
 //
-// Contract (docs/contracts.md, section 6). All tensors dense, row-major, float32 but for the caches:
+// Contract (docs/contracts.md, section 6). All tensors are dense, row-major and float32, except the caches:
 //   query [rows, query_heads, head_dim], key and value [rows, kv_heads, head_dim], caches as in kv_cache.h, visible
 //   bool [rows, rows], out [rows, query_heads * head_dim].
 // The canonical sequence of row i is: cache positions 0 .. cache_length-1, then the rows j with visible[i, j] in row
-// order, whose keys and values are rounded as a cache holds them.
+// order, whose keys and values are quantized like those in a cache.
 //
-// Row-invariance: the result is a function of the query row and the canonical sequence alone, to the bit. It does not
-// depend on how many rows share the pass, on i, on the number of threads, or on which part of the sequence lies in the
+// Row-invariance: the result is a function of the query row and the canonical sequence only, bit for bit. It does not
+// depend on how many rows share the pass, on i, on the number of threads, or on which part of the sequence is in the
 // cache.
 //   score_t  = scale * (k_t . round(q)), a packed product: groups of 32 dimensions in order
 //   weight_t = exp(score_t - max)
 //   total    = lane t % 16 adds its weights in order of t, then the fixed tree of lanes.h
 //   out      = (V^T . round(weight_t * scale of v_t)) / total, a packed product: groups of 32 positions in order
-// A row that sees nothing gives zeros.
+// A row that attends to nothing is zeros.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct TreeAttention {
   float scale;
 };
 
-// Runs on the team (team.h) where the work is large enough to share.
+// Uses the thread pool (team.h) if there is enough work to distribute.
 void tree_attention(const TreeAttention& args);
 
 }  // namespace streamfuse

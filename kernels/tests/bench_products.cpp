@@ -1,4 +1,4 @@
-// All matrix products of a model of the default model's shape, per number of rows, on the team; and the memory's speed.
+// Times all matrix products of a model with the default model's shape, by number of rows, and the memory bandwidth.
 #include "bench_products.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace streamfuse;
 
 constexpr int64_t kLayers = 30, kHidden = 576, kInner = 1536, kHeads = 9, kKvHeads = 3, kDim = 64, kVocabulary = 49152;
 
-// Weights of any values: speed does not depend on them as long as scales are small numbers.
+// Arbitrary weights: speed does not depend on them as long as scales are small numbers.
 struct Matrix {
   std::vector<uint8_t> bytes;
   Packed packed;
@@ -50,7 +50,7 @@ double milliseconds_of(const std::function<void()>& call) {
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }
   std::sort(times.begin(), times.end());
-  return times[times.size() / 10];  // what the machine can, not what its other work leaves
+  return times[times.size() / 10];  // a low percentile, to exclude other load on the machine
 }
 
 }  // namespace

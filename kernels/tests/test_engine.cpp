@@ -1,5 +1,5 @@
-// Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH
-// where the program has prefill, decode and verify_WIDTH. tests/kernels/test_kernels_sanitizers.py makes a tiny one.
+// Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH,
+// for a program with prefill, decode and verify_WIDTH. tests/kernels/test_kernels_sanitizers.py makes a tiny one.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -20,7 +20,7 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }  // namespace
 
-// For the whole process, the libraries too.
+// Counts allocations of the whole process, including its libraries.
 void* operator new(size_t bytes) {
   ++allocations;
   if (void* const memory = std::malloc(bytes)) return memory;
@@ -43,27 +43,27 @@ void expect(bool condition, const std::string& what) {
   ++failures;
 }
 
-// Asked after the call that failed, since arguments of one call are evaluated in any order.
-const char* said_by(const sf_program* handle) { return sf_program_error(handle); }
-const char* said_by(const sf_engine* handle) { return sf_engine_error(handle); }
-const char* said_by(const sf_core_model* handle) { return sf_core_model_error(handle); }
-const char* said_by(const sf_sequence* handle) { return sf_sequence_error(handle); }
+// Separate functions, because arguments of one call are evaluated in any order.
+const char* error_of(const sf_program* handle) { return sf_program_error(handle); }
+const char* error_of(const sf_engine* handle) { return sf_engine_error(handle); }
+const char* error_of(const sf_core_model* handle) { return sf_core_model_error(handle); }
+const char* error_of(const sf_sequence* handle) { return sf_sequence_error(handle); }
 
-// The call failed with this code and said why in a sentence.
+// The call failed with this code and an error message.
 void expect_failure(int code, int expected, const sf_engine* engine, const std::string& what) {
   expect(code == expected, what + ": code " + std::to_string(code) + ", not " + std::to_string(expected));
-  expect(std::strlen(said_by(engine)) > 0, what + " says nothing");
+  expect(std::strlen(error_of(engine)) > 0, what + " has no error message");
 }
 
 template <typename Handle>
 void check(int code, const Handle* handle) {
-  if (code != SF_OK) throw std::runtime_error(said_by(handle));
+  if (code != SF_OK) throw std::runtime_error(error_of(handle));
 }
 void check(int code, const sf_engine* handle) {
-  if (code != SF_OK) throw std::runtime_error(said_by(handle));
+  if (code != SF_OK) throw std::runtime_error(error_of(handle));
 }
 
-// The rows of a method, read from the engine's description; 0 where there is no such method.
+// The rows of a method, read from the engine's description; 0 if there is no such method.
 int64_t rows_of(const std::string& description, const std::string& method) {
   const size_t at = description.find("\"" + method + "\":");
   if (at == std::string::npos) return 0;
@@ -115,7 +115,7 @@ struct Engine {
   }
 };
 
-// A pass over a chain of tokens that follow what is committed.
+// A pass over a chain of tokens that follow the committed ones.
 void run_chain(const Engine& engine, const std::string& method, const std::vector<int64_t>& tokens,
                bool want_logits = false) {
   const size_t n = tokens.size();
@@ -169,7 +169,7 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   sf_options options;
   sf_default_options(&options);
   options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
-  if (seed % 3 == 2) options.width = 0;  // planned
+  if (seed % 3 == 2) options.width = 0;  // chosen by the planner
   if (seed % 2 == 1) options.temperature = 0.8, options.top_p = 0.9, options.seed = static_cast<uint64_t>(seed);
   check(sf_sequence_reset(session.handle), session.handle);
   check(sf_sequence_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
@@ -178,7 +178,7 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   sf_token token;
   int code;
   while ((code = sf_sequence_next(session.handle, &token)) == SF_OK) text.push_back(token.id);
-  if (code != SF_END) throw std::runtime_error(said_by(session.handle));
+  if (code != SF_END) throw std::runtime_error(error_of(session.handle));
   return text;
 }
 
@@ -227,7 +227,9 @@ void a_session_outlives_its_neighbours(const Program& program) {
   const Session session(program);
   const std::vector<int64_t> expected = text_of(program, session, 5, false);
   for (int i = 0; i < 3; ++i) (void)Session(program);
-  { const Program again(program.path, program.verify); }
+  {
+    const Program again(program.path, program.verify);
+  }
   expect(text_of(program, session, 5, false) == expected, "closing others changed a session");
 }
 
@@ -302,7 +304,7 @@ void damaged_files_are_refused(const Program& program) {
     sf_program* opened = nullptr;
     const int code = sf_program_open(name, 1, &opened);
     expect(code != SF_OK && (expected == 0 || code == expected), what + " was opened");
-    expect(std::strlen(said_by(opened)) > 0, what + " says nothing");
+    expect(std::strlen(error_of(opened)) > 0, what + " has no error message");
     sf_program_close(opened);
   };
   expect_refused((path + ".missing").c_str(), SF_BAD_PROGRAM, "a missing file");
@@ -320,7 +322,7 @@ void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
   const std::vector<sf_method> verify(spec.verify, spec.verify + spec.verify_count);
   const auto expect_refused = [&](sf_spec manifest, const char* named) {
     expect(sf_program_check(program.handle, &manifest) == SF_BAD_PROGRAM, std::string(named) + " was not compared");
-    const std::string sentence = said_by(program.handle);
+    const std::string sentence = error_of(program.handle);
     expect(sentence.find(named) != std::string::npos, sentence + " does not name " + named);
   };
   check(sf_program_check(program.handle, &spec), program.handle);
@@ -357,7 +359,7 @@ void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
   expect_refused(other, "verify_999");
 }
 
-// FNV-1a over the bits of a drafted pass, equal on every machine for graphs of our operators.
+// FNV-1a over the bits of a drafted pass, equal on every machine for graphs of this project's operators.
 uint64_t digest(const Program& program) {
   const Engine session(program);
   const std::vector<int64_t> prompt = prompt_of(program, 9, 13);

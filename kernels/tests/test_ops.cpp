@@ -1,6 +1,6 @@
 // Tests of the operators without ExecuTorch programs: against a double-precision reference, and bit for bit against
-// themselves. Run: test_ops [random cases]; with --bench it prints the cost per call
-// instead, with --digest a hash of some results.
+// themselves. Run: test_ops [random cases]; with --bench it prints the time per call instead, with --digest a hash of
+// some results.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -40,10 +40,10 @@ void expect(bool condition, const char* what) {
   ++failures;
 }
 
-// A pass with its own memory; exact sizes so that the address sanitizer sees every step outside.
+// A pass with its own memory; sizes are exact so that the address sanitizer detects every access outside.
 struct Pass {
   int64_t rows, query_heads, kv_heads, dim, capacity, length;
-  std::vector<float> query, key, value, key_cache, value_cache, out;  // caches before they are rounded
+  std::vector<float> query, key, value, key_cache, value_cache, out;  // caches before quantization
   std::vector<uint8_t> keys, values;                                  // and as they are stored
   std::unique_ptr<bool[]> visible;
 
@@ -77,7 +77,7 @@ struct Pass {
     return {blocks * streamfuse::kCacheBlock, kv_heads, dim};
   }
   void store() {
-    // What nobody wrote may be anything.
+    // Memory that is not written may contain anything.
     keys.assign(static_cast<size_t>(shape().keys_of(kv_heads)), 0xff);
     values.assign(static_cast<size_t>(shape().values_of(kv_heads)), 0xff);
     for (int64_t t = 0; t < length; ++t) {
@@ -133,11 +133,11 @@ void attention_equals_double_reference() {
       for (int64_t d = 0; d < pass.dim; ++d)
         worst = std::max(worst, std::fabs(expected[d] - pass.out[(i * pass.query_heads + h) * pass.dim + d]));
     }
-  // Of numbers around 1, which are rounded to 127 steps; tests/kernels/test_kernels_ops.py compares the bits.
+  // The inputs are around 1 and quantized to 127 steps; tests/kernels/test_kernels_ops.py compares bits.
   expect(worst < 0.05, "attention differs from the double-precision reference");
 }
 
-// Moves row `row`'s path into the cache except its last `kept_new` rows, and asks for the same bits from a smaller
+// Moves the path of row `row` into the cache, except its last `kept_new` rows, and expects the same bits from a smaller
 // pass.
 void attention_is_row_invariant() {
   const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), dim = 4 * any_of(1, 24), rows = any_of(2, 40);
@@ -155,7 +155,7 @@ void attention_is_row_invariant() {
   Pass chain(kept_new + noise, tree.query_heads, kv_heads, dim, capacity + any_of(0, 9), length + moved);
   std::copy_n(tree.key_cache.data(), length * stride, chain.key_cache.data());
   std::copy_n(tree.value_cache.data(), length * stride, chain.value_cache.data());
-  // The new rows take random places among the noise, in order.
+  // The new rows are at random positions among other rows, in order.
   std::vector<int64_t> places(chain.rows);
   for (int64_t i = 0; i < chain.rows; ++i) places[i] = i;
   std::shuffle(places.begin(), places.end(), generator);
@@ -185,7 +185,7 @@ void a_row_that_sees_nothing_gives_zeros() {
   expect(std::all_of(pass.out.begin(), pass.out.end(), [](float x) { return x == 0.0f; }), "an empty row is not zero");
 }
 
-// As stream_top_k shares it out.
+// Distributed over threads like stream_top_k.
 void top_k(const TopK& args) {
   streamfuse::share_out(args.rows, streamfuse::even_chunk(args.rows), [=](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) streamfuse::lane_kernels().top_k_row(args, row);
@@ -266,7 +266,8 @@ void report(const char* name, Call call) {
   std::printf("%-44s median %8.1f us   best %8.1f us\n", name, times[100], times[0]);
 }
 
-// As within a pass of a model: what a layer's attention reads has left the caches, since 3 MB of weights came between.
+// As in a pass of a model: the inputs of a layer's attention are no longer in the caches, since 3 MB of weights were
+// read.
 void bench_layers(int64_t rows, int64_t length) {
   using Clock = std::chrono::steady_clock;
   std::vector<Pass> layers;

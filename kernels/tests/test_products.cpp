@@ -1,5 +1,5 @@
-// Tests of the packed products and what is fused with them: against double precision, against one another, and bit for
-// bit over numbers of rows and threads.
+// Tests of the packed products and of what is fused with them: against double precision, against one another, and bit
+// for bit over numbers of rows and threads.
 #include "test_products.h"
 
 #include <algorithm>
@@ -34,14 +34,14 @@ void expect(bool condition, const char* what) {
 
 int64_t any_of(int64_t low, int64_t high) { return low + static_cast<int64_t>(generator() % (high - low + 1)); }
 
-// Made of integers, so that every C library gives the same ones.
+// Computed from integers, so that they are the same with every C library.
 Floats floats(int64_t count, float size = 1.0f) {
   Floats values(count);
   for (float& value : values) value = size * (static_cast<float>(any_of(-4000, 4000)) / 2000.0f);
   return values;
 }
 
-// A packed matrix of random weights; exact size, so that the address sanitizer sees every step outside.
+// A packed matrix of random weights; its size is exact so that the address sanitizer detects every access outside.
 struct Matrix {
   int64_t outputs, inputs;
   std::vector<uint8_t> bytes;
@@ -80,7 +80,7 @@ struct Matrix {
   }
 };
 
-// Float16 values, small ones of both signs among them numbers below the normal ones.
+// Small float16 values of both signs, including denormals.
 std::vector<uint16_t> halves(int64_t count) {
   std::vector<uint16_t> values(count);
   for (uint16_t& value : values)
@@ -88,7 +88,7 @@ std::vector<uint16_t> halves(int64_t count) {
   return values;
 }
 
-// Adapters of random size of `parts` projections, for rows from a random one on, with their memory.
+// Random adapters of `parts` projections, for rows from a random one on, with their memory.
 struct Adapter {
   std::vector<uint16_t> down, up;
   LowRank low_rank;
@@ -165,7 +165,7 @@ void linear_equals_double_precision() {
   expect(good, "a product differs from double precision");
 }
 
-// What all operators give for rows [first, first + count) of one model's worth of memory.
+// The results of all operators for rows [first, first + count) of a model.
 struct Model {
   int64_t rows, hidden = 544, heads = 4, kv_heads = 2, dim = 32, inner = 96, vocabulary = 203;
   bool with_norms, with_biases;
@@ -254,7 +254,7 @@ void heads_agree_with_their_logits() {
   }
 }
 
-// Tiles that are the same weights give the same 16 logits, so the largest stands in each of them.
+// Tiles with the same weights give the same 16 logits, so the largest occurs in each of them.
 void equal_logits_give_the_smallest_id() {
   const int64_t tiles = any_of(200, 400), inputs = 32, rows = any_of(1, 3), first = any_of(0, tiles - 100);
   Matrix w(16 * tiles, inputs, true);
@@ -286,7 +286,7 @@ void equal_logits_give_the_smallest_id() {
   }
   limit_team(1);
 
-  // The order that stealing may give, without luck.
+  // A random order, as work stealing can produce.
   std::vector<int64_t> order(tiles);
   for (int64_t tile = 0; tile < tiles; ++tile) order[tile] = tile;
   std::shuffle(order.begin(), order.end(), generator);
@@ -295,7 +295,7 @@ void equal_logits_give_the_smallest_id() {
   expect(kept.id == expected[0], "which of equal logits is best depends on the order of the tiles");
 }
 
-// Rounding may fall otherwise where the gate is taken in double precision, so the comparison is a loose one.
+// The gate in double precision may round differently, so the tolerance is large.
 void the_mlp_is_its_parts() {
   const Model model(3);
   Floats both(model.rows * 2 * model.inner), gated(model.rows * model.inner), expected(model.rows * model.hidden),

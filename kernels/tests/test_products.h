@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <functional>
 
-// Runs the tests that many times over random shapes; returns how many failed.
+// Runs the tests this many times over random shapes; returns the number of failures.
 int test_products(int cases);
 
-// Feeds the bits of some fixed results.
+// Passes the bits of some fixed results to `mix`.
 void products_digest(const std::function<void(const void*, size_t)>& mix);

@@ -1,5 +1,5 @@
-// Tests of the threads: how many there are, when they sleep, what they compute with, and what a fork leaves of them.
-// Run: test_team. It measures what workers cost while they have nothing to do, so no other program should run.
+// Tests of the thread pool: how many threads there are, when they sleep, their floating-point state, and forks.
+// Run: test_team. It measures the CPU time of idle workers, so no other program should be running.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ void expect(bool condition, const char* what, double found = 0.0) {
 
 // ---- how many ----
 
-// A folder as Linux shows its processors, with one line of text per core; a core whose line is empty has no such file.
+// A folder with Linux's processor files, one line of text per core; a core whose line is empty has no such file.
 struct Machine {
   std::filesystem::path folder;
   std::vector<int> all;
@@ -112,7 +112,7 @@ void big_cores_are_counted() {
   expect(default_threads() >= 1 && default_threads() <= 8, "the default number of threads");
 }
 
-// Files below a folder that stands for "/".
+// Files below a folder that replaces "/".
 struct Root {
   std::string folder;
 
@@ -171,8 +171,8 @@ void a_groups_limit_is_read() {
 
 // ---- jobs ----
 
-// Runs `body(thread)` on `threads` threads at once: each waits in its chunk until all have come. A worker that is just
-// falling asleep may miss a job, so it is tried again.
+// Runs `body(thread)` on `threads` threads at once: each waits in its chunk until all have arrived. A worker that is
+// just falling asleep may miss a job, so it is tried again.
 template <typename Body>
 void on_all(int threads, const Body& body) {
   for (int attempt = 0; attempt < 50; ++attempt) {
@@ -180,9 +180,9 @@ void on_all(int threads, const Body& body) {
     std::atomic<bool> late{false};
     share_out(threads, 1, [&](int64_t, int64_t, int thread) {
       ++came;
-      const auto patience = Clock::now() + milliseconds(200);
+      const auto timeout = Clock::now() + milliseconds(200);
       while (came < threads && !late) {
-        if (Clock::now() > patience) late = true;
+        if (Clock::now() > timeout) late = true;
         std::this_thread::yield();
       }
       if (!late) body(thread);
@@ -211,7 +211,7 @@ void some_pass(int threads) {
   for (int job = 0; job < 5; ++job) share_out(8, 1, [](int64_t, int64_t, int) {});
 }
 
-// What worker `index` spends while `body` runs `times` times, milliseconds each.
+// The CPU time of worker `index` in milliseconds while `body` runs `times` times.
 template <typename Body>
 double cost_ms(int index, int threads, int times, const Body& body) {
   const pthread_t worker = workers(threads)[static_cast<size_t>(index)];
@@ -232,7 +232,7 @@ void workers_sleep_when_nothing_follows() {
 
   const double ended = cost_ms(1, 2, 40, [] {
     for (int i = 0; i < 3; ++i) some_pass(2);
-    rest_team();
+    park_workers();
     std::this_thread::sleep_for(milliseconds(5));
   });
   expect(ended < 0.2, "a worker spins after the end of a text:  (ms)", ended);
@@ -243,7 +243,7 @@ void workers_sleep_when_nothing_follows() {
   expect(beyond < 0.15, "a worker that no job wants spins:  (ms)", beyond);
 }
 
-// ---- what they compute with ----
+// ---- floating-point state ----
 
 bool floats_are_default() {
   volatile float one = 1.0f, three = 3.0f, small = 1e-38f, tenth = 0.1f;
@@ -265,7 +265,7 @@ void floats_do_not_follow_the_caller() {
   std::fesetround(FE_DOWNWARD);
   flush_denormals();
   expect(!floats_are_default(), "this test changes nothing");
-  constexpr int kThreads = 6;  // some of them born here
+  constexpr int kThreads = 6;  // some of them are created here
   limit_team(reserve_team(kThreads));
   {
     const TeamPass pass(kThreads);
@@ -290,7 +290,7 @@ int64_t sum_of_job() {
 
 void a_forked_process_has_a_team() {
   std::atomic<bool> inside{false}, leave{false};
-  std::thread other([&] {  // holds the team while the process forks
+  std::thread other([&] {  // holds the pool's lock while the process forks
     limit_team(reserve_team(3));
     share_out(2, 1, [&](int64_t, int64_t, int) {
       inside = true;

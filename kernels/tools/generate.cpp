@@ -1,9 +1,9 @@
-// A text without Python, to try the engine and the core on another machine.
+// Generates text without Python, to try the engine and the core on another machine.
 //
 //   generate model.pte --tokens 1,504,29 [--count 16] [--width 0] [--threads 0]
 //
-// prints the new token ids, and to stderr what it took. Width 1 decodes plainly, 0 lets the plan choose; drafts come
-// from streams and look-up (the bundle's tables are not read).
+// prints the new token ids, and timings to stderr. Width 1 is plain decoding, 0 lets the planner choose; drafts come
+// from streams and prompt look-up (the bundle's tables are not read).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -127,11 +127,11 @@ DAMAGE: dict[Callable[[Any], None], str] = {
     _give_a_constant: "output 0 is a constant",
     _negative_size: "dimension 0 is negative",
     _endless_size: "it is too large",
-    _order_twice: "its order of dimensions is none",
-    _leave_the_plan: "it leaves its planned buffer",
-    _lie_at_an_odd_place: "it does not lie at a multiple of its items' size",
+    _order_twice: "its order of dimensions is invalid",
+    _leave_the_plan: "it exceeds its planned buffer",
+    _lie_at_an_odd_place: "it is not aligned to its item size",
     _no_such_buffer: "there is no planned buffer 9",
-    _endless_plan: "planned buffer 1 has no sound size",
+    _endless_plan: "planned buffer 1 has an invalid size",
 }
 
 

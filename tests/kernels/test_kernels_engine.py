@@ -413,7 +413,7 @@ def test_commit_takes_only_survivors_of_the_last_run(backend) -> None:
     with pytest.raises(BackendError, match="no run to commit from"):
         backend.commit([0])
     verify_tree(backend, 0)
-    with pytest.raises(BackendError, match="row 1 of the last run did not survive"):
+    with pytest.raises(BackendError, match="row 1 of the last run was pruned"):
         backend.commit([0, 1])
     assert backend.length == 0
     backend.commit([0])
@@ -638,7 +638,7 @@ def test_an_unknown_operator_is_named(tiny: TinyModel, tmp_path: Path) -> None:
         content.replace(b"streamfuse::tree_attention", b"streamfuse::tree_attentiom")
     )
     with pytest.raises(
-        BackendError, match=r"operators that this library does not carry: streamfuse::tree_attentiom\.out"
+        BackendError, match=r"operators that this library does not include: streamfuse::tree_attentiom\.out"
     ):
         ExecuTorchBackend(tmp_path / "strange.pte")
 
