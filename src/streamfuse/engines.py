@@ -1,4 +1,4 @@
-"""The engine of a bundle, whatever its target, and what it costs there: the one place that knows all of them."""
+"""The engine of a bundle for each target, and its cost file: the only module that knows all engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def need_engine(bundle: Bundle) -> None:
-    """MissingExtra where the bundle's engine is not installed. Nothing is loaded to find out."""
+    """MissingExtra if the bundle's engine is not installed. Nothing is loaded."""
     if bundle.manifest.target == "onnx":
         need("run-onnx")
     if bundle.manifest.target == "coreml" and not emulated(bundle):
@@ -27,17 +27,17 @@ def need_engine(bundle: Bundle) -> None:
 
 
 def emulated(bundle: Bundle) -> bool:
-    """Whether streamfuse's own emulator stands in for the bundle's engine on this machine."""
+    """Whether streamfuse's own emulator replaces the bundle's engine on this machine."""
     return bundle.manifest.target == "coreml" and platform.system() != "Darwin"
 
 
 def _check_backend(bundle: Bundle) -> None:
-    """BackendError where no library of streamfuse has the delegate here; what one of ours lacks the engine says."""
+    """BackendError if no streamfuse library supports the delegate here; other problems are reported by the engine."""
     from streamfuse.native.library import LibraryError, list_backends
     from streamfuse.runtime.backend import BackendError
 
     backend = bundle.manifest.backend
-    if backend in ("kernels", "xnnpack"):  # every engine has them; to ask about the others opens the vendors' libraries
+    if backend in ("kernels", "xnnpack"):  # always available; checking the others loads vendors' libraries
         return
     try:
         found = list_backends()
@@ -46,20 +46,20 @@ def _check_backend(bundle: Bundle) -> None:
     apple = backend == "coreml"
     if backend in found or (apple and platform.system() == "Darwin"):
         return
-    carriers = "only the libraries for macOS and iOS carry" if apple else "no library of streamfuse carries"
-    here = " and ".join(name for name, reason in found.items() if reason is None)
+    carriers = "only the libraries for macOS and iOS support" if apple else "no library of streamfuse supports"
+    available = " and ".join(name for name, reason in found.items() if reason is None)
     raise BackendError(
-        f"{bundle.folder} needs ExecuTorch's delegate {backend}, which {carriers}; here run {here}, "
+        f"{bundle.folder} needs ExecuTorch's delegate {backend}, which {carriers}; this machine supports {available}, "
         "so export it with `--backend kernels` to run it here"
     )
 
 
 def check_provider(bundle: Bundle, provider: str | None) -> None:
-    """Before anything is loaded: the provider that was asked for goes with the bundle, and is here.
+    """Check that the requested provider fits the bundle and is available, before anything is loaded.
 
     Raises:
-        OptionError: there is no such provider, or the bundle is not ONNX.
-        BackendError: it is not on this system, or its package is not installed.
+        OptionError: the provider does not exist, or the bundle is not ONNX.
+        BackendError: it does not exist on this system, or its package is not installed.
     """
     if provider is None:
         return
@@ -69,23 +69,23 @@ def check_provider(bundle: Bundle, provider: str | None) -> None:
     choice = Choice.parse(provider)
     if bundle.manifest.target != "onnx":
         raise OptionError(
-            f"--provider is of ONNX Runtime, and {bundle.folder} was exported for {bundle.manifest.target}, "
-            f"backend {bundle.manifest.backend}; leave it out"
+            f"--provider is for ONNX Runtime, but {bundle.folder} was exported for {bundle.manifest.target}, "
+            f"backend {bundle.manifest.backend}; omit it"
         )
     need_engine(bundle)
     choice.check()
 
 
 def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> Callable[[], Backend]:
-    """Load the graphs of a bundle; what is returned makes engines on them, one per sequence.
+    """Load the graphs of a bundle; the returned function makes engines on them, one per sequence.
 
-    The native engine shares its weights among them; ONNX Runtime and Core ML load graphs anew for each. `provider` is
-    ONNX Runtime's execution provider, with options as `--provider` has them; None: the CPU's.
+    Engines of the native library share their weights; ONNX Runtime and Core ML load the graphs again for each.
+    `provider` is ONNX Runtime's execution provider, with options as in `--provider`; None: the CPU's.
 
     Raises:
-        BackendError: the engine or the graphs cannot be loaded, or the engine has no such delegate or provider.
+        BackendError: the engine or the graphs cannot be loaded, or the engine does not have the delegate or provider.
         MissingExtra: a package is not installed.
-        OptionError: `provider` is none, or the bundle is not ONNX.
+        OptionError: `provider` is invalid, or the bundle is not ONNX.
     """
     need_engine(bundle)
     check_provider(bundle, provider)
@@ -107,7 +107,7 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
 
 
 def identity_of(bundle: Bundle) -> str:
-    """What tells this bundle from others: a hash over the hashes of its files."""
+    """Identifies this bundle: a hash over the hashes of its files."""
     import hashlib
 
     files = bundle.manifest.files
@@ -115,7 +115,7 @@ def identity_of(bundle: Bundle) -> str:
 
 
 def processor() -> str:
-    """The processor's name, as far as the system says one."""
+    """The processor's name, as far as the system reports one."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -124,12 +124,12 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> str:
-    """What makes a pass cost differently: processor, cores, threads, the engine's version or build, its provider."""
+    """Everything that affects latency: processor, cores, threads, the engine's version or build, its provider."""
     forced = os.environ.get("STREAMFUSE_ISA", "")
     return (
         f"{platform.system()} {platform.machine()}, {processor()}, {cores()} cores, threads {threads or 'default'}, "
@@ -138,14 +138,14 @@ def device_of(bundle: Bundle, threads: int | None, provider: str | None = None) 
 
 
 def cost_folder() -> Path:
-    """Where what passes cost is kept, a file per bundle and device. It may not be there."""
+    """The folder of measured pass latencies, with one file per bundle and device. It may not exist."""
     from streamfuse.model.pull import cache_root
 
     return cache_root() / "costs"
 
 
 def cost_file(bundle: Bundle, device: str) -> Path:
-    """Where the core keeps what passes cost, in the user's cache folder. The folder is made; it may be read-only."""
+    """The file of the core's measured pass latencies, in the user's cache folder. Creates the folder if possible."""
     import hashlib
 
     key = hashlib.sha256(f"{identity_of(bundle)}\n{device}".encode()).hexdigest()[:24]
@@ -156,7 +156,7 @@ def cost_file(bundle: Bundle, device: str) -> Path:
 
 
 def _engine_stamp(bundle: Bundle) -> str:
-    """Changes with the engine, so that a new build or version is measured anew."""
+    """Changes with the engine, so that latencies are measured again for a new build or version."""
     from streamfuse.native.library import LibraryError, find_library
 
     if bundle.manifest.target == "onnx":

@@ -106,14 +106,14 @@ def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -
 
 @pytest.mark.parametrize(
     ("backend", "carriers"),
-    [("vulkan", "no library of streamfuse carries"), ("coreml", "only the libraries for macOS and iOS carry")],
+    [("vulkan", "no library of streamfuse supports"), ("coreml", "only the libraries for macOS and iOS support")],
 )
 def test_a_delegate_that_is_not_here_is_named(
     backend: str, carriers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.system", lambda: "Linux")
     bundle = write_bundle(tmp_path / "bundle", backend=backend, kernels=False, required_operators=[])
-    with pytest.raises(BackendError, match=f"needs ExecuTorch's delegate {backend}, which {carriers}; here run"):
+    with pytest.raises(BackendError, match=f"needs ExecuTorch's delegate {backend}, which {carriers}; this machine supports"):
         engines_of(open_bundle(bundle), 1)
 
 
@@ -123,7 +123,7 @@ def test_on_a_mac_the_engine_is_asked_and_says_which_library_has_the_delegate(
 ) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     with pytest.raises(
-        BackendError, match=r"CoreMLBackend, which this library does not carry: .* is ExecuTorch's backend_"
+        BackendError, match=r"CoreMLBackend, which this library does not include: .* is ExecuTorch's backend_"
     ):
         engines_of(open_bundle(coreml[0]), 1)
 

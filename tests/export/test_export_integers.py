@@ -112,7 +112,7 @@ def test_a_scheme_of_gguf_files_is_found_again_and_any_other_is_rounded_by_the_t
     weight, given = to_q4_1(torch.randn(4, 64)).dequantized(), to_q8_0(torch.zeros(4, 64))
     assert torch.equal(to_integers(weight, Q4_1).dequantized(), weight)
     assert to_integers(weight, PartScheme(4, 64, True), lambda *_: given) is given
-    with pytest.raises(ValueError, match="int4:64:symmetric is no grid of GGUF files"):
+    with pytest.raises(ValueError, match="int4:64:symmetric is not a format of GGUF files"):
         to_integers(weight, PartScheme(4, 64, True))
     with pytest.raises(ValueError, match="--group-size 64 does not divide the 32 inputs"):
         to_integers(weight[:, :32], PartScheme(4, 64, True))
@@ -120,7 +120,7 @@ def test_a_scheme_of_gguf_files_is_found_again_and_any_other_is_rounded_by_the_t
 
 @pytest.mark.parametrize("quantize", [to_q4_1, to_q8_0])
 def test_what_does_not_fit_the_format_is_refused(quantize: object) -> None:
-    with pytest.raises(ValueError, match="a row of 48 weights is not a number of groups of 32"):
+    with pytest.raises(ValueError, match="a row of 48 weights is not a multiple of the group size 32"):
         quantize(torch.zeros(2, 48))  # type: ignore[operator]
     for bad in (float("nan"), float("inf"), 1e6):
         with pytest.raises(ValueError, match="not finite, or too large"):

@@ -253,7 +253,7 @@ def test_shapes_that_do_not_fit_are_named_at_export() -> None:
         OPS.linear(x, norm, EPS, weight.to("meta"), 64, None, None, None, 0)
     with pytest.raises(ValueError, match=r"biased_linear: bias must be float32 \[32\]"):
         OPS.biased_linear(x, norm, EPS, weight.to("meta"), 32, None, None, None, 0, torch.zeros(16, device="meta"))
-    with pytest.raises(ValueError, match="down and up come together"):
+    with pytest.raises(ValueError, match="down and up must be given together"):
         OPS.linear(
             x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, dtype=torch.float16, device="meta"), None, 0
         )

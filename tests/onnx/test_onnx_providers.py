@@ -85,7 +85,7 @@ def test_a_model_refuses_a_provider_before_it_loads_anything(
         streamfuse.load(bundle, provider="directml")
     with pytest.raises(OptionError, match="provider must be cpu"):
         streamfuse.load(bundle, provider="gpu")
-    with pytest.raises(OptionError, match=r"provider is of ONNX Runtime, and .* was exported for executorch"):
+    with pytest.raises(OptionError, match=r"provider is for ONNX Runtime, but .* was exported for executorch"):
         streamfuse.load(write_bundle(tmp_path / "other"), provider="cpu")
 
 

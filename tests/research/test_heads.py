@@ -211,4 +211,4 @@ def test_the_product_alone_knows_no_heads() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "heads must be empty for streams, not 'medusa'" in done.stdout
-    assert "go with `streamfuse research` alone" in done.stdout
+    assert "need `streamfuse research`" in done.stdout

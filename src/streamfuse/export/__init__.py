@@ -1,4 +1,4 @@
-"""From a checkpoint and an adapter to a bundle (docs/export.md).
+"""Export: from a checkpoint and an adapter to a bundle (docs/export.md).
 
 streamfuse.export_bundle("build/phone", target="coreml", layout="ane")
 """

@@ -57,27 +57,27 @@ def configure(
     return resolve_for_adapter(replace(config, model=folder, adapter=chosen.path)), chosen
 
 
-def is_named(said: str) -> bool:
-    """Whether somebody names an adapter: neither `auto` nor `none`."""
-    return said not in (AUTO, NO_ADAPTER)
+def is_named(requested: str) -> bool:
+    """Whether the option names an adapter: it is neither `auto` nor `none`."""
+    return requested not in (AUTO, NO_ADAPTER)
 
 
-def choose_adapter(said: str, model: Path, model_word: str) -> Choice:
-    """The adapter of a model. One that is named is taken as it is: where it does not fit, loading it says so.
+def choose_adapter(requested: str, model: Path, model_word: str) -> Choice:
+    """The adapter of a model. A named adapter is not checked here: loading it reports a mismatch.
 
     Args:
-        said: a name, a file, `none`, or `auto`: the shipped one where it fits the model, else none.
+        requested: a name, a file, `none`, or `auto`: the shipped adapter if it fits the model, else none.
         model: the checkpoint's folder.
-        model_word: what the user called it, for the note.
+        model_word: the model as the user gave it, for the note.
 
     Raises:
-        FileNotFoundError: there is no such file, and none of this name ships.
+        FileNotFoundError: neither a file nor a shipped adapter has this name.
         CheckpointError: the model's configuration cannot be read.
     """
-    if is_named(said):
-        return Choice(find(said), said)
-    if said == NO_ADAPTER:
-        return Choice(None, said)
+    if is_named(requested):
+        return Choice(find(requested), requested)
+    if requested == NO_ADAPTER:
+        return Choice(None, requested)
     shipped = find(DEFAULT)
     misfit = adapter_misfit(ModelConfig.load(model), shipped)
     if misfit is None:

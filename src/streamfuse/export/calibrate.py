@@ -1,9 +1,9 @@
-"""How often drafts come true, measured as the bundle is made: the plan's first guess (docs/runtime.md).
+"""Measures during export how often drafts are accepted, the planner's prior (docs/runtime.md).
 
-The bundle's own engine answers a few prompts greedily at its widest tree; per depth the hits are counted against what
-the tree predicted, as the plan does while running. The prompts are those that the adapter was held out to in training,
-so that a model tuned for a task is asked what it is for; where it names none, a few questions. A user's text may
-differ, so the plan gives these counts little weight and follows what it sees.
+The bundle's own engine answers a few prompts greedily with its widest tree. Accepted and predicted nodes are counted
+per depth, as the planner does at run time. The prompts are those that were held out when the adapter was trained, so
+that a model that is tuned for a task is measured on it; without them, a few built-in questions. A user's text may
+differ, so the planner gives these counts little weight and adapts to what it observes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _QUESTIONS = (
     "A train leaves at 9:40 and takes 95 minutes. When does it arrive?",
 )
 _NEW_TOKENS = 48
-_ANSWERED = 16  # after each text that shows ranges
-_MOST_RATIO = 10.0  # what draft.safetensors may hold
-_PRIOR_WEIGHT = 3.0  # predicted hits at a ratio of 1 that every depth begins with: a few prompts prove little
+_ANSWERED = 16  # new tokens after each calibration text
+_MOST_RATIO = 10.0  # the limit of draft.safetensors
+_PRIOR_WEIGHT = 3.0  # prior of each depth, in predicted hits at ratio 1, since the prompts are few
 
 
 def held_out_prompts(adapter: Mapping[str, str], vocab_size: int) -> list[list[int]]:
-    """Token ids of the prompts among an adapter's facts (train/main.py); empty where it carries none of this model."""
+    """Token ids of the prompts in an adapter's metadata (train/main.py); empty if it has none for this model."""
     try:
         prompts = json.loads(adapter.get("prompts", "[]"))
         fitting = [[int(token) for token in prompt] for prompt in prompts if prompt]
@@ -55,7 +55,7 @@ def held_out_prompts(adapter: Mapping[str, str], vocab_size: int) -> list[list[i
 
 
 def questions(text: Tokenizer) -> list[list[int]]:
-    """The questions as the bundle's own template puts them; plainly where it has none, or takes other messages."""
+    """The questions in the bundle's chat template; as plain text if it has none or rejects these messages."""
     try:
         return [text.encode_chat([{"role": "user", "content": question}]) for question in _QUESTIONS]
     except TextError:
@@ -94,7 +94,7 @@ def _tokenizer(config: ExportConfig, model: StreamFused) -> Tokenizer:
 
 
 def answer_all(backend: Backend, tables: Mapping[str, npt.NDArray[Any]], texts: Sequence[Sequence[int]]) -> None:
-    """Continue the texts greedily, for whoever watches what the passes compute; closes `backend`."""
+    """Continue the texts greedily, so that observers see the passes; closes `backend`."""
     spec = backend.spec
     new = min(_ANSWERED, spec.capacity // 2)
     widths = spec.verify_widths
@@ -106,13 +106,13 @@ def answer_all(backend: Backend, tables: Mapping[str, npt.NDArray[Any]], texts: 
 
 
 class Hits:
-    """Drafted children per depth: how many came true, and how many the tree predicted."""
+    """Drafted nodes per depth: how many were accepted, and how many the tree predicted."""
 
     def __init__(self, depths: int) -> None:
         self.hits, self.predicted = [0.0] * depths, [0.0] * depths
 
     def add(self, one: Pass) -> None:
-        """The path that the model took through a pass's tree."""
+        """Count the path that the model took through a pass's tree."""
         row = 0
         for depth, token in enumerate(one.walk_tokens[: len(self.hits)]):
             children = [other for other, parent in enumerate(one.parents) if parent == row]
@@ -126,7 +126,7 @@ class Hits:
                 return
 
     def ratios(self) -> list[float]:
-        """[depths] hits per predicted hit; empty where nothing was predicted."""
+        """[depths] hits per predicted hit; empty if nothing was predicted."""
         if not any(self.predicted):
             return []
         pairs = zip(self.hits, self.predicted, strict=True)
@@ -136,10 +136,10 @@ class Hits:
 def calibrate(
     backend: Backend, tables: Mapping[str, npt.NDArray[Any]], prompts: Sequence[Sequence[int]]
 ) -> list[float]:
-    """Answer the prompts and count: hits per predicted hit at each depth, [G].
+    """Answer the prompts and return hits per predicted hit at each depth, [G].
 
-    Empty where no prompt fits or none drafts. What a depth lacks in samples its ratio makes up towards 1. `tables` are
-    the arrays of draft.safetensors; `backend` is closed afterwards.
+    Empty if no prompt fits or none has drafts. With few samples a depth's ratio is close to 1. `tables` are the arrays
+    of draft.safetensors; `backend` is closed.
     """
     spec = backend.spec
     seen = Hits(spec.num_streams)

@@ -1,4 +1,4 @@
-"""The host's drafting data, docs/contracts.md section 4: from a model to the bundle's draft.safetensors."""
+"""The drafting tables, docs/contracts.md section 4: from a model to the bundle's draft.safetensors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streamfuse.durable import replace_file
 from streamfuse.model.ngrams import ARRAYS
 from streamfuse.model.streams import StreamFused
 
-_ALIGNMENT = 64  # of the first tensor; of the others, that of their numbers
+_ALIGNMENT = 64  # of the first tensor; the others are aligned to their item size
 
 
 @torch.no_grad()
 def draft_arrays(model: StreamFused) -> dict[str, npt.NDArray[Any]]:
-    """What the model itself gives: the parent term, the stream vocabulary, and the n-gram table where there is one.
+    """The tables of a model: the parent term, the stream vocabulary, and the n-gram table if there is one.
 
-    A model without streams gives nothing.
+    Empty for a model without streams.
     """
     if not model.streams_config.num_streams:
         return {}
@@ -42,10 +42,10 @@ def draft_arrays(model: StreamFused) -> dict[str, npt.NDArray[Any]]:
 
 
 def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """A safetensors file whose numbers a reader may take where they lie: each tensor is aligned to its numbers.
+    """Write a safetensors file whose numbers can be used in place: each tensor is aligned to its item size.
 
-    The package writes the largest numbers first, and no gaps; blanks after the header bring the first to 64 bytes. An
-    older file of the name is replaced, not changed, because somebody may have it mapped.
+    The package writes the largest items first, without gaps; spaces after the header align the first tensor to 64
+    bytes. An existing file is replaced, not modified, because a process may have it mapped.
     """
     packed = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     length = int.from_bytes(packed[:8], "little")

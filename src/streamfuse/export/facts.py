@@ -1,4 +1,4 @@
-"""What the manifest and the constant methods say about a model, and what the loop needs of it."""
+"""The manifest's fields and constant methods of a model, and the specification that the loop needs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def constant_methods(
 
 
 def source_facts(folder: Path) -> dict[str, Any]:
-    """Where a model came from, as `streamfuse pull` noted it; empty for any other folder."""
+    """Where a model came from, as recorded by `streamfuse pull`; empty for any other folder."""
     return read_object(folder / "source.json")
 
 
@@ -93,7 +93,7 @@ def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    """The manifest's texts are lines; a GGUF may have a whole license in its metadata."""
+    """One line, as the manifest's strings must be; a GGUF may have a whole license in its metadata."""
     return " ".join(text.split())
 
 
@@ -128,7 +128,7 @@ def speculation_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any
 
 
 def method_facts(method: Method, weights: Weights) -> dict[str, Any]:
-    """Input and output tensors of a method, in call order, as docs/contracts.md names them."""
+    """Input and output tensors of a method in call order, with the names of docs/contracts.md."""
     inputs = [
         _tensor(name, str(t.dtype).removeprefix("torch."), *t.shape)
         for name, t in zip(input_names(weights, method), example_inputs(weights, method), strict=True)
@@ -137,7 +137,7 @@ def method_facts(method: Method, weights: Weights) -> dict[str, Any]:
 
 
 def row_facts(method: Method) -> dict[str, Any]:
-    """How many rows a method takes, keeps, and gives streams to."""
+    """The rows of a method, how many it keeps, and how many of these have streams."""
     verifies = isinstance(method, Verify)
     return {
         "rows": 1 if isinstance(method, Streams) else method.rows,

@@ -1,8 +1,8 @@
 """The static graphs of a stream-fused model as PyTorch modules: one per method, sharing every weight.
 
-Signatures are those of docs/contracts.md, section 2. The same modules serve three ends: torch.export lowers
-them, the reference backend runs them eagerly, and the parity gate compares each emitted graph with them. What they are
-made of comes from `Weights`: parts of a target's own form (layers.py).
+Signatures are those of docs/contracts.md, section 2. The same modules are lowered by torch.export, run eagerly by the
+reference backend, and compared with each emitted graph by the parity gate. Their parts come from `Weights`, in a
+target's own form (layers.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 class Plain(nn.Module):
     """`prefill` (no logits: the last prompt token is the root of the first verify or decode pass) and `decode`.
 
-    Keys and values of the last layer are all that prefill leaves, so its graph ends there.
+    Prefill's only results are keys and values, so its graph ends after those of the last layer.
     """
 
     def __init__(self, weights: Weights, rows: int, logits: bool) -> None:
@@ -65,14 +65,14 @@ class Plain(nn.Module):
 class Verify(nn.Module):
     """`verify_T`: T nodes in the lower layers; K kept nodes in the top layers, M of them with their streams.
 
-    In the top layers the nodes stand in path order, so that attention adds along a path as `decode` does. The outputs
-    are in the order of `kept`: the root, then the others by how likely they are the last accepted one.
+    In the top layers the nodes are in path order, so that attention adds along a path as `decode` does. The outputs are
+    in the order of `kept`: the root, then the others by how likely they are to be the last accepted one.
     """
 
     arange: Tensor  # int64 [T]
     steps: Tensor  # int64 [G]: 1..G
-    own_streams: Tensor  # bool [M * G, M * G]: a stream sees streams 1..j of its own node
-    no_streams: Tensor  # bool [K, M * G]: a node sees none
+    own_streams: Tensor  # bool [M * G, M * G]: stream j attends to streams 1..j of its own node
+    no_streams: Tensor  # bool [K, M * G]: nodes attend to no streams
 
     def __init__(self, weights: Weights, rows: int, keep: int, carrying: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Verify(nn.Module):
         added = carrying * self.num_streams
         self.top = weights.span(lower, layers, keep + added, adapted_from=keep)
         self.survivors = weights.survivors(rows, keep, carrying)
-        # Head rows of drafted tokens; a tied head's are the embedding's rows, which are at hand.
+        # Head rows of drafted tokens; with a tied head, the embedding's rows, which are available.
         self.candidates = weights.candidates if self.survivors is not None else None
         self.gives_hidden = weights.shapes.deferred
         self.register_buffer("arange", torch.arange(rows))
@@ -131,7 +131,7 @@ class Verify(nn.Module):
     def _with_streams(
         self, x: Tensor, position_ids: Tensor, ancestors: Tensor, order: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x [K, h], position_ids [K] and ancestors [K, K] with the streams of M nodes behind: [K + M * G, ...]."""
+        """x [K, h], position_ids [K] and ancestors [K, K] with the streams of M nodes appended: [K + M * G, ...]."""
         keep, carrying, streams = self.keep, self.carrying, self.num_streams
         starts, positions, seen = x, position_ids, ancestors
         if order is not None:
@@ -147,12 +147,12 @@ class Streams(nn.Module):
     """`streams`, the deferred schedule: the streams of one node whose own keys and values are committed."""
 
     steps: Tensor  # int64 [G]: 1..G
-    visible: Tensor  # bool [G, G]: a stream sees streams 1..j
+    visible: Tensor  # bool [G, G]: stream j attends to streams 1..j
 
     def __init__(self, weights: Weights) -> None:
         super().__init__()
         self.num_streams, self.top_k = weights.streams_config.num_streams, weights.shapes.top_k
-        # Told the token after their node, by its embedding row, before the caches.
+        # The next token, given by its embedding row, if streams are conditioned on it; before the caches.
         self.embedding = weights.embedding if weights.streams_config.next_token_rank else None
         self.insert, self.rotary, self.stream_head = weights.insert, weights.rotary, weights.stream_head
         lower, layers = weights.num_lower_layers, weights.config.num_layers
@@ -216,6 +216,6 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
         NEXT_TOKEN: torch.zeros(1, dtype=torch.int64),
     }
     inputs = [known[name] for name in input_names(weights, method) if name in known]
-    for _ in input_names(weights, method)[len(inputs) :: 2]:  # of each layer its own: one tensor twice is one input
+    for _ in input_names(weights, method)[len(inputs) :: 2]:  # not shared, or they would be one input
         inputs += weights.form.caches(weights.shapes.capacity, c.num_kv_heads, c.head_dim)
     return tuple(inputs)

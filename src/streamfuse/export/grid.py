@@ -1,7 +1,7 @@
 """Weights on the grids of GGUF files: Q4_1 (w = d q + m) and Q8_0 (w = d q), 32 weights per group, d and m float16.
 
-A checkpoint that was a GGUF lies on such a grid already; then its own d, m and q are found again, and every weight is
-given back bit for bit. A group that lies on none (another model, merged adapters) gets the best grid that a search
+A checkpoint that was a GGUF is on such a grid already; then its own d, m and q are found again, and every weight is
+reproduced bit for bit. A group that is on no grid (another model, merged adapters) gets the best grid that a search
 finds.
 """
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .schemes import GROUP
 
-_STEPS = 20  # scales that the fit of a group tries, as llama.cpp's make_qkx2_quants does
-_TURN = 2**22  # weights: copies of 16 MB, which the allocator keeps; larger ones come from the system every time
-_FIT_GROUPS = 4096  # at a time: 0.5 MB of weights
+_STEPS = 20  # scales tried per group, as in llama.cpp's make_qkx2_quants
+_TURN = 2**22  # weights per chunk: copies of 16 MB, which the allocator reuses; larger ones are mapped each time
+_FIT_GROUPS = 4096  # groups per chunk: 0.5 MB of weights
 _HALF_MAX = 65504.0
 
 
@@ -24,7 +24,7 @@ def q4_1(weight: Tensor) -> tuple[Tensor, ...]:
     """weight [N, K] -> q uint8 [N, K] in 0..15, d and m float16 [N, K / 32], exact bool [N, K / 32].
 
     Raises:
-        ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
+        ValueError: 32 does not divide K, or a weight is beyond the range of float16 scales.
     """
     return tuple(map(torch.cat, zip(*map(_some_to_q4_1, _in_turns(weight)), strict=True)))
 
@@ -34,9 +34,9 @@ def _some_to_q4_1(weight: Tensor) -> tuple[Tensor, ...]:
     flat = groups.flatten(0, 1)
     low, high = flat.aminmax(dim=1)
     d, m = torch.zeros_like(low, dtype=torch.float16), low.half()
-    # A writer puts the least weight at q = 0 and the greatest at 15; the few others have a smaller greatest q.
+    # The writer maps the minimum to q = 0 and the maximum to 15; in a few groups the largest q is smaller.
     rest = _search(flat, d, m, 15, [(high - low) / 15])
-    if len(rest) < len(flat) // 2:  # else the weights are of no grid at all
+    if len(rest) < len(flat) // 2:  # otherwise the weights are on no grid at all
         rest = _search(flat, d, m, 15, [(high - low) / span for span in range(14, 0, -1)], rest)
     if len(rest):
         d[rest], m[rest] = _fit(flat[rest])
@@ -68,14 +68,14 @@ def _some_to_q8_0(weight: Tensor) -> tuple[Tensor, ...]:
 
 
 def _in_turns(weight: Tensor) -> Sequence[Tensor]:
-    """Rows that are looked at together: the search keeps several copies of them, too many of a large table's."""
+    """Chunks of rows: the search makes several copies, which would be too large for a whole table."""
     turns: Sequence[Tensor] = weight.split(max(1, _TURN // weight.shape[1]))
     return turns
 
 
 def _grouped(weight: Tensor) -> Tensor:
     if weight.shape[1] % GROUP:
-        raise ValueError(f"a row of {weight.shape[1]} weights is not a number of groups of {GROUP}")
+        raise ValueError(f"a row of {weight.shape[1]} weights is not a multiple of the group size {GROUP}")
     if not bool((weight.abs() < _HALF_MAX).all()):
         raise ValueError("a weight is not finite, or too large for float16 scales")
     groups: Tensor = weight.float().unflatten(1, (-1, GROUP))
@@ -94,11 +94,11 @@ def _nearest(x: Tensor, d: Tensor, m: Tensor, top: int) -> Tensor:
 
 
 def _search(flat: Tensor, d: Tensor, m: Tensor, top: int, scales: list[Tensor], among: Tensor | None = None) -> Tensor:
-    """Set `d` of every group that one of the scales, or a float16 next to it, reproduces; indices of the others."""
+    """Set `d` of every group that one of the scales, or an adjacent float16, reproduces; returns the other indices."""
     rest = torch.arange(len(flat)) if among is None else among
     for scale in scales:
         for candidate in _neighbours(scale):
-            # Most groups are found at once: only what is left is copied.
+            # Most groups are found in the first pass, so only the rest is copied.
             x, tried, offset = (t if len(rest) == len(t) else t[rest] for t in (flat, candidate, m))
             found = (_values(_nearest(x, tried, offset, top), tried, offset) == x).all(1)
             d[rest[found]] = tried[found]
@@ -116,7 +116,7 @@ def _neighbours(values: Tensor) -> list[Tensor]:
 
 
 def _fit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """d and m float16 [n] of groups [n, 32], taken in turns that stay in the cache: the fit passes over them often."""
+    """d and m float16 [n] of groups [n, 32], in chunks that stay in the cache, since the fit reads them repeatedly."""
     d, m = zip(*map(_fit_some, x.split(_FIT_GROUPS)), strict=True)
     return torch.cat(d), torch.cat(m)
 

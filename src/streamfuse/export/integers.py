@@ -1,7 +1,7 @@
-"""Integer weights, described once: a scheme gives integers, scales and offsets, which every target encodes in its way.
+"""Integer weights: a scheme produces integers, scales and offsets, which each target encodes in its own format.
 
-The schemes of GGUF files (q4_1, q8_0) find a GGUF's own numbers again (grid.py), so nothing is quantized twice. Any
-other scheme is rounded by the target's own library, because its engine is tuned for that library's choice of scales.
+The schemes of GGUF files (q4_1, q8_0) recover a GGUF's own numbers (grid.py), so nothing is quantized twice. Other
+schemes use the target's own library, since its engine is tuned for that library's choice of scales.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Integers:
     Attributes:
         q: uint8 or int8 [N, K].
         d: floats [N, G].
-        m: floats [N, G]; None: noughts.
-        z: zero points [N, G], of any type; None: noughts.
-        exact: bool [N, G], groups that are given back bit for bit; None: that was not looked for.
+        m: floats [N, G]; None: zeros.
+        z: zero points [N, G], of any dtype; None: zeros.
+        exact: bool [N, G], whether a group is reproduced bit for bit; None: unknown.
     """
 
     q: Tensor
@@ -39,7 +39,7 @@ class Integers:
     exact: Tensor | None = None
 
     def dequantized(self) -> Tensor:
-        """float32 [N, K], computed as a GGUF reader does."""
+        """float32 [N, K], computed in the same way as by a GGUF reader."""
         groups: Tensor = self.q.float().unflatten(1, (self.d.shape[1], -1))
         if self.z is not None:
             groups = groups - self.z.float().unsqueeze(-1)
@@ -49,7 +49,7 @@ class Integers:
     def with_zeros(self, shift: int = 0) -> Integers:
         """d q + m as d (v - z), v = q - shift and z = -m / d - shift, for engines without offsets.
 
-        A group without spread is m (0 - (-1)).
+        A group with equal weights is m (0 - (-1)).
         """
         if self.m is None:
             return self
@@ -63,7 +63,7 @@ class Integers:
 
 @dataclass
 class GridReport:
-    """How many groups of one part came back bit for bit."""
+    """How many groups of a part are bit-identical to the checkpoint's grid."""
 
     groups: int = 0
     exact: int = 0
@@ -79,10 +79,10 @@ class GridReport:
 def to_integers(
     weight: Tensor, scheme: PartScheme, otherwise: Callable[[Tensor, PartScheme], Integers] | None = None
 ) -> Integers:
-    """weight [N, K] as `scheme` says; `otherwise` rounds what is no scheme of GGUF files.
+    """weight [N, K] in this scheme; `otherwise` quantizes schemes that are not those of GGUF files.
 
     Raises:
-        ValueError: the group size does not divide K, or a weight is beyond what float16 scales can say.
+        ValueError: the group size does not divide K, or a weight is beyond the range of float16 scales.
     """
     weight = weight.detach().float()
     groups_of(weight, scheme.group_size or weight.shape[1])
@@ -91,37 +91,37 @@ def to_integers(
     if scheme == Q8_0:
         return to_q8_0(weight)
     if otherwise is None:
-        raise ValueError(f"{scheme.name} is no grid of GGUF files")
+        raise ValueError(f"{scheme.name} is not a format of GGUF files")
     return otherwise(weight, scheme)
 
 
 def to_q4_1(weight: Tensor) -> Integers:
-    """weight [N, K] on its own Q4_1 grid where it has one, on the best one found elsewhere.
+    """weight [N, K] on its own Q4_1 grid if it has one, otherwise on the best one found.
 
     q uint8 in 0..15; d and m float16 [N, K / 32].
 
     Raises:
-        ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
+        ValueError: 32 does not divide K, or a weight is beyond the range of float16 scales.
     """
     q, d, m, exact = grid.q4_1(weight)
     return Integers(q, d, m, exact=exact)
 
 
 def to_q8_0(weight: Tensor) -> Integers:
-    """weight [N, K] on its own Q8_0 grid where it has one; elsewhere the greatest magnitude is at 127.
+    """weight [N, K] on its own Q8_0 grid if it has one; otherwise the largest magnitude is at 127.
 
     q int8; d float16 [N, K / 32].
 
     Raises:
-        ValueError: 32 does not divide K, or a weight is beyond what float16 scales can say.
+        ValueError: 32 does not divide K, or a weight is beyond the range of float16 scales.
     """
     q, d, exact = grid.q8_0(weight)
     return Integers(q, d, exact=exact)
 
 
 def symmetric_int8(weight: Tensor, group_size: int, bits: int = 8) -> Integers:
-    """weight [N, K]: q int8, of which `bits` are used, d float32 [N, K / group_size]; the largest magnitude of a group
-    is at 127, or at 7 of 4 bits."""
+    """weight [N, K]: q int8 with `bits` used bits, d float32 [N, K / group_size]; a group's largest magnitude is at
+    127, or at 7 for 4 bits."""
     groups = groups_of(weight, group_size)
     scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / ((1 << (bits - 1)) - 1)
     return Integers((groups / scale).round().flatten(1).to(torch.int8), scale.squeeze(-1))

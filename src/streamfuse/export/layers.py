@@ -1,9 +1,9 @@
-"""What every graph is made of: the two halves of a layer, the vocabulary head and the head of the streams.
+"""The parts of every graph: the two halves of a layer, the vocabulary head and the head of the streams.
 
-They are written once, for rows x [R, h]. A target gives them its norm, products, attention and top-k by a `Form`, and
-has one of its own only where its operators or its layout ask for it: the kernels' operators (executorch/native.py), the
-Neural Engine's channels first (coreml/ane.py), ONNX's node for rotary embeddings (onnx/form.py). The float32 reference
-takes the model's own layers, so that a mistake here shows (reference.py).
+They are defined once, for rows x [R, h]. A target supplies its norm, products, attention and top-k as a `Form`, and
+only redefines parts if its operators or its layout require it: the kernels' operators (executorch/native.py), the
+Neural Engine's channels-first layout (coreml/ane.py), ONNX's node for rotary embeddings (onnx/form.py). The float32
+reference uses the model's own layers, so that a mistake here is detected (reference.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from streamfuse.model.transformer import Block, RMSNorm
 from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
 from .schemes import Part
 
-_HIDDEN = -1e4  # finite, as engines without infinities need it
+_HIDDEN = -1e4  # finite, for engines without infinities
 
 
 class TurnedLowRank(nn.Module):
-    """A LowRank whose matrices lie as a plain product reads them: a stock runtime turns those of a linear layer over in
+    """A LowRank with matrices in the layout of a plain product: a stock runtime transposes those of a linear layer in
     every pass, which took longer than the two products (28 us each of a `streams` pass of 540)."""
 
     def __init__(self, low_rank: LowRank) -> None:
@@ -37,24 +37,24 @@ class TurnedLowRank(nn.Module):
 
 
 class Form:
-    """What a target makes layers of. Here: norms, products and attention of PyTorch in float32.
+    """Builds a target's layers. This base class uses PyTorch's float32 norms, products and attention.
 
     Attributes:
-        ROW_DTYPE: of the new keys and values that a pass gives, and of caches in floats.
+        ROW_DTYPE: dtype of the new keys and values that a pass returns, and of float caches.
     """
 
     ROW_DTYPE: ClassVar[torch.dtype] = torch.float32
 
     def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
-        """x -> RMSNorm of x over `axis`: of rows [R, h], or 2, of heads [R, H, D]."""
+        """x -> RMSNorm of x over `axis`: 1 for rows [R, h], 2 for heads [R, H, D]."""
         return norm
 
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
-        """x [R, K] -> [R, N] with the weights as the target stores those of `part`."""
+        """x [R, K] -> [R, N], with the weights in the target's format for `part`."""
         return linear
 
     def product(self, part: Part, *layers: nn.Linear) -> nn.Module:
-        """Layers that share their input as one product; outputs in the order given."""
+        """Layers with the same input as one product; outputs in the order given."""
         return self.linear(part, joined(*layers))
 
     def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
@@ -64,15 +64,15 @@ class Form:
     def adapted(
         self, part: Part, layers: tuple[nn.Linear, ...], adapters: StreamAdapters | None, *names: str
     ) -> nn.Module:
-        """x, first adapted row -> the product of the layers, with the adapters of these names."""
+        """x, first adapted row -> the product of the layers plus the adapters of these names."""
         return Adapted(self.product(part, *layers), adapters, *names)
 
     def low_rank(self, low_rank: LowRank) -> nn.Module:
-        """x [R, n_in] -> [R, n_out], of the streams alone."""
+        """x [R, n_in] -> [R, n_out], for stream rows only."""
         return TurnedLowRank(low_rank)
 
     def gated(self, gate_up: Tensor, size: int) -> Tensor:
-        """gate and up side by side on axis 1, each of `size` -> SiLU(gate) * up."""
+        """gate and up concatenated on axis 1, each of `size` -> SiLU(gate) * up."""
         gate, up = gate_up[:, :size], gate_up[:, size:]
         return F.silu(gate) * up
 
@@ -90,12 +90,12 @@ class Form:
         return Closing(self, block, adapters)
 
     def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
-        """An opening or closing with these adapters in the place of its own, beside the same weights.
+        """A copy of an opening or closing with these adapters instead of its own, sharing the weights.
 
         Raises:
-            ValueError: this form has one kind of adapters for all rows.
+            ValueError: this form only supports one set of adapters for all rows.
         """
-        raise ValueError("the base's adapters must be merged where stream rows have adapters of their own")
+        raise ValueError("the base's adapters must be merged if stream rows have separate adapters")
 
     def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
         """x [R, h], want_logits bool [1] -> logits [R, V], best int64 [R]."""
@@ -120,22 +120,22 @@ class Form:
         return Attention(capacity, scale)
 
     def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-        """Empty caches of a layer, keys and values, as the exported attention takes them."""
+        """Empty key and value caches of a layer, in the format of the exported attention."""
         shape = capacity, kv_heads, head_dim
         return torch.zeros(shape, dtype=self.ROW_DTYPE), torch.zeros(shape, dtype=self.ROW_DTYPE)
 
 
 class Layer(nn.Module):
-    """Half of a layer, or a head: `compute` is what one delegate can take, `forward` what stays around it.
+    """Half of a layer, or a head: `compute` can be delegated, the rest of `forward` cannot.
 
     Attributes:
-        AROUND: names of the modules that `forward` needs beside `compute`.
+        AROUND: names of the modules that `forward` uses outside of `compute`.
     """
 
     AROUND: ClassVar[tuple[str, ...]] = ()
 
     def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Outputs for rows of which those from `first` on are adapted."""
+        """The outputs; rows from `first` on are adapted."""
         raise NotImplementedError
 
 
@@ -171,7 +171,7 @@ class Opening(Layer):
 class Closing(Layer):
     """Output projection, the gated MLP with gate and up in one product, and both residual additions.
 
-    Features lie on axis 1, so that the Neural Engine's layout takes it as it is.
+    Features are on axis 1, as in the Neural Engine's layout.
     """
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
@@ -210,7 +210,7 @@ class Head(Layer):
 
 
 class StreamHead(Head):
-    """Final norm, the streams' rows of the vocabulary head, and their best tokens."""
+    """Final norm, the stream vocabulary's rows of the head, and their best tokens."""
 
     AROUND = ("top_k",)
 
@@ -240,7 +240,7 @@ class TopK(nn.Module):
 
 
 class FusedAdapter(nn.Module):
-    """Low-rank adapters of projections that share an input, as one pair of matrices: x [R, n_in] -> [R, n_out]."""
+    """Low-rank adapters of projections with the same input, as one pair of matrices: x [R, n_in] -> [R, n_out]."""
 
     def __init__(self, adapters: StreamAdapters, *names: str) -> None:
         super().__init__()
@@ -273,7 +273,8 @@ class Adapted(nn.Module):
 
 
 class Attention(nn.Module):
-    """Cached and new rows as two segments under one softmax; all of the cache is read, what is not valid is masked."""
+    """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are
+    masked."""
 
     positions: Tensor  # [C]
 
@@ -297,7 +298,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         rows, capacity = query.shape[0], key_cache.shape[0]
         group = query.shape[1] // key.shape[1]
-        # Numbers before they are joined: not every delegate joins booleans.
+        # Converted to numbers before concatenation: not every delegate can concatenate booleans.
         valid = (self.positions < cache_length).to(query.dtype).unsqueeze(0).expand(rows, capacity)
         seen = torch.cat([valid, visible.to(query.dtype)], dim=1)
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
@@ -306,20 +307,21 @@ class Attention(nn.Module):
 
 
 def scores(query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
-    """Of scaled query [R, Hq, D] with cached and new keys: [Hkv, R * Hq / Hkv, C + R], heads of one key as rows."""
+    """Scores of scaled query [R, Hq, D] with cached and new keys: [Hkv, R * Hq / Hkv, C + R]; heads of a key are
+    rows."""
     grouped = by_key(query, key.shape[1])
     return torch.cat([torch.bmm(grouped, keys.permute(1, 2, 0)) for keys in (key_cache, key)], dim=2)
 
 
 def by_key(query: Tensor, kv_heads: int) -> Tensor:
-    """Query [R, Hq, D] as [Hkv, R * Hq / Hkv, D]: the rows that each head of keys is multiplied with."""
+    """Query [R, Hq, D] as [Hkv, R * Hq / Hkv, D]: the rows that are multiplied with each key head."""
     rows, heads, dim = query.shape
     grouped = query.view(rows, kv_heads, heads // kv_heads, dim).permute(1, 0, 2, 3)
     return grouped.reshape(kv_heads, rows * heads // kv_heads, dim)
 
 
 def weighed(weights: Tensor, value: Tensor, value_cache: Tensor) -> Tensor:
-    """Sums of cached and new values by weights as `scores` gives them: [R, Hq * D]."""
+    """Sums of cached and new values weighted by `weights`, in the layout of `scores`: [R, Hq * D]."""
     (kv_heads, many, _), (rows, _, dim), capacity = weights.shape, value.shape, value_cache.shape[0]
     group = many // rows
     attended = torch.bmm(weights[..., :capacity], value_cache.permute(1, 0, 2))
@@ -328,7 +330,7 @@ def weighed(weights: Tensor, value: Tensor, value_cache: Tensor) -> Tensor:
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A product with these tensors, which are not copied."""
+    """A linear layer with these tensors, without copying them."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
@@ -337,7 +339,7 @@ def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 
 def joined(*layers: nn.Linear) -> nn.Linear:
-    """One product for layers that share an input; outputs in the order given."""
+    """One product for layers with the same input; outputs in the order given."""
     if len(layers) == 1:
         return layers[0]
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])

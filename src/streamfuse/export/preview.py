@@ -31,15 +31,15 @@ class Preview:
     """What to expect of an export; sizes in bytes.
 
     Attributes:
-        adapter: a line about it.
+        adapter: a description of the adapter.
         sampling: the bundle's sampling defaults.
         parts: weights by part, one copy for all methods.
-        graph_bytes: the weights in the graphs' file, of which OpenVINO's delegates have a copy each.
-        files: what will lie in the bundle; the graphs with what they add to the weights.
+        graph_bytes: weights in the graphs' file; with OpenVINO, each delegate has its own copy.
+        files: expected size of each file; for graphs, with what they add to the weights.
         cache_bytes: keys and values of a whole context.
-        delegates: delegates of each method, XNNPACK's only.
-        calls: calls of operators (kernels) or delegates (XNNPACK) of each method, the pruner's left out.
-        cost: of the export itself; None where it was never measured.
+        delegates: delegates of each method, XNNPACK only.
+        calls: calls of operators (kernels) or delegates (XNNPACK) of each method, without the pruner's.
+        cost: of the export itself; None if it was never measured.
     """
 
     adapter: str
@@ -58,7 +58,7 @@ class Preview:
 
     @property
     def run_bytes(self) -> int:
-        """Memory of a process that runs the bundle, its own code left out: weights, caches, drafting data."""
+        """Memory of a process that runs the bundle, without its code: weights, caches, drafting tables."""
         return self.graph_bytes + self.cache_bytes + self.files.get(DRAFT_FILE, 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
         tokenizer = Tokenizer(file, chat_template(config), model_config.bos_token_id, model_config.eos_token_ids)
         tokenizer.check_chat()
     except TextError as error:
-        Tokenizer(file)  # its own TextError, where it is the tokenizer
+        Tokenizer(file)  # raises its own TextError if the tokenizer is the problem
         raise CheckpointError(
             f"{config.model}: {error}; mend its chat template, or take it out for a bundle that takes raw prompts alone"
         ) from None

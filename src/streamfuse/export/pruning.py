@@ -1,4 +1,4 @@
-"""Which nodes of a tree go on to the top layers, and which of them carry streams. Few operators, finite numbers."""
+"""Selects the nodes of a tree for the top layers, and those that have streams. Few operators, finite numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfuse.model.transformer import RMSNorm
 
 _PADDING = 1e4
 _DEPTH_COST = 1e-3
-_ROW_COST = 0.35  # off an edge's logit per row before the child's: a tree's rows come best first, says who drafted it
+_ROW_COST = 0.35  # subtracted from an edge's logit per preceding row: a draft's rows are best first
 
 
 class EarlyExit(nn.Module):
@@ -36,10 +36,10 @@ class EarlyExit(nn.Module):
 
 
 class SigmoidEdges(nn.Module):
-    """Probability [child, parent] of each pair of nodes as an edge: the sigmoid of the child's early-exit logit, less
-    what its row costs. Of `candidates` [T, h], the head rows of the nodes' tokens."""
+    """Probability [child, parent] of each pair of nodes as an edge: the sigmoid of the child's early-exit logit minus
+    the cost of its row. `candidates` [T, h] are the head rows of the nodes' tokens."""
 
-    offset: Tensor  # [T, 1]: of the edge to each row
+    offset: Tensor  # [T, 1]: offset of the edge to each row
 
     def __init__(self, pruner: SigmoidPruner, norm: RMSNorm, rows: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SigmoidEdges(nn.Module):
 
 
 class SoftmaxEdges(nn.Module):
-    """The same by the softmax of the early exit's logits over the vocabulary (the paper). Of `tokens` int64 [T]."""
+    """The same with the softmax of the early exit's logits over the vocabulary (the paper), for `tokens` int64 [T]."""
 
     def __init__(self, pruner: SoftmaxPruner, norm: RMSNorm, vocabulary: nn.Module) -> None:
         super().__init__()
@@ -63,23 +63,23 @@ class SoftmaxEdges(nn.Module):
 
 
 def edges_of(pruner: Pruner, norm: RMSNorm, rows: int, vocabulary: nn.Module) -> SigmoidEdges | SoftmaxEdges:
-    """What scores the edges of a tree of `rows` nodes; `vocabulary` is the head's product."""
+    """Scores the edges of a tree of `rows` nodes; `vocabulary` is the head's product."""
     if isinstance(pruner, SoftmaxPruner):
         return SoftmaxEdges(pruner, norm, vocabulary)
     return SigmoidEdges(cast("SigmoidPruner", pruner), norm, rows)
 
 
 class Survivors(nn.Module):
-    """The pruner's choice: `keep` of `rows` nodes by path score; and, where fewer carry streams, their order.
+    """Selects `keep` of `rows` nodes by path score; and orders them, if only some of them have streams.
 
-    A path score is the sum of the logarithms of its edges' probabilities. It is never positive, so the kept set is
-    closed under ancestors, and best first is path order. With a threshold a node is dropped where an edge of its path
-    is less probable: it has no place even among fewer than `keep`.
+    A path score is the sum of the log-probabilities of its edges. It is never positive, so the kept set is closed under
+    ancestors, and best first is path order. With a threshold, a node is dropped if any edge of its path is less
+    probable, even if fewer than `keep` nodes are left.
     """
 
-    LEAST_PROBABILITY: ClassVar[float] = 1e-20  # of an edge
+    LEAST_PROBABILITY: ClassVar[float] = 1e-20  # lower bound for an edge
 
-    root: Tensor  # [K]: puts the first row before all others
+    root: Tensor  # [K]: sorts the first row before all others
 
     def __init__(
         self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
@@ -89,22 +89,22 @@ class Survivors(nn.Module):
         self.register_buffer("root", F.one_hot(torch.tensor(0), keep) * _PADDING)
 
     def falling(self, path: Tensor, depth: Tensor) -> Tensor:
-        """Path scores [T] that fall strictly along a path, so that equal edges never put a child before its parent."""
+        """Path scores [T] that strictly decrease along a path, so that ties never sort a child before its parent."""
         return path - depth * _DEPTH_COST
 
     def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The `keep` best of scores [T], and their rows."""
+        """The `keep` largest of scores [T], and their rows."""
         return torch.topk(scores, self.keep)
 
     def forward(
         self, x: Tensor, drafted: Tensor, ancestors: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor | None]:
-        """x [T, h] states below the top layers, drafted: what `edges` takes of the nodes, ancestors [T, T].
+        """x [T, h] states below the top layers, drafted: the input of `edges` for the nodes, ancestors [T, T].
 
-        Returns kept int64 [K], rows in path order, dropped ones and padding last (None: all are kept); the same with a
-        number that is no row where a node is dropped (None: none is); ancestors bool [K, K] of the kept; and, where it
-        was asked for, order int64 [K]: places among the kept, the root first, then by the probability of being the last
-        accepted node, which is that of its path less those of its children's.
+        Returns kept int64 [K], rows in path order, dropped ones and padding last (None: all are kept); the same with an
+        invalid row number for dropped nodes (None: no threshold); ancestors bool [K, K] of the kept nodes; and, if
+        `ordered`, order int64 [K]: indices of the kept nodes, the root first, then by the probability of being the last
+        accepted node, which is that of its path minus those of its children's.
         """
         seen, parent, depth = _relations(ancestors, x.dtype)
         probability = self.edges(x, drafted)  # [child, parent]
@@ -118,7 +118,7 @@ class Survivors(nn.Module):
             path, kept = self.best(path)
             ancestors = ancestors.index_select(0, kept).index_select(1, kept)
             if self.threshold:
-                dropped = path < -_PADDING / 2  # padding too
+                dropped = path < -_PADDING / 2  # includes padding
                 named = kept + dropped.to(kept.dtype) * self.rows
             if self.ordered:
                 _, parent, depth = _relations(ancestors, x.dtype)
@@ -132,13 +132,13 @@ class Survivors(nn.Module):
 
 
 class HalfSurvivors(Survivors):
-    """The same in float16, for a processor that computes in nothing wider.
+    """The same in float16, for a processor without wider floats.
 
     Scores below -24 count as equal; a row costs 1/16, which is four steps of float16 there. A child's row comes after
-    its parent's, so scores still fall strictly along a path.
+    its parent's, so scores still strictly decrease along a path.
     """
 
-    LEAST_PROBABILITY = 2.0**-13  # float16's least normal number is 2**-14
+    LEAST_PROBABILITY = 2.0**-13  # float16's smallest normal number is 2**-14
 
     rows_before: Tensor  # [T]: 0 .. T - 1
 
@@ -153,11 +153,11 @@ class HalfSurvivors(Survivors):
 
     def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         values, rows = super().best(scores)
-        return values, rows.to(torch.int32)  # such processors know no int64
+        return values, rows.to(torch.int32)  # such processors do not support int64
 
 
 def _relations(ancestors: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """ancestors bool [T, T] -> the same as numbers, which row is whose parent [child, parent], and depths [T].
+    """ancestors bool [T, T] -> the same as numbers, the matrix of parents [child, parent], and depths [T].
 
     The root's depth is 1, a padding row's 0.
     """

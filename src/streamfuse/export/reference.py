@@ -1,7 +1,8 @@
-"""The parts of a graph as the model itself computes them, in float32 on its own tensors: what every export is held to.
+"""The parts of a graph as the model itself computes them, in float32 on its own tensors: the reference for every
+export.
 
-The halves of a layer are the model's own code, not layers.py, so that a mistake there shows. Nothing is joined or
-copied, so a large model's reference needs no second copy of its weights.
+The halves of a layer are the model's own code, not layers.py, so that a mistake there is detected. Nothing is
+concatenated or copied, so a large model's reference needs no second copy of its weights.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from . import layers
 def reference_backend(
     methods: Mapping[str, Callable[..., tuple[Any, ...]]], model: StreamFused, spec: ModelSpec
 ) -> ReferenceBackend:
-    """What runs a model's methods in PyTorch."""
+    """A backend that runs a model's methods in PyTorch."""
     config, streams = model.base.config, model.streams_config
     sizes = (config.num_layers, streams.num_msa_layers, config.num_kv_heads, config.head_dim)
     return ReferenceBackend(methods, spec, *sizes, next_token=bool(streams.next_token_rank))
@@ -46,7 +47,7 @@ class _Half(nn.Module):
         self.block, self.adapters = block, adapters
 
     def adapt_from(self, first: int, name: str, x: Tensor) -> Tensor | None:
-        """What is added to the projection `name` of x [R, n_in]: something in the rows from `first` on."""
+        """The adapter's contribution to the projection `name` of x [R, n_in], for rows from `first` on."""
         if self.adapters is None or first >= len(x):
             return None
         return F.pad(self.adapters.adapt(name, x[first:]), (0, 0, first, 0))

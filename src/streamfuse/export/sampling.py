@@ -1,7 +1,7 @@
-"""The sampling defaults of a bundle: greedy, or what the model's own generation_config.json asks for.
+"""The sampling defaults of a bundle: greedy, or those of the model's generation_config.json.
 
-Its values mean what they mean in transformers: they sample where `do_sample` is true, with the top 50 tokens where
-`top_k` is left out; a repetition penalty holds for greedy text too.
+Values have the semantics of transformers: decoding samples if `do_sample` is true, `top_k` is 50 if it is missing, and
+a repetition penalty also applies to greedy decoding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamfuse.runtime.config import SamplingConfig
 FILE = "generation_config.json"
 MODEL, GREEDY = "model", "greedy"
 _IN_TRANSFORMERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
-# Settings of generate() that change which tokens come and that no runtime here has, with the values that change none.
+# Settings of generate() that affect tokens and that no runtime here supports, with the values that have no effect.
 _OTHERS: dict[str, tuple[Any, ...]] = {
     "typical_p": (1.0,), "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,), "top_h": (), "penalty_alpha": (),
     "encoder_repetition_penalty": (1.0,), "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,),
@@ -32,7 +32,7 @@ _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What a bundle does where nobody says otherwise, and where the model asks for something a line for the user."""
+    """A bundle's sampling defaults, and a note for the user if the model requests something else."""
 
     values: dict[str, Any]
     note: str | None = None
@@ -46,40 +46,42 @@ def sampling_defaults(folder: Path, choice: str) -> SamplingDefaults:
     """The defaults of a bundle of the model in `folder`.
 
     Args:
-        choice: `model`: those of its generation_config.json; `greedy`: none of them.
+        choice: `model`: those of its generation_config.json; `greedy`: greedy decoding.
 
     Raises:
         CheckpointError: a value there is out of range.
     """
     path, greedy = folder / FILE, {"temperature": 0.0, "max_new_tokens": 128}
-    said = {name: value for name, value in read_object(path).items() if value is not None}
-    asked = {name: said.get(name, usual) for name, usual in _IN_TRANSFORMERS.items()} if said.get("do_sample") else {}
-    if said.get("repetition_penalty", 1.0) != 1.0:
-        asked["repetition_penalty"] = said["repetition_penalty"]
-    _check(path, asked)
-    others = {name: said[name] for name, neutral in _OTHERS.items() if name in said and said[name] not in neutral}
-    if not asked and not others:
+    given = {name: value for name, value in read_object(path).items() if value is not None}
+    values = (
+        {name: given.get(name, usual) for name, usual in _IN_TRANSFORMERS.items()} if given.get("do_sample") else {}
+    )
+    if given.get("repetition_penalty", 1.0) != 1.0:
+        values["repetition_penalty"] = given["repetition_penalty"]
+    _check(path, values)
+    others = {name: given[name] for name, neutral in _OTHERS.items() if name in given and given[name] not in neutral}
+    if not values and not others:
         return SamplingDefaults(greedy)
     if choice == GREEDY:
-        note = f"sampling defaults: greedy; {FILE} has {_listed({**asked, **others})}, which --sampling {MODEL} takes"
+        note = f"sampling defaults: greedy; {FILE} has {_listed({**values, **others})}, which --sampling {MODEL} takes"
         return SamplingDefaults(greedy, note)
-    values = {**greedy, **asked}
-    note = f"sampling defaults from {FILE}: {_listed(asked) or 'greedy'} (--sampling {GREEDY} takes none)"
-    return SamplingDefaults(values, note + (f"; left out, not supported: {_listed(others)}" if others else ""))
+    defaults = {**greedy, **values}
+    note = f"sampling defaults from {FILE}: {_listed(values) or 'greedy'} (--sampling {GREEDY} takes none)"
+    return SamplingDefaults(defaults, note + (f"; left out, not supported: {_listed(others)}" if others else ""))
 
 
-def _check(path: Path, asked: dict[str, Any]) -> None:
-    for name, value in asked.items():
+def _check(path: Path, values: dict[str, Any]) -> None:
+    for name, value in values.items():
         kinds = int if name == "top_k" else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise CheckpointError(f"{path}: {name} must be a number, not {value!r:.40}")
     try:
-        SamplingConfig(**asked)
+        SamplingConfig(**values)
     except OptionError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
 
 def _listed(values: dict[str, Any]) -> str:
-    """Names and values, without those that are off, nor the length."""
+    """Names and values, without settings that are off, and without the length."""
     shown = {name: value for name, value in values.items() if name != "max_new_tokens" and value != _OFF.get(name)}
     return ", ".join(f"{name} {value}" for name, value in shown.items())

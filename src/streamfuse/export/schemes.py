@@ -1,4 +1,4 @@
-"""How the weights of each part are stored: the grids of the kernels, and bits, groups and symmetry elsewhere."""
+"""How the weights of each part are stored: formats of the kernels, and bits, groups and symmetry elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # whose activations are integers too, 
 
 @dataclass(frozen=True, slots=True)
 class Schemes:
-    """The grid of every part's weights, for the kernels' operators; an embedding is q8_0 always."""
+    """The format of every part's weights for the kernels' operators; an embedding is always q8_0."""
 
     attention: str = "q4_1"
     mlp: str = "q4_1"
@@ -32,12 +32,12 @@ class Schemes:
 
 @dataclass(frozen=True, slots=True)
 class PartScheme:
-    """How one part's weights are stored where the kernels' grids are not used.
+    """How one part's weights are stored if the kernels' formats are not used.
 
     Attributes:
         bits: 4, 8: integers; 16, 32: floats.
         group_size: weights per scale along the input; None: one scale per output channel (or none, for floats).
-        symmetric: w = d q; else w = d (q - z) with an integer z per scale.
+        symmetric: w = d q; otherwise w = d (q - z) with an integer z per scale.
     """
 
     bits: int
@@ -46,7 +46,7 @@ class PartScheme:
 
     @property
     def name(self) -> str:
-        """As `--scheme` takes it, for example int4:32:affine."""
+        """The `--scheme` syntax, for example int4:32:affine."""
         if self.bits >= 16:
             return f"float{self.bits}"
         sharing = "channel" if self.group_size is None else str(self.group_size)
@@ -55,14 +55,14 @@ class PartScheme:
 
 GROUP = 32  # weights that share a scale in GGUF files
 Q4_1, Q8_0 = PartScheme(4, GROUP, symmetric=False), PartScheme(8, GROUP, symmetric=True)
-GRIDS = {"q4_1": Q4_1, "q8_0": Q8_0}  # of GGUF files, by llama.cpp's names; those that the kernels multiply
+GRIDS = {"q4_1": Q4_1, "q8_0": Q8_0}  # formats of GGUF files that the kernels support, by llama.cpp's names
 
 
 _SYNTAX = "int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine, for example mlp=int4:32:affine"
 
 
 def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartScheme:
-    """The scheme that `--scheme PART=TEXT` asks for; what TEXT leaves out is as in `default_scheme`.
+    """Parse `--scheme PART=TEXT`; omitted fields of TEXT are as in `default_scheme`.
 
     Raises:
         OptionError: it is none.
@@ -89,9 +89,9 @@ def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartSchem
 
 
 def default_scheme(part: Part, bits: int, group_size: int, q8_tables: bool) -> PartScheme:
-    """What a part gets of a quantization to `bits`: tables and heads never less than 8.
+    """The scheme of a part when quantizing to `bits`: tables and heads have at least 8 bits.
 
-    `q8_tables`: 8 bits of a table or a head are those of a GGUF's Q8_0, which are carried over.
+    `q8_tables`: 8-bit tables and heads use a GGUF's Q8_0, which is stored without change.
     """
     if part in ("attention", "mlp"):
         return _of_bits(bits, group_size)
@@ -99,5 +99,5 @@ def default_scheme(part: Part, bits: int, group_size: int, q8_tables: bool) -> P
 
 
 def _of_bits(bits: int, group_size: int) -> PartScheme:
-    """4 bits need small groups with a zero of their own; 8 are fine with one scale per output."""
+    """4 bits need small groups with their own zero points; for 8 bits one scale per output is sufficient."""
     return PartScheme(bits, group_size, False) if bits == 4 else PartScheme(bits, None, True)

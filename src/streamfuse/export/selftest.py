@@ -1,8 +1,8 @@
 """The self-test of a bundle and the parity gate: the same passes on two backends, compared output by output.
 
-Every pass is a call of the backend protocol (run, commit), so what is proven is what a runtime does. A `prefill` shows
-in the logits of those that read its cache rows. The inputs and the expected outputs go into the bundle as
-`selftest.npz`, for any runtime in any language to repeat.
+Every pass is a call of the backend protocol (run, commit), as in a runtime. A `prefill` is checked through the logits
+of the methods that read its cache rows. The inputs and expected outputs are stored in the bundle as `selftest.npz`, so
+that a runtime in any language can repeat the test.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TEXT = (
     "until the keeper found the broken gear and mended it. Nobody in the harbour forgot that night, and when the "
     "keeper grew old the children took turns on the stairs, because a light that goes out once may go out again."
 )
-WALK = "walk"  # the name of the passes over natural text among the results
-_HEAD_TOKENS = 16  # of the text, by prefill
-_WALK_TOKENS = 64  # fewer rows would not hold a share of best tokens against a floor
+WALK = "walk"  # name of the passes over natural text in the results
+_HEAD_TOKENS = 16  # tokens of the text for prefill
+_WALK_TOKENS = 64  # with fewer rows, a share of best tokens would be too noisy for a floor
 
 Logits = npt.NDArray[np.float32]
 
@@ -40,19 +40,19 @@ class ParityError(NamesOptions):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A named floor: signal-to-noise of centred logits in dB, and the share of rows whose best token is the same."""
+    """A named floor: SNR of centred logits in dB, and the share of rows with the same best token."""
 
     name: str
     snr_db: float
     top1_agreement: float
 
 
-# What lowering may lose, against PyTorch running the same weights; and what integer weights may lose against the
-# float32 model ("int8" is both, "int4" the latter). That depends on the checkpoint: one that was on an int4 grid before
-# (a GGUF) loses little, any other what four bits cost, so "int4" only tells a model from noise. XNNPACK's products with
-# int8 activations cannot be held to more than 15 dB: a difference in the last bit flips a rounding, which flips more in
-# the next layer, and after thirty layers two correct engines differ by as much as the rounding itself
-# (docs/quantization.md).
+# Floors for lowering, compared with PyTorch on the same weights; and for integer weights, compared with the float32
+# model ("int8" is both, "int4" the latter). The loss of integer weights depends on the checkpoint: one that was on an
+# int4 grid before (a GGUF) loses little, any other loses what four bits cost, so "int4" only distinguishes a model from
+# noise. XNNPACK's products with int8 activations cannot be held to more than 15 dB: a difference in the last bit
+# changes how a value is rounded, which changes more in the next layer, and after thirty layers two correct engines
+# differ by as much as the rounding itself (docs/quantization.md).
 FLOORS = {
     floor.name: floor
     for floor in (
@@ -69,7 +69,7 @@ FLOORS = {
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A figure below its floor."""
+    """A result below its floor."""
 
     method: str
     metric: str
@@ -85,7 +85,7 @@ class Miss:
 
 @dataclass
 class PassResult:
-    """What one pass said about its real nodes: logits by node number, streams (ids, log-probabilities) likewise."""
+    """The results of one pass for its real nodes: logits by node number, and streams (ids, log-probabilities) too."""
 
     method: str
     logits: dict[int, Logits]
@@ -94,7 +94,7 @@ class PassResult:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The passes: prefill a head of `text`, walk over the middle with chains, then one tree per method at the end."""
+    """The passes: prefill the beginning of `text`, chains over its middle, then one tree per method at its end."""
 
     text: list[int]
     trees: dict[str, Tree]
@@ -104,10 +104,10 @@ class Script:
         """A root for decode; for each verify method a full tree over the end of `text`, `text` itself its best path.
 
         Raises:
-            ValueError: there is no text.
+            ValueError: the text is empty.
         """
         if not text:
-            raise ValueError("the tokenizer makes no tokens of the self-test's text")
+            raise ValueError("the tokenizer returns no tokens for the self-test's text")
         longest = max(rows for rows, _ in spec.widths.values())
         wanted = min(_HEAD_TOKENS + _WALK_TOKENS + longest + 1, spec.capacity)
         text = (text * (wanted // len(text) + 1))[:wanted]
@@ -124,7 +124,8 @@ class Script:
         return cls(text, trees)
 
     def run(self, backend: Backend) -> list[PassResult]:
-        """The walk gives one row per token of natural text, enough rows to say how often the best token agrees."""
+        """Run all passes. The walk has one row per token of natural text, enough to measure how often the best token
+        agrees."""
         tail = max(len(tree.tokens) for tree in self.trees.values()) + 1
         head = min(_HEAD_TOKENS, (len(self.text) - tail) // 2)
         end = len(self.text) - tail
@@ -147,10 +148,10 @@ class Script:
         return results
 
     def to_arrays(self, results: list[PassResult]) -> dict[str, Any]:
-        """The content of selftest.npz: arrays `text` and, per method M, `M.tokens, M.parents, M.nodes, M.logits` and
-        `M.stream_nodes, M.stream_ids, M.stream_log_probs`, where it has them.
+        """The contents of selftest.npz: arrays `text` and, per method M, `M.tokens, M.parents, M.nodes, M.logits` and,
+        with streams, `M.stream_nodes, M.stream_ids, M.stream_log_probs`.
 
-        The walk is left out: megabytes of logits that would prove nothing more.
+        The walk is not included: its megabytes of logits would add nothing.
         """
         arrays: dict[str, Any] = {"text": np.array(self.text, np.int64)}
         for result in results:
@@ -171,7 +172,7 @@ class Script:
 
 
 def _run_chain(backend: Backend, method: str, tokens: list[int]) -> Logits:
-    """Run tokens in a row after what is committed, and commit them; logits [n, V], none for prefill."""
+    """Run a chain of tokens after the committed ones, and commit them; logits [n, V], none for prefill."""
     positions = np.arange(backend.length, backend.length + len(tokens))
     causal = np.tril(np.ones((len(tokens), len(tokens)), np.bool_))
     out = backend.run(method, np.array(tokens), positions, causal, want_logits=True)
@@ -195,10 +196,10 @@ def _run_tree(backend: Backend, method: str, tree: Tree, length: int) -> PassRes
 
 
 def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str, dict[str, float]]:
-    """Per method: SNR in dB of centred logits (of log-probabilities for `streams`), greatest difference, agreement of
-    the best token and of streams' best.
+    """Per method: SNR in dB of centred logits (of log-probabilities for `streams`), maximum difference, agreement of
+    the best token and of the streams' best.
 
-    A pruner may keep other nodes where scores are close; nodes kept by both sides are compared.
+    If scores are close, a pruner may keep other nodes; nodes that both sides keep are compared.
     """
     figures = {}
     for ours, theirs in zip(results, reference, strict=True):
@@ -217,7 +218,7 @@ def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str,
 
 
 def _signal(ours: list[Logits], theirs: list[Logits]) -> dict[str, float]:
-    """Figures for rows [..., V], each centred by its mean."""
+    """Statistics of rows [..., V], each centred by its mean."""
     a, b = (np.stack(rows).astype(np.float64) for rows in (ours, theirs))
     a, b = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
     noise = float(((a - b) ** 2).sum())
@@ -229,12 +230,12 @@ def _signal(ours: list[Logits], theirs: list[Logits]) -> dict[str, float]:
 
 
 def check(figures: dict[str, dict[str, float]], floor: Floor, allow_parity_below: Collection[str] = ()) -> list[Miss]:
-    """Compare figures with the floor: SNR of every method, agreement of the best token over the walk alone.
+    """Compare results with the floor: SNR for every method, agreement of the best token for the walk only.
 
-    A tree has too few rows to speak of shares.
+    A tree has too few rows for a share.
 
     Args:
-        allow_parity_below: names of floors whose misses are returned. A figure that is no finite number never passes.
+        allow_parity_below: names of floors whose misses are returned. A result that is not finite is never accepted.
 
     Raises:
         ParityError: below the floor.
@@ -242,7 +243,7 @@ def check(figures: dict[str, dict[str, float]], floor: Floor, allow_parity_below
     missed = [
         Miss(method, "snr_db", row["snr_db"], floor.snr_db, floor.name)
         for method, row in figures.items()
-        if not row["snr_db"] >= floor.snr_db  # as NaN would pass the other way round
+        if not row["snr_db"] >= floor.snr_db  # written so that NaN fails
     ]
     agreement = figures[WALK]["top1_agreement"]
     if not agreement >= floor.top1_agreement:
@@ -251,5 +252,5 @@ def check(figures: dict[str, dict[str, float]], floor: Floor, allow_parity_below
         if not math.isfinite(miss.measured):
             raise ParityError(str(miss))
         if floor.name not in allow_parity_below:
-            raise ParityError(f"{miss}; --allow-parity-below {floor.name} exports it all the same, and says so")
+            raise ParityError(f"{miss}; --allow-parity-below {floor.name} exports the bundle anyway and records this")
     return missed

@@ -1,4 +1,4 @@
-"""The five parts of a model that the manifest names: how each is stored and multiplied, and how large it is.
+"""The five parts of a model in the manifest: how each is stored and multiplied, and its size.
 
 Sizes are arithmetic on the configuration, so that an export can be judged before anything is loaded.
 """
@@ -18,7 +18,7 @@ Facts = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class PartSize:
-    """Weights of one part, and their bytes in model.pte with scales."""
+    """Weights of one part, and their bytes in model.pte including scales."""
 
     parameters: int
     bytes: int
@@ -27,8 +27,8 @@ class PartSize:
 Sizes = dict[str, PartSize]
 
 
-_PRODUCTS = ("attention", "mlp")  # parts whose matrices low-rank adapters sit beside
-_OWN_HEAD = ("xnnpack", "vulkan", "qnn", "openvino")  # the delegate has the head, ExecuTorch's own look-up the table
+_PRODUCTS = ("attention", "mlp")  # parts whose matrices have low-rank adapters
+_OWN_HEAD = ("xnnpack", "vulkan", "qnn", "openvino")  # the delegate has its own copy of a tied head
 
 
 def schemes(config: ExportConfig) -> dict[str, Facts]:
@@ -47,7 +47,7 @@ def schemes(config: ExportConfig) -> dict[str, Facts]:
 
 
 def part_facts(scheme: PartScheme) -> Facts:
-    """A scheme as the manifest says it."""
+    """A scheme as in the manifest."""
     floats = scheme.bits >= 16
     return _scheme(scheme.name, scheme.bits, scheme.group_size, None if floats else scheme.symmetric)
 
@@ -70,7 +70,7 @@ class _Rates:
 def _rates(config: ExportConfig, hidden_size: int) -> _Rates:
     grids = config.grids
     if grids is not None:
-        # With a weight's share of d, and of m: float16.
+        # Including a weight's share of d and m in float16.
         rate = {name: grid.bits / 8 + (2 if grid.symmetric else 4) / GROUP for name, grid in GRIDS.items()}
         return _Rates(*(rate[grids.of(part)] for part in PARTS))
     if config.backend != "xnnpack" or not config.quantized:
@@ -97,10 +97,10 @@ def _bytes_per_weight(part: Part, config: ExportConfig, hidden_size: int) -> flo
 def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_size: int, config: ExportConfig) -> Sizes:
     """Sizes per part.
 
-    A tied head has no bytes of its own where it is stored as the embedding is; with XNNPACK and Vulkan it is a copy in
-    another form. What tunes the base and is not merged is read in every pass, so it counts with the matrices that it
-    sits beside. `streams` counts the stream head and the rest of the adapter, without the parent term, which is the
-    host's (draft.safetensors).
+    A tied head has no bytes of its own if it is stored as the embedding; with XNNPACK and Vulkan it is a copy in
+    another format. Unmerged adapters that tune the base are read in every pass, so they count with the matrices that
+    they adapt. `streams` counts the stream head and the rest of the adapter, except the parent term, which is in
+    draft.safetensors.
     """
     h, inner, layers, vocab = (
         model_config.hidden_size,
@@ -118,7 +118,7 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     if streams.heads:
         own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
         adapter = PartSize(own, round(stored * rate.streams))
-    # The pruner needs head rows of drafted tokens; a tied head's are the embedding's, which are there already.
+    # The pruner needs head rows of drafted tokens; with a tied head these are the embedding's, which are available.
     by_rows = streams.pruner_rank and streams.pruner_score == SIGMOID
     untied = bool(by_rows) and not model_config.tie_word_embeddings
     one_grid = _one_table(config)
@@ -185,7 +185,7 @@ def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamCon
 def _low_rank(model_config: ModelConfig, config: ExportConfig, rank: int, layers: int, part: str) -> PartSize:
     """Low-rank adapters of a part's matrices, and their bytes in the graphs.
 
-    The kernels take them in float16 as they are (executorch/native.py); elsewhere adapters that share an input are one
+    The kernels use them in float16 unchanged (executorch/native.py); elsewhere adapters with the same input are one
     pair of matrices, the second one block-diagonal (layers.FusedAdapter).
     """
     h, inner = model_config.hidden_size, model_config.intermediate_size

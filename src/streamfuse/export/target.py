@@ -1,4 +1,4 @@
-"""What a target brings to the exporter's pipeline: weights as it stores them, graph files, a backend that runs them.
+"""The interface of a target for the export pipeline: weights in its format, graph files, and a backend that runs them.
 
 The pipeline (pipeline.py) loads the model, runs the float32 reference, proves what the target made of it and writes the
 rest of the bundle; it knows no target by itself. A target's module is imported when an export asks for it.
@@ -33,16 +33,16 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """What only the target knows of the manifest and the report.
+    """The target's own fields of the manifest and the report.
 
     Attributes:
-        backend: what runs the graphs, as the manifest names it.
+        backend: the engine of the graphs, by its name in the manifest.
         kernels: whether the operators of kernels/ are used; then `required_operators` names them.
-        methods: per method its facts for the manifest: rows, keep, stream_nodes, inputs, outputs.
+        methods: per method its fields of the manifest: rows, keep, stream_nodes, inputs, outputs.
         cache_dtype: float32, float16 or int8.
-        cache_layout: as bundle.manifest.CacheFacts names it.
+        cache_layout: by its name in bundle.manifest.CacheFacts.
         quantization: per part scheme, bits, group_size, symmetric, parameters, bytes.
-        report: what else the target has to say, under `target` in export_report.json.
+        report: further results of the target, under `target` in export_report.json.
     """
 
     backend: str
@@ -56,10 +56,10 @@ class TargetFacts:
 
 
 class Target(ABC):
-    """One export to one format. Its methods are called in the order in which they stand here, each once.
+    """One export to one format. Its methods are called once each, in the order below.
 
     Attributes:
-        floor: what the emitted graphs must reach, against the modules of `quantize`.
+        floor: the floor of the emitted graphs, compared with the modules of `quantize`.
     """
 
     floor: Floor
@@ -76,11 +76,12 @@ class Target(ABC):
 
     @abstractmethod
     def quantize(self) -> dict[str, Method] | None:
-        """PyTorch modules with weights quantized as they will be emitted; None: the float32 methods are the measure."""
+        """PyTorch modules with weights quantized as they will be emitted; None: the float32 methods are the
+        reference."""
 
     @abstractmethod
     def lower(self) -> None:
-        """Write the graph files into the folder. `progress` is called once per method, and may be called more often."""
+        """Write the graph files into the folder. Calls `progress` at least once per method."""
 
     @abstractmethod
     def open(self) -> Backend:

@@ -38,7 +38,7 @@ class Rotary(nn.Module):
 class Insert(nn.Module):
     """Eq. 3: states [R, h] below the top layers -> stream rows [R, G, h]. StreamFused.insert, without its model.
 
-    `known` [R, h] are the embedding rows of the tokens after, for streams that are told them.
+    `known` [R, h]: embedding rows of the next tokens, if streams are conditioned on them.
     """
 
     def __init__(self, form: Form, model: StreamFused) -> None:
@@ -58,7 +58,7 @@ class Insert(nn.Module):
 
 
 class Turn(nn.Module):
-    """Value rotation by stream distance, for the rows from `first` on, in turns of G: v [R, Hkv, D]."""
+    """Value rotation by stream distance, for the rows from `first` on, in groups of G: v [R, Hkv, D]."""
 
     cos: Tensor
     sin: Tensor
@@ -102,7 +102,7 @@ class Span(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """x [R, h] after the layers, and their new keys and values [R, Hkv, D], interleaved.
 
-        Without the last closing x is that before the last layer: keys and values are all that is wanted then.
+        With `close_last` False, x is the state before the last layer, since only keys and values are needed.
         """
         new: list[Tensor] = []
         for i, opening in enumerate(self.openings):
@@ -118,15 +118,15 @@ class Span(nn.Module):
 class Weights(nn.Module):
     """The weights that all methods of a bundle share. `form` None: float32, in PyTorch.
 
-    A model without streams has neither `stream_head` nor `insert`.
+    A model without streams has no `stream_head` and no `insert`.
 
     Raises:
-        ValueError: a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, and the model
-            has no pruner.
+        ValueError: a width keeps fewer nodes than it verifies, or only some of its kept nodes have streams, and the
+            model has no pruner.
     """
 
     stream_head: nn.Module
-    candidates: nn.Module | None  # tokens int64 [T] -> what the pruner takes of them; None: their embeddings
+    candidates: nn.Module | None  # tokens int64 [T] -> the pruner's input; None: their embeddings
     insert: nn.Module  # states [R, h] below the top layers -> stream rows [R, G, h]
 
     def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
@@ -156,12 +156,12 @@ class Weights(nn.Module):
             self.candidates = form.embedding(base.lm_head.weight)
         if self.pruner is None and any(keep < rows or 0 < carrying < keep for rows, keep, carrying in shapes.verify):
             raise ValueError(
-                "a width keeps fewer nodes than it verifies, or gives streams to fewer than it keeps, but the adapter "
+                "a width keeps fewer nodes than it verifies, or only some kept nodes have streams, but the adapter "
                 "has no pruner (pruner_rank 0)"
             )
 
     def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
-        """The top layers of a pass of streams alone; empty where they are those of all rows."""
+        """The top layers of a `streams` pass; empty if they are those of all rows."""
         openings, closings = nn.ModuleList(), nn.ModuleList()
         for i, own in enumerate(_stream_adapters(model), self.num_lower_layers):
             openings.append(form.with_adapters(self.openings[i], own))
@@ -173,20 +173,20 @@ class Weights(nn.Module):
         return self.config.num_layers - self.streams_config.num_msa_layers
 
     def span(self, first: int, last: int, rows: int, adapted_from: int | None = None, close_last: bool = True) -> Span:
-        """Layers [first, last) over `rows` rows; those from `adapted_from` on are streams, None: no row is."""
+        """Layers [first, last) over `rows` rows; rows from `adapted_from` on are streams, None: no row is."""
         start = rows if adapted_from is None else adapted_from
         step = self.streams_config.value_rotation if start < rows else 0.0
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
-                raise ValueError("stream rows with adapters of their own need a pass of their own beside a tuned base")
+                raise ValueError("stream rows with separate adapters need a separate pass if the base is tuned")
             openings, closings = list(self.stream_openings), list(self.stream_closings)
-        adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters are for all rows
+        adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters apply to all rows
         return Span(openings, closings if close_last else closings[:-1], self.attention, rows, adapted, turn)
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
-        """The pruner of one method; None where nothing is left out and the order does not matter."""
+        """The pruner of one method; None if it keeps all nodes and their order does not matter."""
         ordered, threshold = 0 < carrying < keep, self.shapes.prune_threshold if keep < rows else 0.0
         if self.pruner is None or (keep == rows and not ordered):
             return None
@@ -195,7 +195,7 @@ class Weights(nn.Module):
 
 
 def _adapters(model: StreamFused) -> list[StreamAdapters | None]:
-    """One per layer: of stream rows or, where the base is tuned and not merged, of all rows; None where none is."""
+    """One per layer: of stream rows, or of all rows if the base is tuned and not merged; None for other layers."""
     count, tuned = model.streams_config.num_msa_layers, model.streams_config.base_layers
     if tuned:
         return [None] * (model.base.config.num_layers - tuned) + [
@@ -207,7 +207,7 @@ def _adapters(model: StreamFused) -> list[StreamAdapters | None]:
 
 
 def _stream_adapters(model: StreamFused) -> list[StreamAdapters]:
-    """One per top layer: what tunes the base, joined to the streams' own; none where one kind serves all rows."""
+    """One per top layer: the base's adapters joined to the streams' own; empty if one set serves all rows."""
     config, tuned = model.streams_config, _adapters(model)[model.num_lower_layers :]
     if not (config.base_layers and config.adapter_rank):
         return []

@@ -1,4 +1,4 @@
-"""The target Core ML. coremltools warns at import of what it cannot do on this machine: run models, mostly."""
+"""The target Core ML. On import, coremltools warns about what it cannot do on this machine, such as running models."""
 
 import logging
 

@@ -1,7 +1,7 @@
 """The parts of a graph in the Neural Engine's layout: channels first, x [1, h, 1, R], products as 1x1 convolutions.
 
-The rules are Apple's (docs/coreml.md): four axes, attention per head of keys with the mask transposed, no dimension
-above 16,384. Queries that share a head of keys stand side by side on the last axis.
+The rules are Apple's (docs/coreml.md): four axes, attention per key head with the mask transposed, no dimension above
+16,384. Queries that share a key head are concatenated on the last axis.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import plain
 from .ops import Norm
 from .stored import Product, Store, placeholder
 
-WIDEST = 16384  # of one dimension on the Neural Engine
+WIDEST = 16384  # the Neural Engine's limit for a dimension
 
 
 def to_channels(x: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def to_rows(x: Tensor) -> Tensor:
 
 
 class Form(plain.TracedForm):
-    """Layers in this layout; embedding, head and stream head take and give rows."""
+    """Layers in this layout; inputs and outputs of embedding, head and stream head are rows."""
 
     def __init__(self, store: Store, traced: torch.dtype, kv_heads: int) -> None:
         super().__init__(store, traced)
@@ -98,7 +98,7 @@ class Embedding(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A convolution, plus low-rank adapters in all rows where `first` is 0 and in none elsewhere."""
+    """A convolution with low-rank adapters: in all rows if `first` is 0, else in none."""
 
     def __init__(self, product: Convolution, adapters: StreamAdapters | None, *names: str) -> None:
         super().__init__()
@@ -130,7 +130,8 @@ class Opening(layers.Opening):
 
 
 class Attention(nn.Module):
-    """Per head of keys. `mask` is added to the scores, [1, C + R, 1, R * Hq / Hkv], a query head's rows together."""
+    """Per key head. `mask` is added to the scores, [1, C + R, 1, R * Hq / Hkv], with the rows of a query head
+    together."""
 
     scale: Tensor  # [1]
 
@@ -171,7 +172,7 @@ class Head(nn.Module):
             value, index = chunk.amax(1, keepdim=True), chunk.argmax(1, keepdim=True) + start
             if best is None or most is None:
                 best, most = index, value
-            else:  # of equal ones the first
+            else:  # the first one on ties
                 best, most = torch.where(value > most, index, best), torch.maximum(value, most)
             start += chunk.shape[1]
         assert best is not None
@@ -190,7 +191,7 @@ class StreamHead(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         normed, start = self.norm(to_channels(x)), 0
-        found: list[tuple[Tensor, Tensor, Tensor]] = []  # of each chunk: the best, their columns, log of the sum
+        found: list[tuple[Tensor, Tensor, Tensor]] = []  # per chunk: best values, their columns, log of the sum
         for chunk in cast("list[Convolution]", list(self.chunks)):
             logits = to_rows(chunk(normed))
             best, columns = torch.topk(logits, min(self.top_k, logits.shape[1]))

@@ -1,8 +1,8 @@
-"""Graphs to one multifunction package, by coremltools.
+"""Converts graphs to one multifunction package, with coremltools.
 
-A graph is traced in the package's own float type, with placeholders for the large weights, so a conversion copies
-nothing and casts nothing. The stored weights take
-the placeholders' place, and constants that are equal in several functions lie in the weights file once.
+A graph is traced in the package's own float type, with placeholders for the large weights, so the conversion copies and
+casts nothing. Afterwards the stored weights replace the placeholders, and constants that are equal in several functions
+are stored in the weights file once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .graphs import Graph
 from .passes import PACKAGE, quiet
 from .stored import Stored
 
-# Every operation must say where it comes from.
+# coremltools requires every operation to have a scope.
 _NO_SOURCE = [ScopeInfo(ScopeSource.EXIR_STACK_TRACE, [None]), ScopeInfo(ScopeSource.EXIR_DEBUG_HANDLE, [None])]
 
 
 def to_program(graph: Graph, minimum_deployment_target: str) -> Program:
-    """One graph as a program with the function `main`, its weights in place."""
+    """One graph as a program with the function `main` and its stored weights."""
     exported = torch.export.export(graph.eval(), graph.examples())
-    # coremltools asks for the dialect of `run_decompositions`, which traces a graph a second time, two fifths of the
-    # whole conversion; only the pruner's conversions of types need it.
+    # coremltools requires the dialect of `run_decompositions`, which traces a graph a second time, two fifths of the
+    # whole conversion; only the pruner's dtype conversions need it.
     if graph.changes_rows:
         exported = exported.run_decompositions({})
     else:
@@ -65,7 +65,7 @@ def to_program(graph: Graph, minimum_deployment_target: str) -> Program:
 
 @block_context_manager  # type: ignore[untyped-decorator]
 def put_weights(block: Any, weights: dict[str, Stored]) -> None:
-    """Replace constants by name; two with the same stored weight become one."""
+    """Replace constants by name; two that have the same stored weight become one."""
     found = [op for op in block.operations if op.op_type == "const" and op.name in weights]
     first, made = block.operations[0], {}
     for op in found:
@@ -80,7 +80,7 @@ def put_weights(block: Any, weights: dict[str, Stored]) -> None:
 
 
 def _constant(stored: Stored, placeholder: Operation, before: Operation) -> Any:
-    """The stored weight in the placeholder's shape: a constant, or the decoding of one."""
+    """The stored weight in the placeholder's shape: a constant, or the operation that decodes one."""
     shape = placeholder.outputs[0].shape
     name = f"{placeholder.name}_stored"
     if stored.scale is None:
@@ -110,7 +110,7 @@ def merge(programs: dict[str, Program], default: str) -> Program:
 
 
 def _content(value: Any, known: dict[int, tuple[Any, str]]) -> str:
-    """Equal for equal arrays; `known` has the answers for arrays that functions share as they are."""
+    """A key that is equal for equal arrays; `known` caches the keys of arrays that functions share."""
     if id(value) not in known:
         digest = hashlib.sha1(np.ascontiguousarray(value).tobytes()).hexdigest()
         known[id(value)] = value, f"{digest} {value.dtype.name} {value.shape}"
@@ -123,8 +123,8 @@ def save(
     """Write the package.
 
     Args:
-        descriptions: of inputs and outputs, by their names or by the beginning of them.
-        metadata: author, license, version and short_description; every other key is the package's own.
+        descriptions: of inputs and outputs, by their names or prefixes of these.
+        metadata: author, license, version and short_description; all other keys are user-defined metadata.
     """
     version = getattr(ct.target, minimum_deployment_target)
     with quiet():
@@ -133,9 +133,9 @@ def save(
             convert_from="milinternal",
             convert_to="mlprogram",
             specification_version=version,
-            compute_units=ct.ComputeUnit.CPU_ONLY,  # of the model object here, which never runs
+            compute_units=ct.ComputeUnit.CPU_ONLY,  # for the model object, which is not run
             skip_model_load=True,
-            main_pipeline=ct.PassPipeline.EMPTY,  # the passes have run; each would validate the whole program again
+            main_pipeline=ct.PassPipeline.EMPTY,  # the passes have run; each validates the whole program
         )
         spec = model.get_spec()
         for function in spec.description.functions:

@@ -1,7 +1,7 @@
 """The methods with Core ML's inputs and outputs (docs/coreml.md): an additive mask in, caches in, new rows out.
 
-The methods themselves are those of `export.graphs`. What they hand on as `cache_length` is the mask: the whole of it
-where the graph's rows are the input's, else that of the cached rows, with `ancestors` made of the rest.
+The methods are those of `export.graphs`. Their `cache_length` is a mask here: the whole mask if the graph's rows are
+the input's rows, otherwise the part for cached rows, with `ancestors` computed from the other part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .stored import Store
 
 
 class MaskedWeights(Weights):
-    """The weights of the traced graphs: placeholders, and spans of layers under an additive mask."""
+    """The weights of traced graphs: placeholders, and spans of layers with an additive mask."""
 
     def __init__(self, model: StreamFused, config: ExportConfig, store: Store) -> None:
         dtype, model_config = getattr(torch, config.dtype), model.base.config
@@ -33,7 +33,7 @@ class MaskedWeights(Weights):
         form = ane.Form(store, dtype, model_config.num_kv_heads) if self.channels else plain.TracedForm(store, dtype)
         super().__init__(model, config.shapes, form)
         if model.streams_config.num_streams:
-            self.insert = copy.deepcopy(self.insert)  # its parts are the model's own; float16 is put in their place
+            self.insert = copy.deepcopy(self.insert)  # its parts belong to the model; they are replaced by float16
         self.dtype = dtype
 
     def span(self, *args: Any, **options: Any) -> MaskedSpan:  # type: ignore[override]
@@ -51,10 +51,10 @@ class MaskedWeights(Weights):
 
 
 class MaskedSpan(nn.Module):
-    """Layers under an additive mask; rows [R, h] go in and come out, whatever the layout inside.
+    """Layers with an additive mask; inputs and outputs are rows [R, h], whatever the layout inside.
 
-    `mask` is the whole one, as the input is; or [1, C], that of the cached rows, and `visible` [R, R] says by ones and
-    zeros which new rows see each other.
+    `mask` is the whole mask, as in the input; or [1, C], the part for cached rows, with ones and zeros in `visible`
+    [R, R] for the new rows.
     """
 
     no_entry: Tensor  # [1]
@@ -95,7 +95,7 @@ class ChannelsTurn(nn.Module):
 
 
 class WideSurvivors(nn.Module):
-    """The pruner in float32: its probabilities and the cost of depth are below what float16 can tell apart."""
+    """The pruner in float32: float16 cannot distinguish its probabilities and the cost of depth."""
 
     def __init__(self, survivors: Survivors) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ class WideSurvivors(nn.Module):
 
 
 class Graph(nn.Module):
-    """One method: `inputs` and `outputs` are its tensors' facts, as the manifest has them, in call order."""
+    """One method: `inputs` and `outputs` describe its tensors as in the manifest, in call order."""
 
-    half_open: Tensor  # [1]: above it an entry of the mask lets a row look
+    half_open: Tensor  # [1]: entries of the mask above it allow attention
 
     def __init__(self, method: Method, weights: MaskedWeights) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Graph(nn.Module):
         if pruner is not None:
             pruner.float()
         self.streams = isinstance(method, Streams)
-        # Rows that a pruner leaves out, or that streams add, need a mask of their own in the top layers.
+        # In the top layers, rows that a pruner drops or that streams add need another mask.
         self.changes_rows = isinstance(method, Verify) and (pruner is not None or method.carrying > 0)
         self.gives_kept = isinstance(method, Verify) and method.keep < method.rows
         floats = "float16" if weights.dtype == torch.float16 else "float32"
@@ -154,11 +154,11 @@ class Graph(nn.Module):
         return tuple(outputs)
 
     def examples(self) -> tuple[Tensor, ...]:
-        """Zeros of the method's static shapes."""
+        """Zero inputs of the method's static shapes."""
         return tuple(torch.zeros(item["shape"], dtype=getattr(torch, item["dtype"])) for item in self.inputs)
 
     def _described(self, item: dict[str, Any], floats: str) -> dict[str, Any]:
-        """A tensor of the contract with Core ML's types and this layout."""
+        """A tensor of contracts.md with Core ML's dtypes and this layout."""
         shape = list(item["shape"])
         if self.channels and len(shape) == 3 and not item["name"].startswith("stream_"):  # caches and new rows
             shape = [1, shape[1] * shape[2], 1, shape[0]]
@@ -167,7 +167,7 @@ class Graph(nn.Module):
         return {"name": item["name"], "dtype": floats if item["dtype"] == "float32" else "int32", "shape": shape}
 
     def _split(self, item: dict[str, Any]) -> list[dict[str, Any]]:
-        """Logits in chunks, where the layout has them so."""
+        """Logits in chunks, if the layout splits them."""
         if item["name"] != "logits" or not self.channels:
             return [item]
         rows, vocab = item["shape"]
@@ -175,4 +175,4 @@ class Graph(nn.Module):
         return [{**item, "name": f"logits_{i}", "shape": [1, size, 1, rows]} for i, size in enumerate(sizes)]
 
 
-_HOST = ("ancestors", "cache_length", "want_logits")  # what the mask stands for, and what Core ML cannot leave out
+_HOST = ("ancestors", "cache_length", "want_logits")  # inputs that the mask replaces, or that Core ML does not have

@@ -1,8 +1,8 @@
 """RMSNorm as one operation over any axis, and how coremltools converts it.
 
-A square overflows float16 beyond 255, and coremltools' own conversion of `rms_norm` is another function for small rows
+Squares overflow float16 above 255, and coremltools' own conversion of `rms_norm` is inexact for small rows
 (docs/coreml.md). The layer norm of [x, -x] is the RMS norm of x: the mean is zero, the variance is the mean square.
-Core ML computes layer_norm as one operation, which keeps its sums wide.
+Core ML computes layer_norm as one operation, with wide accumulators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _NAME = "streamfuse_coreml::rms_norm"
 
 @torch.library.custom_op(_NAME, mutates_args=())
 def rms_norm(x: Tensor, weight: Tensor, eps: float, axis: int) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over `axis`, weight [size of the axis]; float32 inside, as x outside."""
+    """x / sqrt(mean(x^2) + eps) * weight over `axis`, weight [size of the axis]; computed in float32, returned as x's
+    dtype."""
     shape = [1] * x.ndim
     shape[axis] = -1
     wide = x.float()
@@ -47,7 +48,7 @@ def streamfuse_rms_norm(context: Any, node: Any) -> None:
 
 
 class Norm(nn.Module):
-    """RMSNorm of x over `axis`, its weight [size of the axis] a copy of the model's."""
+    """RMSNorm of x over `axis`; its weight [size of the axis] is a copy of the model's."""
 
     def __init__(self, norm: RMSNorm, axis: int = -1) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The few of coremltools' 95 passes that change our graphs, and its silence.
+"""The few of coremltools' 95 passes that change our graphs, and suppression of its output.
 
-Without a rewrite each pass walks every operation of every method, so the others are left out. There are two lists
-because there are two ways in: a package's graphs are traced in its own float type and hold placeholders for weights; a
-delegate's arrive in float32, with their weights, and ExecuTorch calls coremltools for us.
+Each pass walks every operation of every method even if it rewrites nothing, so the others are skipped. There are two
+lists because there are two ways in: a package's graphs are traced in its own float type with placeholders for weights,
+while a delegate's graphs have float32 weights, and ExecuTorch calls coremltools.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DELEGATE = (
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without coremltools' warnings and progress bars."""
+    """Suppresses coremltools' warnings and progress bars."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,7 +1,7 @@
 """The parts of a graph in the plain layout: rows first, x [R, h], products as linear layers.
 
-The mask is an additive, finite input. Nothing writes to a cache: new keys and values are outputs. The same parts run in
-PyTorch as the reference, with `layers.Attention`.
+The mask is an additive, finite input. Nothing writes to a cache: new keys and values are outputs. With
+`layers.Attention`, the same parts are the reference in PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .stored import Product, Store
 
 
 class Form(layers.Form):
-    """Parts on stored weights, as PyTorch computes with them."""
+    """Parts with the stored weights, as PyTorch computes them."""
 
     traced: torch.dtype | None = None
 
@@ -44,7 +44,7 @@ class Form(layers.Form):
 
 
 class TracedForm(Form):
-    """The same for Core ML: placeholders of the type `traced` for weights, and attention with an additive mask."""
+    """The same for Core ML: placeholders of dtype `traced` for weights, and attention with an additive mask."""
 
     def __init__(self, store: Store, traced: torch.dtype) -> None:
         super().__init__(store)
@@ -68,15 +68,15 @@ class Embedding(nn.Module):
 class TopK(layers.TopK):
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         best, columns = torch.topk(logits, self.top_k)
-        # Not the logarithm of a softmax, which float16 rounds to zero far from the best.
+        # Not the logarithm of a softmax, which is zero in float16 far from the best.
         return F.embedding(columns, self.ids.unsqueeze(1)).squeeze(2), best - torch.logsumexp(logits, 1, keepdim=True)
 
 
 class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax.
 
-    `mask` is added to the scores, [R * Hq / Hkv, C + R], each row of it as often as heads share a key. Numbers are
-    tensors here: coremltools takes one in the code for float32, and all that follows with it.
+    `mask` is added to the scores, [R * Hq / Hkv, C + R]; each of its rows is repeated for the heads that share a key.
+    Constants are tensors here: coremltools converts Python numbers to float32, and with them all results.
     """
 
     scale: Tensor  # [1]

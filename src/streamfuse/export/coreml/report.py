@@ -1,7 +1,7 @@
-"""Which operations a package holds, which of them leave the Neural Engine, which suit it less. Nothing here runs them.
+"""Reports the operations of a package, and which of them leave the Neural Engine or are slow on it, without running it.
 
-The rules are Apple's and those that users measured (docs/coreml.md); what a device makes of an operation is its own
-decision, so a rule is a hint where to look.
+The rules come from Apple and from users' measurements (docs/coreml.md). Where an operation runs is the device's
+decision, so a rule is only a hint.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from streamfuse.emulator.values import TensorType
 
 from .ane import WIDEST
 
-_ALIGNMENT = 64  # bytes of the last axis
+_ALIGNMENT = 64  # of the last axis, in bytes
 _SEARCHES = ("gather", "gather_along_axis", "topk", "argsort", "reduce_argmax", "select")
 _PRODUCTS = ("conv", "linear", "matmul", "einsum", "scaled_dot_product_attention")
 _FLOATS = ("fp16", "fp32")
 
-_Rule = Callable[[str, list[TensorType]], bool]  # of an operation's kind and the types of its results
+_Rule = Callable[[str, list[TensorType]], bool]  # arguments: an operation's type and the types of its results
 
 LEAVES: dict[str, tuple[str, _Rule]] = {
     "look-ups and searches": (
@@ -51,7 +51,7 @@ SUITS_LESS: dict[str, tuple[str, _Rule]] = {
         lambda kind, results: any(len(one.shape) != 4 and one.dtype in _FLOATS for one in results),
     ),
 }
-PADDING: dict[str, tuple[str, _Rule]] = {  # of the layout `ane`, whose last axis is that of the rows
+PADDING: dict[str, tuple[str, _Rule]] = {  # for the layout `ane`, whose last axis are the rows
     "padding": (
         f"a last axis that is no multiple of {_ALIGNMENT} bytes is padded in memory; few rows cost as much as many",
         lambda kind, results: any(
@@ -62,10 +62,10 @@ PADDING: dict[str, tuple[str, _Rule]] = {  # of the layout `ane`, whose last axi
 
 
 def describe(package: Path, channels: bool) -> dict[str, Any]:
-    """Per function of a saved package its operations by type and count, and what the rules say of them.
+    """Per function of a saved package, its operations by type and count, and the results of the rules.
 
-    `leaves` has every operation that leaves the Neural Engine, under the first rule that says so. `trips` is how often
-    a pass comes back to it: products there, then such operations, then products there again.
+    `leaves` has every operation that leaves the Neural Engine, under the first rule that applies. `trips` is how often
+    a pass returns to the Neural Engine: products there, then operations elsewhere, then products there again.
     """
     opened, rules = Package(package), SUITS_LESS | (PADDING if channels else {})
     functions = {name: _function(opened.function(name).operations, rules) for name in opened.functions}
@@ -96,7 +96,7 @@ def _broken(rules: dict[str, tuple[str, _Rule]], operation: Operation) -> list[s
 
 
 def _trips(operations: list[Operation], left: Collection[str]) -> int:
-    """A value's stage is the greatest of its inputs': odd after a product, even where the engine was left since."""
+    """A value's stage is the maximum of its inputs': odd after a product, even after leaving the engine."""
     stages: dict[str, int] = {}
     for operation in operations:
         names = (one for argument in operation.inputs.values() for one in argument if isinstance(one, str))

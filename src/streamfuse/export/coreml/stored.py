@@ -1,8 +1,8 @@
 """Weights as a Core ML package stores them: floats, or integers with a scale (and an offset) per block.
 
-`constexpr_blockwise_shift_scale` decodes scale * (data - offset), and its offset may be a float. So the Q4_1 grid of a
-GGUF, d q + m, is carried over with scale d and offset -m / d, and Q8_0 with scale d: nothing is quantized twice. Any
-other scheme is coremltools' own.
+`constexpr_blockwise_shift_scale` decodes scale * (data - offset), and its offset may be a float. So a GGUF's Q4_1 grid,
+d q + m, is stored with scale d and offset -m / d, and Q8_0 with scale d: nothing is requantized. All other schemes use
+coremltools' own quantization.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One weight [N, K]: floats, or integers in MIL's own numpy types with scales (and offsets) [N, K / group].
+    """One weight [N, K]: floats, or integers in MIL's numpy types with scales (and offsets) [N, K / group].
 
     `part` is the part of the model that it belongs to.
     """
@@ -38,7 +38,7 @@ class Stored:
 
     @property
     def size_bytes(self) -> int:
-        """In weight.bin."""
+        """Bytes in weight.bin."""
         if self.scale is None:
             return self.data.nbytes
         bits: int = types.numpy_type_to_builtin_type(self.data.dtype).get_bitwidth()
@@ -63,32 +63,32 @@ class Stored:
 
 @dataclass
 class Store:
-    """Makes each weight's stored form once, however many modules ask for it.
+    """Creates each weight's stored form once, for all modules that use it.
 
     Attributes:
-        grid: groups that came back bit for bit from the checkpoint's own grid, by part.
+        grid: per part, groups that are bit-identical to the checkpoint's own grid.
     """
 
     config: ExportConfig
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
-    _pieces: dict[int, list[Stored]] = field(default_factory=dict)  # by what they are pieces of
+    _pieces: dict[int, list[Stored]] = field(default_factory=dict)  # by the id of the whole weight
 
     def of(self, part: Part, *weights: Tensor) -> Stored:
-        """The stored form of weights [N_i, K] one below the other.
+        """The stored form of weights [N_i, K], concatenated.
 
         Raises:
             ValueError: the group size does not divide K.
         """
         scheme = self.config.part_scheme(part)
         key = scheme, *((weight.data_ptr(), weight.shape) for weight in weights)
-        if key not in self._made:  # the weights are kept, so that no address is used twice
+        if key not in self._made:  # the weights are kept alive, so that ids are unique
             whole = weights[0] if len(weights) == 1 else torch.cat(weights)
             self._made[key] = self._make(part, whole.detach().float(), scheme), weights
         return self._made[key][0]
 
     def pieces(self, part: Part, weight: Tensor, most_rows: int) -> list[Stored]:
-        """The stored form of one weight in pieces of so many rows, the same ones whenever they are asked for."""
+        """The stored form of one weight in pieces of at most `most_rows` rows; cached."""
         whole = self.of(part, weight)
         if id(whole) not in self._pieces:
             starts = range(0, len(whole.data), most_rows)
@@ -110,7 +110,7 @@ class Store:
 
 
 def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
-    """By coremltools: symmetric with signed integers, affine with unsigned ones and an integer offset."""
+    """Quantized by coremltools: symmetric with signed integers, affine with unsigned ones and an integer offset."""
     kind = types.get_nbits_int_builtin_type(scheme.bits, scheme.symmetric)
     mode = "LINEAR_SYMMETRIC" if scheme.symmetric else "LINEAR"
     with np.errstate(divide="ignore", invalid="ignore"):  # a group of zeros has the scale 0
@@ -122,7 +122,7 @@ def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
 
 
 class Product(nn.Module):
-    """x [R, K] -> [R, N] by a stored weight, in PyTorch: what its values are, or (`traced`) only what it looks like."""
+    """x [R, K] -> [R, N] with a stored weight, in PyTorch: with its values, or if `traced` with a placeholder."""
 
     def __init__(self, stored: Stored, bias: Tensor | None = None, traced: torch.dtype | None = None) -> None:
         super().__init__()
@@ -135,5 +135,5 @@ class Product(nn.Module):
 
 
 def placeholder(stored: Stored, dtype: torch.dtype, *trailing: int) -> nn.Parameter:
-    """A weight of the right shape that takes no memory; `convert.py` puts the stored one in its place."""
+    """A weight of the right shape that takes no memory; `convert.py` replaces it by the stored one."""
     return nn.Parameter(torch.zeros((), dtype=dtype).expand(*stored.data.shape, *trailing), False)

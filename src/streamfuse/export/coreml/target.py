@@ -87,7 +87,7 @@ class CoreMLTarget(Target):
         )
 
     def _part(self, part: Part) -> dict[str, Any]:
-        """A tied head that is stored as the embedding is has no bytes of its own."""
+        """A tied head that is stored as the embedding has no bytes of its own."""
         size = sum(stored.size_bytes for stored in self._stored() if stored.part == part)
         parameters = sizes_of(self.model, self.config)[part].parameters
         return {**part_facts(self.config.part_scheme(part)), "parameters": parameters, "bytes": size}

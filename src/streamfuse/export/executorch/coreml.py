@@ -1,8 +1,8 @@
 """Core ML inside a .pte: each method is one function of one ML program, which is stored once.
 
 Core ML takes programs, not operators, so there is nothing to partition: coremltools converts a method as a whole or
-names the operator that it lacks. `preprocess_multimethod` joins the functions of all methods to one package, in which
-equal weights lie once; every delegate is a reference to it.
+names the operator that it does not support. `preprocess_multimethod` combines the functions of all methods into one
+package, which stores equal weights once; every delegate is a reference to it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from .lower import edge_program
 from .modules import LoweringError, answers_with_shapes, deduplicated, delegate_module
 from .target import GRAPH_FILE
 
-_WANT_LOGITS = 4  # its place among a method's inputs
+_WANT_LOGITS = 4  # its index among the inputs of a method
 PACKAGE = "model.mlpackage"  # in the folder that a delegate unpacks
-_REFERENCE = b"CMJR"  # before a delegate's JSON that names the shared program
+_REFERENCE = b"CMJR"  # prefix of a delegate's JSON, which names the shared program
 
 
 class Norm(stock.Norm):
-    """The layer norm of [x, -x], as in coreml/ops.py; written out, because a delegate's graph has PyTorch's operators
-    only."""
+    """The layer norm of [x, -x], as in coreml/ops.py; written out, because a delegate's graph can only have PyTorch's
+    operators."""
 
     def rows(self, x: Tensor) -> Tensor:
         size = x.shape[1]
@@ -64,7 +64,7 @@ class CoreMLForm(Form):
 
 
 class _Inner(nn.Module):
-    """A method on the types that Core ML has: int32 for indices, a float matrix of who sees whom, no want_logits."""
+    """A method with the dtypes of Core ML: int32 indices, a float ancestor matrix, no want_logits."""
 
     def __init__(self, method: Method) -> None:
         super().__init__()
@@ -79,7 +79,8 @@ class _Inner(nn.Module):
 
 
 class Border(nn.Module):
-    """A method's signature around what computes it on Core ML's types: `inner` gives int64 where the contract does."""
+    """Wraps `inner`, which uses Core ML's dtypes, in the method's signature; int64 outputs where contracts.md has
+    them."""
 
     def __init__(self, inner: Callable[..., tuple[Tensor, ...]], streams: bool) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ def _narrowed(tensor: Tensor) -> Tensor:
 
 
 class CoreMLDelegateTarget(DelegateTarget):
-    """The emulator runs here what a phone would load: the program in the file."""
+    """The emulator runs the program that a phone loads: the one in the file."""
 
     PROOF = "emulator"
 
@@ -142,11 +143,11 @@ class CoreMLDelegateTarget(DelegateTarget):
 
 
 def _exported(method: Method, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    """A method on Core ML's types, in a dialect that coremltools reads."""
+    """A method with Core ML's dtypes, in a dialect that coremltools reads."""
     narrow = Border(lambda *inner: inner, isinstance(method, Streams))
     program = deduplicated(torch.export.export(_Inner(method).eval(), narrow(*inputs), strict=False))
-    # coremltools asks for the dialect of `run_decompositions`, which traces the graph a second time. It understands
-    # our operators as they are, but for the pruner's conversions of types.
+    # coremltools requires the dialect of `run_decompositions`, which traces the graph a second time. It supports our
+    # operators without that, except for the pruner's dtype conversions.
     if isinstance(method, Verify) and method.survivors is not None:
         decomposed: ExportedProgram = program.run_decompositions({})
         return decomposed
@@ -155,7 +156,7 @@ def _exported(method: Method, inputs: tuple[Tensor, ...]) -> ExportedProgram:
 
 @contextmanager
 def _unwatched() -> Iterator[None]:
-    """coremltools looks through a whole program before and after each of its passes, also of those that it skips."""
+    """Skips coremltools' walks over the whole program before and after each pass, which also run for skipped passes."""
     validate = Program.validate
     Program.validate = lambda *_, **__: None
     try:
@@ -165,7 +166,7 @@ def _unwatched() -> Iterator[None]:
 
 
 def _with_plain_casts(program: ExportedProgram) -> ExportedProgram:
-    """The same graph in a dialect that coremltools reads; it knows casts by their functional name only."""
+    """The same graph in a dialect that coremltools reads, which supports casts in their functional form only."""
     graph = program.graph_module.graph
     for node in list(graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -180,10 +181,10 @@ def _with_plain_casts(program: ExportedProgram) -> ExportedProgram:
 
 @contextmanager
 def _unpacked(pte: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """The folder with the program in a .pte, for as long as this is open, and the function of each method.
+    """The folder with the program in a .pte, while the context is open, and the function of each method.
 
     Raises:
-        LoweringError: the file holds something else than one program.
+        LoweringError: the file does not contain exactly one program.
     """
     file = deserialize_pte_binary(pte.read_bytes())
     references = {}
@@ -193,7 +194,7 @@ def _unpacked(pte: Path) -> Iterator[tuple[Path, dict[str, str]]]:
             references[config.name] = json.loads(data.removeprefix(_REFERENCE))
     keys = {reference["key"] for reference in references.values()}
     if len(keys) != 1 or file.named_data is None:
-        raise LoweringError(f"{pte.name} holds {len(keys)} Core ML programs, not one")
+        raise LoweringError(f"{pte.name} has {len(keys)} Core ML programs, not one")
     package = bytes(file.named_data.buffers[file.named_data.pte_data[keys.pop()].buffer_index])
     with tempfile.TemporaryDirectory() as folder:
         executorchcoreml.unflatten_directory_contents(package, folder)
@@ -202,12 +203,12 @@ def _unpacked(pte: Path) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _emulated(pte: Path) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
-    """The methods of a .pte as the emulator runs them: the program that a phone would load, taken from the file."""
+    """The methods of a .pte, run by the emulator: the program that a phone would load, read from the file."""
     stack = ExitStack()
     root, functions = stack.enter_context(_unpacked(pte))
     names = json.loads((root / "metadata.json").read_text())["methods"]
     emulator = CoreMLEmulator(root / PACKAGE)
-    weakref.finalize(emulator, stack.close)  # it reads the weights when it needs them
+    weakref.finalize(emulator, stack.close)  # the emulator reads the weights lazily
 
     def function(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         arrays = dict(zip(names[name]["inputNames"], (value.numpy() for value in inputs), strict=True))

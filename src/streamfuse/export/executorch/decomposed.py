@@ -1,8 +1,8 @@
-"""Integer weights by ExecuTorch's quantized_decomposed operators, which XNNPACK's and Vulkan's delegates recognise."""
+"""Integer weights as ExecuTorch's quantized_decomposed operators, which XNNPACK's and Vulkan's delegates recognise."""
 
 from __future__ import annotations
 
-# Two modules register torch.ops.quantized_decomposed.*: torch's the products, ExecuTorch's the embeddings.
+# Both modules register torch.ops.quantized_decomposed.*: torch's the products, ExecuTorch's the embeddings.
 import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401
 import torch
 import torch.ao.quantization.fx._decomposed
@@ -36,7 +36,7 @@ class Int8Linear(nn.Module):
         return F.linear(self.activations(x), weight, self.bias)
 
     def activations(self, x: Tensor) -> Tensor:
-        """x as the product takes it."""
+        """x in the form in which the product takes it."""
         return x
 
 

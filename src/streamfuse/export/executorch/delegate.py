@@ -1,4 +1,4 @@
-"""What the targets share whose delegate takes whole methods: stock parts, with a delegate's own norms and weights."""
+"""Shared code of the targets whose delegate takes whole methods: stock parts with the delegate's norms and weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .target import PteTarget
 class Form(stock.Form):
     """Quantizes by the scheme of each part. Adapters, pruner and norms stay floats: they are small.
 
-    A delegate says what its norms are, and overrides what it takes in another form.
+    A subclass defines its norms and overrides what its delegate needs in another form.
     """
 
     def __init__(self, config: ExportConfig) -> None:
@@ -62,16 +62,16 @@ class DelegateTarget(PteTarget):
         return found
 
     def run_by(self, methods: Mapping[str, Callable[..., tuple[Tensor, ...]]]) -> Backend:
-        """A backend over what runs the methods here, in the place of the device's engine."""
+        """A backend that calls these functions instead of the device's engine."""
         return reference_backend(methods, self.model, self.spec)
 
 
 class Grouped(nn.Module):
-    """A matrix [N, K] in integers, with one scale (and zero) per group of K / G inputs, decoded by torchao."""
+    """A matrix [N, K] of integers with one scale (and zero point) per group of K / G inputs, decoded by torchao."""
 
     values: Tensor  # int8 [N, K]
     scales: Tensor  # [N, G]
-    zeros: Tensor | None  # int8 or float32 [N, G]; None: symmetric, where `spelt_out` does not ask for noughts
+    zeros: Tensor | None  # int8 or float32 [N, G]; None: symmetric, unless `spelt_out` requires zeros
 
     def __init__(self, weight: Tensor, scheme: PartScheme, spelt_out: bool = False) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Grouped(nn.Module):
 
 
 def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
-    """By torchao."""
+    """Quantized by torchao."""
     block, bounds = (1, scheme.group_size or weight.shape[1]), _range(scheme)
     mapping = ao.MappingType.SYMMETRIC if scheme.symmetric else ao.MappingType.ASYMMETRIC
     scales, zeros = ao.choose_qparams_affine(weight, mapping, block, torch.int8, *bounds, zero_point_dtype=torch.int8)
@@ -97,7 +97,7 @@ def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
 
 
 def _range(scheme: PartScheme) -> tuple[int, int]:
-    """The least and the greatest integer."""
+    """The minimum and maximum integer."""
     return -(1 << (scheme.bits - 1)), (1 << (scheme.bits - 1)) - 1
 
 

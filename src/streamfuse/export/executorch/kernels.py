@@ -1,4 +1,4 @@
-"""`--backend kernels`: graphs of streamfuse's own operators, which the native engine runs."""
+"""`--backend kernels`: graphs of this project's own operators, which the native engine runs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class KernelsTarget(PteTarget):
 
 
 def _forget(model: StreamFused) -> None:
-    """Free the matrices of the layers, which are packed by now: of a large model they are most of the memory.
+    """Free the matrices of the layers, which have been packed: they are most of a large model's memory.
 
-    Their shapes stay. Embedding and head stay as they are: the host's drafting data is made of them.
+    Their shapes are kept. Embedding and head are not freed, since the drafting tables are computed from them.
     """
     for block in model.base.blocks:
         for name in PROJECTIONS:

@@ -1,6 +1,6 @@
 """Lowering to one ExecuTorch program: torch.export, edge dialect, emission.
 
-Graphs of the kernels' operators need nothing else; those of stock operators get their delegates first.
+Graphs of the kernels' operators need nothing else; graphs of stock operators get their delegates first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from .modules import deduplicated
 
-_ALIGNMENT = 64  # bytes, of constants: packed weights are read by whole vectors
+_ALIGNMENT = 64  # of constants, in bytes: packed weights are read in whole vectors
 
 
 def edge_program(
@@ -35,7 +35,7 @@ def edge_program(
     constants: dict[str, Any],
     progress: Callable[[str], None] = lambda _: None,
 ) -> EdgeProgramManager:
-    """Modules by method, delegates in their places, in ExecuTorch's edge dialect."""
+    """The modules by method, including their delegates, in ExecuTorch's edge dialect."""
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     decompositions = _default_decomposition_table()
     edge = {}
@@ -43,7 +43,7 @@ def edge_program(
         for name, module in modules.items():
             progress(f"{name}: graph")
             program = deduplicated(torch.export.export(module.eval(), inputs[name], strict=False))
-            # Of the kernels' operators nothing is to be decomposed, and looking for it traces the graph anew.
+            # The kernels' operators need no decomposition, and running it would trace the graph again.
             operators = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
             if any(operator in decompositions or operator._can_decompose() for operator in operators):
                 program = program.run_decompositions(decompositions)
@@ -52,7 +52,7 @@ def edge_program(
 
 
 def to_program(edge: EdgeProgramManager) -> ExecutorchProgramManager:
-    """Inputs and outputs stay unplanned, so that an engine binds its own memory."""
+    """Emit the program. Inputs and outputs are not memory-planned, so that an engine binds its own memory."""
     config = ExecutorchBackendConfig(
         memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
         constant_tensor_alignment=_ALIGNMENT,
@@ -62,7 +62,7 @@ def to_program(edge: EdgeProgramManager) -> ExecutorchProgramManager:
 
 
 def required_operators(program: ExecutorchProgramManager) -> list[str]:
-    """The operators of our own that a program calls, as the engine registers them."""
+    """This project's operators that a program calls, by their registered names."""
     plans = program.executorch_program.execution_plan
     names = {f"{op.name}.{op.overload}" if op.overload else op.name for plan in plans for op in plan.operators}
     return sorted(name for name in names if name.startswith("streamfuse::"))
@@ -73,18 +73,18 @@ _MAPS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_c
 
 @contextmanager
 def quick_graphs() -> Iterator[None]:
-    """Spares lowering what it does again and again and nobody reads.
+    """Skips repeated work in lowering.
 
-    Every graph pass writes the Python text of the graph that it leaves, some sixty times a method: written when it is
-    wanted, it never is. And the passes ask, node by node, for maps that a signature makes anew from all its inputs:
-    made once while those stay the same.
+    Every graph pass generates the Python code of the graph, some sixty times per method; here it is generated on
+    demand, which never happens. And for each node, passes request maps that a graph signature recomputes from all its
+    inputs; here they are cached while the inputs stay the same.
     """
     properties = {name: vars(ExportGraphSignature)[name] for name in _MAPS}
     for name, made in properties.items():
         setattr(ExportGraphSignature, name, property(_remembered(made.fget)))
     try:
         with _use_lazy_graph_module(True), warnings.catch_warnings():
-            # torch copies tree specifications of a form that it deprecates itself.
+            # torch copies tree specifications in a form that it has deprecated.
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
             yield
     finally:
@@ -93,7 +93,7 @@ def quick_graphs() -> Iterator[None]:
 
 
 def _remembered(make: Callable[[ExportGraphSignature], Any]) -> Callable[[ExportGraphSignature], Any]:
-    made: dict[int, tuple[object, Any]] = {}  # by the signature's address; what was made tells from what
+    made: dict[int, tuple[object, Any]] = {}  # by the signature's id; the cached entry has what it was computed from
 
     def get(signature: ExportGraphSignature) -> Any:
         specs: list[InputSpec | OutputSpec] = [*signature.input_specs, *signature.output_specs]

@@ -13,13 +13,13 @@ from torch.fx import Node
 
 
 class LoweringError(RuntimeError):
-    """A part or method could not be lowered; the message says what was left out."""
+    """A part or method could not be lowered; the message says which."""
 
 
 def delegate_module(
     program: ExportedProgram, backend_id: str, result: PreprocessResult, specs: list[CompileSpec]
 ) -> LoweredBackendModule:
-    """What calls the delegate that `result` is, made of `program`."""
+    """A module that calls the delegate `result`, which was preprocessed from `program`."""
     return LoweredBackendModule(
         edge_program=program,
         backend_id=backend_id,
@@ -30,9 +30,9 @@ def delegate_module(
 
 
 def answers_with_shapes(program: ExportedProgram) -> ExportedProgram:
-    """`program`, run as a module, from now on gives empty tensors of its outputs' shapes and types.
+    """Make `program`, run as a module, return empty tensors of its outputs' shapes and dtypes.
 
-    ExecuTorch runs a delegate's program whenever it needs the shapes of its outputs: a dozen times a delegate.
+    ExecuTorch runs a delegate's program whenever it needs the shapes of its outputs, about a dozen times per delegate.
     """
     (output,) = (node for node in program.graph.nodes if node.op == "output")
     facts = [(node.meta["val"].shape, node.meta["val"].dtype) for node in output.args[0]]
@@ -45,9 +45,9 @@ def answers_with_shapes(program: ExportedProgram) -> ExportedProgram:
 
 
 def deduplicated(program: ExportedProgram) -> ExportedProgram:
-    """`program`, in which what every layer computes again (masks, broadcast rotary tables) is computed once.
+    """`program` with values that every layer recomputes (masks, broadcast rotary tables) computed once.
 
-    For graphs without side effects. Results that the program gives away keep their own names.
+    For graphs without side effects. Outputs of the program keep their own names.
     """
     seen: dict[tuple[object, str, str], Node] = {}
     graph = program.graph_module.graph

@@ -1,4 +1,4 @@
-"""The parts of a graph on the kernels' operators: few, large, with packed weights. docs/contracts.md, section 7."""
+"""The parts of a graph with the kernels' operators: few, large, with packed weights. docs/contracts.md, section 7."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _ops = torch.ops.streamfuse
 
 
 class Form(layers.Form):
-    """Packs weights by `schemes`; `report` says how well each part lies on its grid."""
+    """Packs weights by `schemes`; `report` has how many groups of each part are on their grid."""
 
     def __init__(self, schemes: Schemes) -> None:
         self.schemes = schemes
         self.report: dict[str, GridReport] = {}
-        self._tables: dict[tuple[int, str], Tensor] = {}  # of the model, which outlives this object
+        self._tables: dict[tuple[int, str], Tensor] = {}  # by tensors of the model, which outlives this object
 
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
         return Linear(self._pack(linear.weight, part), linear)
 
     def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
-        """The head's product for the pruner, with the packed rows that `head` has."""
+        """The head's product for the pruner, sharing the packed rows of `head`."""
         return Linear(self._table(weight, part, self.schemes.of(part)), layers.linear_of(weight))
 
     def low_rank(self, low_rank: LowRank) -> nn.Module:
-        """Products of packed weights, as all of the kernels' are, where the rank is whole groups."""
+        """Products with packed weights, like all of the kernels', if the rank is a multiple of the group size."""
         if len(low_rank.down) % GROUP:
             return layers.TurnedLowRank(low_rank)
         pair = (low_rank.down.detach(), low_rank.up.detach() * low_rank.scale)
@@ -54,7 +54,7 @@ class Form(layers.Form):
         return Closing(block, adapters, lambda weight, part: self._pack(weight, part))
 
     def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
-        again = copy.copy(cast("Opening | Closing", part))  # the packed weights stay one
+        again = copy.copy(cast("Opening | Closing", part))  # the packed weights are shared
         again._modules = dict(again._modules)
         again.take(adapters)
         return again
@@ -73,7 +73,7 @@ class Form(layers.Form):
         return torch.zeros(keys, dtype=torch.uint8), torch.zeros(values, dtype=torch.uint8)
 
     def _table(self, weight: Tensor, part: Part, grid: str) -> Tensor:
-        """A table of the whole vocabulary; a tied head's is the embedding's own where their grids are the same."""
+        """A table of the whole vocabulary; a tied head shares the embedding's if their grids are the same."""
         key = (weight.data_ptr(), grid)
         if key not in self._tables:
             self._tables[key] = self._pack(weight, part, grid)
@@ -86,14 +86,14 @@ class Form(layers.Form):
 
 
 def _with_bias(name: str, bias: Tensor | None) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
-    """A product's operator, and the argument that it has at its end where the projections have biases."""
+    """A product's operator, and its last argument if the projections have biases."""
     return (getattr(_ops, name), ()) if bias is None else (getattr(_ops, f"biased_{name}"), (bias,))
 
 
 class Adapter(nn.Module):
     """Low-rank adapters, float16, of projections that share an input: down [parts r, K], up [N / 16, r, 16]."""
 
-    down: Tensor | None  # None: there are none
+    down: Tensor | None  # None: no adapters
     up: Tensor | None
 
     def __init__(
@@ -110,17 +110,17 @@ class Adapter(nn.Module):
         self.register_buffer("up", up)
 
     def of(self, rows: int, first: int) -> tuple[Tensor | None, Tensor | None]:
-        """Both matrices, or neither where no row is adapted."""
+        """Both matrices, or neither if no row is adapted."""
         return (self.down, self.up) if first < rows else (None, None)
 
 
 def opening_adapter(adapters: StreamAdapters | None) -> Adapter:
-    """What an `Opening` holds of a layer's adapters."""
+    """The part of a layer's adapters that an `Opening` uses."""
     return Adapter(adapters, "q_proj", "k_proj", "v_proj")
 
 
 def closing_adapters(adapters: StreamAdapters | None) -> tuple[Adapter, Adapter, Adapter]:
-    """What a `Closing` holds of them: for the output projection, for gate and up, for down."""
+    """The parts of a layer's adapters that a `Closing` uses: output projection, gate and up, down."""
     gate_up = Adapter(adapters, "gate_proj", "up_proj", arrange=lambda up: interleave_gate_up(*up.chunk(2)))
     return Adapter(adapters, "o_proj"), gate_up, Adapter(adapters, "down_proj")
 
@@ -172,7 +172,7 @@ class Opening(nn.Module):
         self.take(adapters)
 
     def take(self, adapters: StreamAdapters | None) -> None:
-        """Adapt with these from now on."""
+        """Replace the adapters."""
         self.adapter = opening_adapter(adapters)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,14 +205,14 @@ class Closing(nn.Module):
         self.take(adapters)
 
     def take(self, adapters: StreamAdapters | None) -> None:
-        """Adapt with these from now on."""
+        """Replace the adapters."""
         self.o_adapter, self.gate_up_adapter, self.down_adapter = closing_adapters(adapters)
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         return self.mlp(self.attention(x, attended, first), first)
 
     def attention(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        """x with the output projection of what was attended to."""
+        """x plus the output projection of the attention's result."""
         operator, bias = _with_bias("linear", self.o_bias)
         adapter = self.o_adapter.of(x.shape[0], first)
         y: Tensor = operator(attended, None, self.eps, self.o_weight, self.size, x, *adapter, first, *bias)

@@ -1,8 +1,8 @@
 """OpenVINO: each method is one compiled model of Intel's runtime, for the processor, a GPU or an NPU.
 
-ExecuTorch's delegate binds a method's tensors by their places and knows nothing but a device and the model's bytes.
-Indices are int32 inside, masks are numbers; caches and new rows are float32, so that no pass converts a cache. Tables
-that are looked up by token stay outside, where all methods share them: of every other weight each model has its own.
+ExecuTorch's delegate binds a method's tensors by index, and only takes a device and the model's bytes. Inside, indices
+are int32 and masks are numeric; caches and new rows are float32, so that no pass converts a cache. Tables that are
+looked up by token stay outside, where all methods share them; each model has its own copy of all other weights.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ BACKEND = "OpenvinoBackend"
 
 
 class Norm(stock.Norm):
-    """In the form that OpenVINO joins to one operator."""
+    """In a form that OpenVINO fuses into one operator."""
 
     def rows(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.epsilon) * self.weight
 
 
 class Decoded(GroupedLinear):
-    """A product with weights in integers, decoded in the form that OpenVINO joins to the product.
+    """A product with integer weights, decoded in a form that OpenVINO fuses into the product.
 
-    Values are [N, G, K / G]: integers of 8 bits int8, those of 4 bits uint8 from 0 to 15, which tells them apart.
+    Values are [N, G, K / G]: int8 for 8 bits, uint8 from 0 to 15 for 4 bits; the dtype distinguishes the two.
     """
 
     def __init__(self, linear: nn.Linear, scheme: PartScheme) -> None:
@@ -64,7 +64,7 @@ class Decoded(GroupedLinear):
 
 
 class Attention(layers.Attention):
-    """With keys turned in two steps, of which OpenVINO joins the second to the product. In one step they are copied."""
+    """Transposes keys in two steps, the second of which OpenVINO fuses into the product; a single step copies them."""
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
         grouped = layers.by_key(query, key.shape[1])
@@ -73,7 +73,7 @@ class Attention(layers.Attention):
 
 
 class Head(layers.Head):
-    """The best token by comparing with the maximum: OpenVINO's argmax sorts."""
+    """Finds the best token by comparing with the maximum, since OpenVINO's argmax sorts."""
 
     columns: Tensor  # int32 [V]
 
@@ -108,7 +108,7 @@ class OpenvinoForm(Form):
 
 
 class OpenvinoTarget(BorderTarget):
-    """The engine runs the file on the device that it is for, which is here while it is exported."""
+    """The engine runs the file on its device, which must be present on the exporting machine."""
 
     PROOF = "engine"
 
@@ -119,7 +119,7 @@ class OpenvinoTarget(BorderTarget):
         self.form = OpenvinoForm(self.config)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
-        """Every method with one delegate inside."""
+        """Every method as one delegate."""
         specs, examples = [CompileSpec("device", self.device.encode())], self.examples()
         made: dict[str, nn.Module] = {}
         for name, method in self.methods.items():

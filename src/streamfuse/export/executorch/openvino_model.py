@@ -1,4 +1,4 @@
-"""A method as a compiled OpenVINO model: what the delegate loads."""
+"""Compiles a method to an OpenVINO model, which the delegate loads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from streamfuse.options import OptionError
 
 from .modules import LoweringError
 
-RELEASE = "2025.4"  # whose compiled models streamfuse knows; kernels/engine/openvino.cpp runs no other
-_MASK = bytes((0x30, 0x60, 0x70, 0x02, 0x04, 0x08, 0x3F, 0x6F, 0x72, 0x74, 0x78, 0x7F))  # over the graph in a model
-_FLOATS = ("f16", "bf16")  # what a processor may choose for float32
+RELEASE = "2025.4"  # the only supported release of compiled models; kernels/engine/openvino.cpp has the same
+_MASK = bytes((0x30, 0x60, 0x70, 0x02, 0x04, 0x08, 0x3F, 0x6F, 0x72, 0x74, 0x78, 0x7F))  # XOR mask of compiled graphs
+_FLOATS = ("f16", "bf16")  # lower precisions that a CPU may choose instead of float32
 
 
 def release() -> str:
@@ -37,15 +37,15 @@ def check_device(device: str) -> None:
     if device not in {name.partition(".")[0] for name in found}:
         raise OptionError(
             f"--device {device.lower()} was not found: OpenVINO compiles on the exporting machine, which has "
-            f"{', '.join(name.lower() for name in found) or 'no device of OpenVINO'}"
+            f"{', '.join(name.lower() for name in found) or 'no OpenVINO device'}"
         )
 
 
 def compiled(name: str, program: ExportedProgram, device: str) -> bytes:
-    """The program as the device's plug-in loads it. On a processor it computes in float32.
+    """The program as the device's plug-in loads it. On a CPU it computes in float32.
 
     Raises:
-        LoweringError: OpenVINO lacks an operator, or its file is of another form.
+        LoweringError: OpenVINO does not support an operator, or its file format is unexpected.
     """
     try:
         model = _converted(program)
@@ -54,13 +54,13 @@ def compiled(name: str, program: ExportedProgram, device: str) -> bytes:
         made = ov.Core().compile_model(model, device, {hint.inference_precision: ov.Type.f16})
         blob: bytes = made.export_model().getvalue()
     except RuntimeError as error:
-        raise LoweringError(f"{name}: OpenVINO cannot take it: {error}") from error
+        raise LoweringError(f"{name}: OpenVINO cannot convert it: {error}") from error
     return blob
 
 
 def _converted(program: ExportedProgram) -> ov.Model:
     frontend = FrontEndManager().load_by_framework("pytorch")
-    decoder = TorchFXPythonDecoder(program.module())  # a name of its own, because the frontend does not keep it
+    decoder = TorchFXPythonDecoder(program.module())  # kept in a variable, because the frontend does not keep it alive
     model = frontend.convert(frontend.load(decoder))
     places = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
     kinds = {"torch.float32": ov.Type.f32, "torch.int32": ov.Type.i32}
@@ -72,13 +72,13 @@ def _converted(program: ExportedProgram) -> ov.Model:
     for node in model.get_ops():
         if isinstance(node, ov.op.Constant) and node.get_element_type() == ov.Type.u8:
             _replace_by_nibbles(node)
-    # Activations stay floats beside weights in integers. Unlike the precision, a blob keeps this.
+    # Do not quantize activations for integer weights. Unlike the precision, this is stored in a compiled model.
     model.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     return model
 
 
 def _replace_by_nibbles(node: ov.op.Constant) -> None:
-    """Integers from 0 to 15 as a constant of integers of 4 bits."""
+    """Replace a constant of integers from 0 to 15 by a 4-bit constant."""
     values = node.data
     flat = values.reshape(-1, 2)
     tensor = ov.Tensor(flat[:, 0] | flat[:, 1] << 4, values.shape, ov.Type.u4)
@@ -86,11 +86,11 @@ def _replace_by_nibbles(node: ov.op.Constant) -> None:
 
 
 def _in_float32(name: str, model: ov.Model) -> bytes:
-    """Compiled for a processor, to compute in float32 on every one.
+    """Compile for a CPU, to compute in float32 on every CPU.
 
-    The plug-in keeps no precision in a model's file and chooses anew when it loads one: bfloat16 where the processor
-    has it. It leaves operators alone that are marked as precise. So all are marked, where OpenVINO hands out the
-    compiled graph to be encrypted: marks on the model before would be lost when operators are joined.
+    The plug-in does not store the precision in a compiled model and chooses it again when it loads one: bfloat16 if the
+    CPU supports it, except for operators that are marked as precise. So all operators are marked, in the hook with
+    which OpenVINO encrypts the compiled graph: marks set before compilation are lost when operators are fused.
     """
     core = ov.Core()
     options = {hint.inference_precision: ov.Type.f32, "CACHE_ENCRYPTION_CALLBACKS": [_encrypted, _masked]}
@@ -98,9 +98,7 @@ def _in_float32(name: str, model: ov.Model) -> bytes:
     try:
         operators = core.import_model(blob, "CPU").get_runtime_model().get_ops()  # as the delegate loads it
     except RuntimeError as error:
-        raise LoweringError(
-            f"{name}: OpenVINO {release()} does not load the model that was made of it: {error}"
-        ) from error
+        raise LoweringError(f"{name}: OpenVINO {release()} does not load its own compiled model: {error}") from error
     narrow = [node for node in operators if node.get_rt_info()["runtimePrecision"].astype(str) in _FLOATS]
     if narrow:
         raise LoweringError(
@@ -110,7 +108,7 @@ def _in_float32(name: str, model: ov.Model) -> bytes:
 
 
 def _encrypted(graph: bytes) -> bytes:
-    """A graph with its operators marked, under the mask that the plug-in takes off where it is given no other way."""
+    """A graph with its operators marked, under the mask that the plug-in expects by default."""
     root = ElementTree.fromstring(graph)
     for layer in root.findall("layers/layer"):
         info = layer.find("rt_info")
@@ -123,6 +121,6 @@ def _encrypted(graph: bytes) -> bytes:
 
 
 def _masked(graph: bytes) -> bytes:
-    """Under the mask, or from under it."""
+    """Apply the mask, or remove it."""
     values = np.frombuffer(graph, np.uint8)
     return (values ^ np.resize(np.frombuffer(_MASK, np.uint8), len(values))).tobytes()

@@ -1,10 +1,10 @@
 """Qualcomm's Hexagon processor: each method is one graph of one context binary, which is stored once.
 
-ExecuTorch's QNN delegate takes a method as a whole, and its multi-method compilation joins the graphs to one context in
-which equal weights lie once. The processor computes in float16 and knows no int64: caches and new rows are float16 in
-the graph's signature, so that an engine binds them once and no pass converts them; ids, masks and the few numbers of a
-result are converted outside of the delegate. Products may be of 16-bit integers (`qnn_integers`), whose ranges are seen
-while the model answers questions in PyTorch.
+ExecuTorch's QNN delegate takes a method as a whole, and its multi-method compilation combines the graphs into one
+context that stores equal weights once. The processor computes in float16 and does not support int64. Caches and new
+rows are float16 in the graph's signature, so that an engine binds them once and no pass converts them; ids, masks and
+the few numbers of a result are converted outside of the delegate. Products may use 16-bit integers (`qnn_integers`),
+whose ranges are measured while the model answers questions in PyTorch.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from .target import GRAPH_FILE
 
 
 def in_order_of_work(program: ExportedProgram) -> list[int]:
-    """Change a program to give its outputs in the order in which it computes them; which output each was before.
+    """Reorder a program's outputs to the order in which it computes them; returns the original index of each.
 
-    A context keeps no other order, and its outputs are bound by their places.
+    A context does not preserve any other order, and its outputs are bound by index.
     """
     graph = program.graph
     places = {node: i for i, node in enumerate(graph.nodes)}
@@ -61,10 +61,10 @@ def in_order_of_work(program: ExportedProgram) -> list[int]:
 
 
 class QnnTarget(BorderTarget):
-    """The vendor's simulator runs here the graphs that a phone's processor runs.
+    """The vendor's simulator runs the graphs that a phone's processor runs.
 
-    It loads no context whose graphs share their weights. Where the file's do, the same graphs are compiled without
-    sharing as well, and those are what the proof runs.
+    It does not load contexts whose graphs share weights. If those in the file do, the same graphs are also compiled
+    without sharing, and the parity check runs those.
     """
 
     PROOF = "simulator"
@@ -119,7 +119,7 @@ class QnnTarget(BorderTarget):
         return replace(found, report={**found.report, **compiled_for})
 
     def _narrow(self) -> dict[str, nn.Module]:
-        """The methods on the processor's types, sharing one copy of the weights."""
+        """The methods with the processor's dtypes, sharing one copy of the weights."""
         inputs = self.examples()
         inners = nn.ModuleDict({name: Narrow(method, len(inputs[name])) for name, method in self.methods.items()})
         inners = copy.deepcopy(inners).half().eval()
@@ -129,7 +129,7 @@ class QnnTarget(BorderTarget):
         return dict(inners.items())
 
     def _programs(self, inners: dict[str, nn.Module]) -> dict[str, ExportedProgram]:
-        """The methods in ExecuTorch's edge dialect, with the delegate's own passes done, each operator asked about."""
+        """The methods in ExecuTorch's edge dialect after the delegate's own passes, with every operator checked."""
         passes = qnn.get_qnn_pass_manager_cls(qnn.QnnExecuTorchBackendType.kHtpBackend)()
         specs = self._specs(sharing=False)
         exported, transforms = {}, {}
@@ -177,14 +177,14 @@ class QnnTarget(BorderTarget):
 
 
 class Whole(QnnPartitioner):  # type: ignore[misc]
-    """Takes nothing out of a program, but refuses one with an operator that the processor lacks."""
+    """Partitions nothing, but rejects a program with an operator that the processor does not support."""
 
     def __init__(self, specs: list[CompileSpec], method: str) -> None:
         super().__init__(specs)
         self.method, self.asked = method, False
 
     def ops_to_not_decompose(self, program: ExportedProgram) -> Any:
-        """None once the program was asked about: what is left of them is compiled afterwards."""
+        """Empty after the check, since the operators are then compiled."""
         return ([], None) if self.asked else super().ops_to_not_decompose(program)
 
     def partition(self, program: ExportedProgram) -> PartitionResult:
@@ -193,7 +193,7 @@ class Whole(QnnPartitioner):  # type: ignore[misc]
         calls = [node for node in program.graph.nodes if node.op == "call_function"]
         refused = {str(node.target) for node in calls if not _supported(support, node)}
         if refused:
-            raise LoweringError(f"{self.method}: the Hexagon processor lacks {', '.join(sorted(refused))}")
+            raise LoweringError(f"{self.method}: the Hexagon processor does not support {', '.join(sorted(refused))}")
         return PartitionResult(tagged_exported_program=program, partition_tags={})
 
 

@@ -1,8 +1,8 @@
-"""The operator between float16 and 16-bit integers, which PyTorch lacks.
+"""The conversion operator between float16 and 16-bit integers, which PyTorch does not have.
 
-A tensor of a graph for Qualcomm's processor is in float16, or has an encoding in integers: the quantize and dequantize
-after the node that makes it, in float32. Where the two meet, `convert` stands. To PyTorch it is a change of type; to
-Qualcomm's compiler it is Quantize, or Dequantize, which the encodings of its two sides say.
+A tensor in a graph for Qualcomm's processor is float16, or has an integer encoding: a quantize and dequantize, in
+float32, after the node that computes it. `convert` is inserted between the two kinds. In PyTorch it changes the dtype;
+for Qualcomm's compiler it is Quantize or Dequantize, depending on the encodings of its input and output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What graphs for Qualcomm's processor are made of: float16, with products of integers."""
+"""The parts of graphs for Qualcomm's processor: float16, with integer products."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FLOATS = torch.float16
 
 
 class Norm(stock.Norm):
-    """The delegate's own operator."""
+    """RMSNorm as the delegate's own operator."""
 
     def rows(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[1],), self.weight, self.epsilon)
 
 
 class Int8(Int8Linear):
-    """int8 weights with one scale per output, which stays float32 where the rest of a module becomes float16."""
+    """int8 weights with one scale per output, which stays float32 when the rest of a module becomes float16."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.dequantized(x.dtype), self.bias)

@@ -1,7 +1,8 @@
-"""Products of rows in 16-bit integers: how far their inputs and outputs go is seen while the model answers questions.
+"""Products with 16-bit integer rows; the ranges of their inputs and outputs are measured while the model answers
+questions.
 
-Only products are in integers. What lies between them (the sum of the layers, norms, attention) stays in float16: there
-a few numbers are thousands of times the others, and one scale for all would leave the others a few bits.
+Only products use integers. Everything between them (residual sums, norms, attention) stays float16, because a few of
+its values are thousands of times larger than the others, and a common scale would leave those only a few bits.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from .qnn_convert import convert
 from .qnn_form import Int8, QnnForm
 
 _MOST = (1 << 16) - 1
-_ROOM = 0.125  # beyond what was seen, on either side: other text goes further, and this costs a third of a bit
-_COARSE_DB = 50.0  # signal to rounding noise below which a product keeps its rows in floats; int8 weights have 40
+_ROOM = 0.125  # margin on either side of the measured range, for other text; costs a third of a bit
+_COARSE_DB = 50.0  # SNR below which a product keeps float rows; int8 weights have 40 dB
 
 
 class Norm(qnn_form.Norm):
-    """Its weights are a product of their own: of 9 to 16 rows, the compiler of QAIRT 2.49 joins a norm with weights and
-    the Quantize after it to something that gives noughts for half of them."""
+    """A norm whose weights are a separate product. For 9 to 16 rows, the compiler of QAIRT 2.49 fuses a norm with
+    weights and the following Quantize into an operator that outputs zeros for half of the rows."""
 
     ones: Tensor
 
@@ -40,7 +41,7 @@ class Norm(qnn_form.Norm):
 
 
 class Range:
-    """What was seen of a tensor [R, K], and its encoding: x = scale (q - zero), q from 0 to 65535."""
+    """The measured range of a tensor [R, K], and its encoding: x = scale (q - zero), q from 0 to 65535."""
 
     def __init__(self) -> None:
         self.low = self.high = 0.0
@@ -62,7 +63,7 @@ class Range:
         return min(round(-low / self.scale), _MOST)
 
     def snr_db(self) -> float:
-        """Of the median row against the noise of rounding; rows far beyond the others do not raise it."""
+        """SNR of the median row with this encoding's rounding noise; a few much larger rows do not raise it."""
         power = float(torch.cat(self.powers).median())
         return 10 * math.log10(max(power, 1e-30) / (self.scale**2 / 12))
 
@@ -73,10 +74,10 @@ class Range:
 
 
 class Integers(Int8):
-    """x [R, K] -> [R, N], in 16-bit integers, with weights in 8 or 4 bits and one scale per output.
+    """x [R, K] -> [R, N] in 16-bit integers, with 8-bit or 4-bit weights and one scale per output.
 
-    It watches what it is given until `settle` is called. All methods share the module, so that a row has the same
-    encodings in `decode` as in `verify_T`.
+    Records the range of its inputs and outputs until `settle` is called. All methods share the module, so a row has the
+    same encodings in `decode` as in `verify_T`.
     """
 
     def __init__(self, linear: nn.Linear, bits: int) -> None:
@@ -90,9 +91,9 @@ class Integers(Int8):
         return bool(self.inputs.powers)
 
     def settle(self) -> None:
-        """From now on in integers; with rows in float16 where one scale is too coarse for most of them."""
+        """Switch to integers; rows stay float16 if one scale is too coarse for most of them."""
         self.watched, self.floats = None, min(self.inputs.snr_db(), self.outputs.snr_db()) < _COARSE_DB
-        self.most = 127 if self.floats else self.most  # the processor has no product of floats and 4 bits
+        self.most = 127 if self.floats else self.most  # the processor has no product of float rows and 4-bit weights
         self.inputs.powers.clear()
         self.outputs.powers.clear()
 
@@ -110,7 +111,7 @@ class Integers(Int8):
 
 
 class IntegerForm(QnnForm):
-    """float16 but for the products. Adapters and the pruner stay floats: they are small."""
+    """float16 except for the products. Adapters and the pruner stay floats: they are small."""
 
     NORM = Norm
 

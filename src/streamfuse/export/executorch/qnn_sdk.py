@@ -1,4 +1,4 @@
-"""Qualcomm's libraries, which hold the compiler and the simulator of its processors: found, loaded, and kept quiet."""
+"""Finds and loads Qualcomm's libraries, which contain the compiler and the simulator, and captures their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from streamfuse.options import OptionError
 
-_ERROR = re.compile(r"<E> (.+)")  # a line of their log that tells of one
+_ERROR = re.compile(r"<E> (.+)")  # an error in their log
 
 
 class SdkError(OptionError):
@@ -23,10 +23,10 @@ class SdkError(OptionError):
 
 
 def load_compiler() -> None:
-    """Load the libraries of QNN_SDK_ROOT or, where that is not set, of the package onnxruntime-qnn.
+    """Load the libraries of QNN_SDK_ROOT or, if that is not set, of the package onnxruntime-qnn.
 
     Raises:
-        SdkError: they are not there.
+        SdkError: they are not installed.
     """
     root = os.environ.get("QNN_SDK_ROOT")
     if root:
@@ -39,7 +39,7 @@ def load_compiler() -> None:
                 "--backend qnn needs Qualcomm's libraries: pip install 'streamfuse[qnn]' on x86-64 Linux, or set "
                 "QNN_SDK_ROOT to the folder of their SDK"
             ) from None
-        os.environ["QNN_SDK_ROOT"] = ""  # they are loaded; ExecuTorch shall fetch no SDK
+        os.environ["QNN_SDK_ROOT"] = ""  # they are loaded, so ExecuTorch must not download an SDK
     for name in ("libQnnSystem.so", "libQnnHtp.so"):
         try:
             with quiet():
@@ -50,9 +50,9 @@ def load_compiler() -> None:
 
 @contextmanager
 def quiet() -> Iterator[Callable[[], str]]:
-    """Collects what the libraries print on both streams of the process, and silences ExecuTorch's log of operators.
+    """Captures what the libraries print to the process's output streams, and silences ExecuTorch's log of operators.
 
-    What Python prints meanwhile goes where it always does. Gives a function that says which errors they told of.
+    Python's own output is not affected. Yields a function that returns the captured errors.
     """
     with ExitStack() as stack:
         collected = stack.enter_context(tempfile.TemporaryFile())

@@ -1,4 +1,4 @@
-"""What of a method went into delegates, and what stayed with ExecuTorch's own operators."""
+"""Which operators of a method are in delegates, and which are ExecuTorch's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-# No work at run time: a tuple's element, a scalar of the trace.
+# No work at run time: tuple elements and scalars of the trace.
 _FREE = ("getitem", "_assert_scalar")
 
 
@@ -36,7 +36,7 @@ class MethodReport:
 
 
 def describe(edge: EdgeProgramManager) -> dict[str, MethodReport]:
-    """One report per method of a lowered edge program; data that delegates share is in nobody's bytes."""
+    """One report per method of a lowered edge program; data that delegates share is not counted."""
     reports = {}
     for name in sorted(edge.methods):
         module = edge.exported_program(name).graph_module
@@ -53,13 +53,13 @@ def describe(edge: EdgeProgramManager) -> dict[str, MethodReport]:
 
 
 def operators(graph: torch.fx.Graph) -> Counter[str]:
-    """How often a graph calls each operator; delegates and tuples' elements left out."""
+    """How often a graph calls each operator, without delegates and tuple elements."""
     targets = [node.target for node in graph.nodes if node.op == "call_function"]
     names = (_name(target) for target in targets if target is not executorch_call_delegate)
     return Counter(name for name in names if name not in _FREE)
 
 
 def _name(target: Any) -> str:
-    """`aten.view_copy` for an operator of any dialect."""
+    """For example `aten.view_copy`, for an operator of any dialect."""
     schema = getattr(target, "_schema", None)
     return getattr(target, "__name__", str(target)) if schema is None else schema.name.replace("::", ".")

@@ -1,7 +1,7 @@
-"""The parts on ExecuTorch's own operators: 2-D products, slices, concatenations and element-wise arithmetic.
+"""The parts with ExecuTorch's own operators: 2-D products, slices, concatenations and element-wise arithmetic.
 
-Those are what delegates take; docs/export.md says why norm weights are inputs of XNNPACK's delegates and why
-projections that share an input are one matrix. Attention, top-k and gathers lie outside.
+Delegates support these; docs/export.md explains why norm weights are inputs of XNNPACK's delegates and why projections
+with the same input are one matrix. Attention, top-k and gathers are outside.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..schemes import Part
 
 
 class Norm(nn.Module):
-    """RMSNorm of rows [R, n]; of heads [R, H, n] as of so many rows."""
+    """RMSNorm of rows [R, n], or of heads [R, H, n] as R * H rows."""
 
     def __init__(self, norm: RMSNorm) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Norm(nn.Module):
 
 
 class Form(layers.Form):
-    """Float32 weights. A delegate says in which form it takes norms."""
+    """Float32 weights. A subclass defines the form of norms."""
 
     NORM: ClassVar[type[Norm]]
 
@@ -43,10 +43,10 @@ class Form(layers.Form):
         return self.NORM(norm)
 
     def vocabulary(self, part: Part, weight: Tensor) -> nn.Module:
-        """A matrix of its own, also where the head is tied: table and head are quantized, each in its own way."""
+        """A separate matrix even if the head is tied, since table and head are quantized differently."""
         return self.linear(part, linear_of(weight.clone()))
 
     def gated(self, gate_up: Tensor, size: int) -> Tensor:
-        # Slices, because chunk() is not delegated, and no silu().
+        # Slices, because chunk() is not delegated; and SiLU is written out.
         gate, up = gate_up[:, :size], gate_up[:, size:]
         return gate * torch.sigmoid(gate) * up

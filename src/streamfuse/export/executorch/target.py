@@ -1,4 +1,5 @@
-"""What the targets of .pte files share: methods from a form, an ExecuTorch program, its proof and its facts."""
+"""Shared code of the targets for .pte files: methods built from a form, the ExecuTorch program, parity, manifest
+fields."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ GRAPH_FILE = "model.pte"
 
 
 class PteTarget(Target):
-    """A backend says what its graphs are made of (`form`, which `prepare` sets) and what takes their work (`edge`).
+    """A subclass provides the parts of its graphs (`form`, which `prepare` sets) and the delegates (`edge`).
 
     Attributes:
-        PROOF: what the parity of the file was measured with: the engine of this machine, Core ML's emulator, or the
-            graph in PyTorch.
+        PROOF: how the file's parity is measured: in this machine's engine, in Core ML's emulator, or on the graph in
+            PyTorch.
     """
 
     PROOF: ClassVar[Literal["engine", "emulator", "simulator", "graph"]] = "engine"
@@ -36,13 +37,13 @@ class PteTarget(Target):
 
     @abstractmethod
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
-        """The methods with their delegates in the edge dialect; one call of `progress` per step.
+        """The methods with their delegates in the edge dialect; calls `progress` once per step.
 
         Args:
             constants: constant methods, name to value.
 
         Raises:
-            LoweringError: a delegate cannot take an operator.
+            LoweringError: a delegate does not support an operator.
         """
 
     def examples(self) -> dict[str, tuple[Tensor, ...]]:

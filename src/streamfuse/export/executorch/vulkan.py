@@ -1,7 +1,7 @@
-"""Vulkan: the delegate takes every operator that it knows, in as few pieces as they leave.
+"""Vulkan: the delegate takes every operator that it supports, in as few partitions as possible.
 
-Its grids are symmetric: four bits in groups, eight bits per output. A table in integers stays with ExecuTorch's
-look-up, and so do top-k and the look-up of stream ids, which Vulkan lacks.
+Its integer formats are symmetric: four bits in groups, eight bits per output. Integer tables stay with ExecuTorch's
+look-up, and so do top-k and the look-up of stream ids, which Vulkan does not support.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .delegate import DelegateTarget, Form, GroupedLinear
 from .lower import quick_graphs
 from .modules import deduplicated
 
-# Passes of the delegate that rewrite what our graphs do not have: batch norms, clamps, mixed types, convolutions,
-# quantized activations. Each would trace a graph of a thousand nodes again, eight times in all.
+# Passes of the delegate that rewrite what our graphs do not have: batch norms, clamps, mixed dtypes, convolutions,
+# quantized activations. Each would trace a graph of a thousand nodes again, eight times in total.
 _IDLE_PASSES = (
     "FuseBatchNormPass",
     "InsertDtypePromotionPass",
@@ -42,7 +42,7 @@ _IDLE_PASSES = (
 
 
 class Norm(stock.Norm):
-    """In the form that the delegate joins into one operator."""
+    """In a form that the delegate fuses into one operator."""
 
     def rows(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.epsilon) * self.weight
@@ -62,7 +62,7 @@ class VulkanForm(Form):
 
 
 class VulkanTarget(DelegateTarget):
-    """Nothing here runs a Vulkan program: the proof runs the graphs that the delegates were made of."""
+    """No Vulkan program can run here: the parity check runs the graphs that were delegated."""
 
     PROOF = "graph"
 
@@ -84,7 +84,7 @@ class VulkanTarget(DelegateTarget):
                 compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
                 constant_methods=constants,
             )
-        self.graphs = _runnable(edge)  # now, because emitting the programs changes them
+        self.graphs = _runnable(edge)  # copied now, because emitting the programs changes them
         return edge
 
     def open(self) -> Backend:
@@ -92,7 +92,7 @@ class VulkanTarget(DelegateTarget):
 
 
 def _runnable(edge: EdgeProgramManager) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
-    """The methods of lowered edge programs as PyTorch runs them: of each delegate the graph that it was made of."""
+    """The methods of lowered edge programs, runnable in PyTorch: each delegate is the graph it was made from."""
     for name in edge.methods:
         for _, child in edge.exported_program(name).graph_module.named_children():
             if isinstance(child, LoweredBackendModule):
@@ -102,16 +102,16 @@ def _runnable(edge: EdgeProgramManager) -> dict[str, Callable[..., tuple[Tensor,
 
 
 def _same(module: nn.Module, *_: object) -> nn.Module:
-    """In the place of a program's `module()`, which makes a new one for every call."""
+    """Replaces a program's `module()`, which creates a new module in every call."""
     return module
 
 
 @contextmanager
 def _needed_passes_only() -> Iterator[None]:
-    """Leaves out what the delegate would look for in vain, and keeps its partitioner from logging every operator.
+    """Skips work of the delegate that has no effect, and its partitioner's log of every operator.
 
-    That is idle passes, and rotary embeddings in the forms of Meta's and Hugging Face's code, which it exports anew as
-    patterns and compares with every subgraph, twice a method.
+    That is idle passes, and the patterns of rotary embeddings in Meta's and Hugging Face's code, which it exports and
+    compares with every subgraph, twice per method.
     """
     root = logging.getLogger()
     level, passes = root.level, {name: vars(vulkan_preprocess)[name] for name in _IDLE_PASSES}

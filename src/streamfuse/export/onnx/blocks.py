@@ -1,10 +1,10 @@
-"""Weights as ONNX Runtime's block-wise integers: what MatMulNBits and GatherBlockQuantized read.
+"""Weights as ONNX Runtime's block-wise integers, for MatMulNBits and GatherBlockQuantized.
 
-A checkpoint that was a GGUF lies on a grid already. Such weights are carried over as they are: Q8_0 is
-MatMulNBits' own symmetric form, and Q4_1 (w = d q + m) is its symmetric form d (q - 8) plus an offset m + 8 d per
-block. MatMulNBits could take the offset as a float zero point, but its CPU kernel then unpacks the whole matrix in
-every call (170 times slower, docs/onnx.md), so the graph adds it as a thin product. Every other weight goes through
-ONNX Runtime's quantizer. A scheme of one scale per channel, which the operators do not have, gets blocks of 32.
+The weights of a GGUF are on a grid already and are stored without change: Q8_0 is MatMulNBits' own symmetric format,
+and Q4_1 (w = d q + m) is its symmetric format d (q - 8) plus an offset m + 8 d per block. MatMulNBits accepts the
+offset as a float zero point, but its CPU kernel then unpacks the whole matrix in every call (170 times slower,
+docs/onnx.md), so the graph adds it with a small product. Other weights use ONNX Runtime's quantizer. Schemes with one
+scale per channel, which the operators do not support, use blocks of 32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Blocks:
         scales: float32 [N, K / b].
         zero_points: uint8 [N, ceil(K / b * bits / 8)], packed like the values; None: 2 ** (bits - 1).
         offsets: float32 [K / b, N], added to every weight of a block; None: none.
-        exact: whether every weight came back bit for bit.
+        exact: whether every weight is reproduced bit for bit.
     """
 
     bits: int
@@ -50,9 +50,9 @@ class Blocks:
 
 
 def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blocks:
-    """weight [N, K] as `scheme` says: carried over where it lies on the scheme's grid, else quantized.
+    """weight [N, K] in this scheme: without change if it is on the scheme's grid, otherwise quantized.
 
-    Rows of a table are looked up too, which leaves no place for offsets.
+    Rows of a table (`is_table`) are also looked up, which does not support offsets.
 
     Raises:
         ValueError: the block size does not divide K.
@@ -95,7 +95,7 @@ def unpacked(packed: Tensor, bits: int) -> Tensor:
 
 
 def _rounded(weight: Tensor, scheme: PartScheme) -> Integers:
-    """By ONNX Runtime."""
+    """Quantized by ONNX Runtime."""
     size = scheme.group_size or GROUP
     config = DefaultWeightOnlyQuantConfig(block_size=size, is_symmetric=scheme.symmetric, bits=scheme.bits)
     columns = weight.T.contiguous().numpy()

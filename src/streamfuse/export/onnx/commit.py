@@ -1,6 +1,6 @@
-"""The graph by which a provider with memory of its own commits: accepted rows go to their positions of the caches.
+"""The graph that commits in a provider's own memory: it copies accepted rows to their positions in the caches.
 
-Its caller binds each cache as input and output at once, so that only these rows are written.
+The caller binds each cache as both input and output, so that only these rows are written.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .graph import OPSET
 
 
 def commit_model(config: ModelConfig, lower: int, capacity: int, float_type: int) -> onnx.ModelProto:
-    """`rows` of the layers below `lower` and `places` of those above it, int64 [n], go to `targets`, int64
-    [1, Hkv, n, 3]: the indices of a row in a cache [1, Hkv, C, D] without the last."""
+    """A model that copies `rows` of the layers below `lower` and `places` of those above it, int64 [n], to `targets`,
+    int64 [1, Hkv, n, 3]: the index of a row in a cache [1, Hkv, C, D] without the last dimension."""
     heads, dim, whole = config.num_kv_heads, config.head_dim, TensorProto.INT64
 
     def tensor(name: str, kind: int, *shape: int | str) -> ValueInfoProto:

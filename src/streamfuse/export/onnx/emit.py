@@ -1,4 +1,4 @@
-"""Methods to .onnx files: one per method beside one file of weights, which all of them share."""
+"""Writes methods to .onnx files, with one weights file that all of them share."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def write_models(
     progress: Callable[[str], None],
     provider: str = CPU,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Write METHOD.onnx for each method, and weights.bin, in the form for an execution provider of ONNX Runtime.
+    """Write METHOD.onnx for each method, and weights.bin, for an execution provider of ONNX Runtime.
 
-    Returns the facts of each method for the manifest, and the bytes of each tensor in weights.bin.
+    Returns each method's fields of the manifest, and the bytes of each tensor in weights.bin.
 
     Raises:
-        UnsupportedOperator: a method has an operator that rules.py does not know.
+        UnsupportedOperator: a method has an operator that rules.py does not support.
     """
     facts = {}
     with WeightsFile(folder / WEIGHTS_FILE) as file:
@@ -64,7 +64,7 @@ def write_models(
 
 
 def contrib_operators(folder: Path) -> list[str]:
-    """The operators outside the ONNX standard that the graphs of a folder use."""
+    """The operators outside the ONNX standard that the graphs in a folder use."""
     graphs = [onnx.load(path, load_external_data=False).graph for path in sorted(folder.glob("*.onnx"))]
     return sorted({f"{CONTRIB}::{n.op_type}" for graph in graphs for n in graph.node if n.domain == CONTRIB})
 

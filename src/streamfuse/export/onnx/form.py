@@ -1,4 +1,4 @@
-"""The parts as ONNX Runtime takes them, by operators that ONNX has for a whole part; how their weights are stored."""
+"""The parts for ONNX Runtime, with operators that ONNX has for a whole part; and the storage of their weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .operators import ops
 
 @dataclass
 class PartReport:
-    """What became of one part's matrices: how many, how many bit for bit, and the error of all of them together."""
+    """How one part's matrices were stored: how many, how many bit for bit, and their total error."""
 
     matrices: int = 0
     exact: int = 0
@@ -46,12 +46,12 @@ class PartReport:
 
 
 class Form(layers.Form):
-    """Makes the parts; `scheme_of` says how a part's weights are stored, `report` how that went."""
+    """Builds the parts; `scheme_of` gives the scheme of a part's weights, `report` collects the results."""
 
     def __init__(self, scheme_of: Callable[[Part], PartScheme]) -> None:
         self._scheme_of = scheme_of
         self.report: dict[str, PartReport] = {}
-        self._tables: dict[tuple[int, PartScheme], Blocks] = {}  # of the model's vocabulary, which may be tied
+        self._tables: dict[tuple[int, PartScheme], Blocks] = {}  # vocabulary tables, which may be tied
 
     def embedding(self, weight: Tensor) -> nn.Module:
         blocks = self._table(weight, "embedding")
@@ -82,7 +82,7 @@ class Form(layers.Form):
         return Attention(scale)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
-        """A tied head is the embedding's own table where their schemes are the same."""
+        """A tied head shares the embedding's table if their schemes are the same."""
         key = weight.data_ptr(), self._scheme_of(part)
         if key not in self._tables:
             blocks = self._blocks(weight, part, is_table=True)
@@ -92,7 +92,7 @@ class Form(layers.Form):
         return self._tables[key]
 
     def _blocks(self, weight: Tensor, part: Part, is_table: bool = False) -> Blocks | None:
-        """None for floats."""
+        """None for float weights."""
         scheme = self._scheme_of(part)
         if scheme.bits >= 16:
             return None
@@ -123,7 +123,7 @@ class BlockEmbedding(_Stored):
 
 
 class BlockLinear(_Stored):
-    """A product with integer weights; offsets of their blocks, where there are some, are a thin second one."""
+    """A product with integer weights; the blocks' offsets, if any, are a small second product."""
 
     bias: Tensor | None
 
@@ -151,7 +151,7 @@ class Norm(nn.Module):
 
 
 class Opening(layers.Opening):
-    """q, k and v apart, as ONNX's Split and RotaryEmbedding have them."""
+    """q, k and v separate, for ONNX's Split and RotaryEmbedding."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
         sizes = [count * self.dim for count in (self.heads, self.kv_heads, self.kv_heads)]
@@ -163,7 +163,7 @@ class Opening(layers.Opening):
 
 
 class TopK(layers.TopK):
-    """A look-up by an index, which is one Gather."""
+    """Looks ids up with a single Gather."""
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, columns = torch.topk(torch.log_softmax(logits, dim=1), self.top_k)

@@ -19,7 +19,7 @@ from streamfuse.runtime.backends.onnx_providers import CPU
 OPSET = 23
 CONTRIB = "com.microsoft"
 CONTRIB_OPSET = 1
-_INLINE_BYTES = 1024  # smaller constants lie in the graph itself
+_INLINE_BYTES = 1024  # smaller constants are stored in the graph itself
 _ALIGNMENT = 4096  # pages, so that a runtime can map the file
 
 Array = npt.NDArray[Any]
@@ -35,7 +35,7 @@ class Value:
 
 
 class WeightsFile:
-    """Raw tensors one after the other, each content once; `stored` has the bytes of each by its first name."""
+    """Raw tensors, each content stored once; `stored` has the bytes of each by its first name."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, path.open("wb")
@@ -43,7 +43,7 @@ class WeightsFile:
         self._places: dict[bytes, tuple[int, int]] = {}
 
     def place(self, name: str, array: Array) -> tuple[int, int]:
-        """Offset and length of the array's bytes, which are written unless they are there already."""
+        """Offset and length of the array's bytes, which are written if they are not in the file yet."""
         data = np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
         digest = hashlib.blake2b(data).digest()
         if digest not in self._places:
@@ -62,10 +62,10 @@ class WeightsFile:
 
 @dataclass
 class Graph:
-    """One method's graph. The same node on the same inputs is there once."""
+    """One method's graph. Identical nodes are stored once."""
 
     weights: WeightsFile
-    provider: str = CPU  # of ONNX Runtime, for which it is written
+    provider: str = CPU  # the execution provider that the graph is for
     scope: str = ""
     inputs: list[Value] = field(default_factory=list)
     _nodes: list[NodeProto] = field(default_factory=list)
@@ -76,12 +76,12 @@ class Graph:
 
     @property
     def sums(self) -> int:
-        """The type of attention's sums over positions."""
+        """The dtype of attention's sums over positions."""
         return TensorProto.DOUBLE if self.provider == CPU else TensorProto.FLOAT
 
     @property
     def rotates(self) -> bool:
-        """Whether the provider has RotaryEmbedding, which is young in the standard."""
+        """Whether the provider supports RotaryEmbedding, which is new in the standard."""
         return self.provider in (CPU, "webgpu")
 
     def input(self, name: str, dtype: int, *shape: int) -> Value:
@@ -116,7 +116,7 @@ class Graph:
         return self.node(op, inputs, [(tuple(shape), dtype)], domain, **attributes)[0]
 
     def constant(self, array: Array, name: str | None = None) -> Value:
-        """An initialiser; without a name one of the graph's own small numbers."""
+        """An initializer; without a name it is one of the graph's own small constants."""
         key = (array.dtype.str, array.shape, array.tobytes()) if name is None else name
         if key not in self._known:
             name = self._unique(name or "constant")
@@ -125,7 +125,7 @@ class Graph:
         return self._known[key][0]
 
     def reshaped_constant(self, value: Value, *shape: int) -> Value:
-        """A constant's bytes under another shape, without a copy in the file."""
+        """A constant with another shape, sharing its bytes in the file."""
         name = f"{value.name}.{'x'.join(map(str, shape))}"
         if name not in self._constants:
             tensor = TensorProto()
@@ -142,7 +142,7 @@ class Graph:
         return self.constant(np.array(number, helper.tensor_dtype_to_np_dtype(dtype)))
 
     def reshape(self, value: Value, *shape: int) -> Value:
-        while self._producers.get(value.name, ("",))[0] == "Reshape":  # of a view of a view the last one counts
+        while self._producers.get(value.name, ("",))[0] == "Reshape":  # of nested views, only the last one matters
             source = self._producers[value.name][1][0]
             assert source is not None
             value = source
@@ -151,7 +151,7 @@ class Graph:
         return self.op("Reshape", value, self.numbers(*shape), shape=shape, dtype=value.dtype)
 
     def transpose(self, value: Value, *axes: int) -> Value:
-        """Where only axes of length 1 move, the values stay where they are."""
+        """A transpose; a reshape if only axes of length 1 move, since the values stay in place."""
         shape = tuple(value.shape[axis] for axis in axes)
         if [axis for axis in axes if value.shape[axis] > 1] == [a for a, n in enumerate(value.shape) if n > 1]:
             return self.reshape(value, *shape)
@@ -163,22 +163,22 @@ class Graph:
     def model(
         self, name: str, outputs: dict[str, Value], describe: Callable[[str], str], facts: dict[str, str]
     ) -> onnx.ModelProto:
-        """The graph that gives `outputs`, without operators and caches that they do not need.
+        """The graph that computes `outputs`, without operators and caches that they do not need.
 
-        `describe`: a sentence per tensor's name.
+        `describe`: a description for a tensor's name.
         """
         renamed: dict[str, str] = {}
         for output, value in outputs.items():
             if value.name in self._producers and value.name not in renamed:
                 renamed[value.name] = output
-            else:  # an input, a constant, or what is an output already
+            else:  # an input, a constant, or already an output
                 self._nodes.append(helper.make_node("Identity", [value.name], [output], output))
         for node in self._nodes:
             for names in (node.input, node.output):
                 names[:] = [renamed.get(name, name) for name in names]
         nodes = self._needed(set(outputs))
         used = {name for node in nodes for name in node.input}
-        # Every pass is asked in the same way: of its inputs only caches that it does not read are left out.
+        # All passes have the same inputs, except for caches that they do not read.
         used |= {value.name for value in self.inputs if not value.name.startswith("past_key_values.")}
         shown = [*(v for v in self.inputs if v.name in used), *(Value(n, v.shape, v.dtype) for n, v in outputs.items())]
         infos = [helper.make_tensor_value_info(v.name, v.dtype, v.shape, describe(v.name)) for v in shown]

@@ -1,6 +1,6 @@
-"""PyTorch operators that become a few ONNX nodes each, with what they compute (namespace streamfuse_onnx).
+"""PyTorch operators that correspond to a few ONNX nodes each, with their implementation (namespace streamfuse_onnx).
 
-Eagerly they are the measure of parity; a recorder sees each as one call (record.py).
+Run eagerly, they are the reference for parity; the recorder sees each as one call (record.py).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _define(
 _define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm, lambda x, *_: torch.empty_like(x))
 # x [R, H, D], cos, sin [R, D] -> [R, H, D]
 _define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rotary, lambda x, cos, sin: torch.empty_like(x))
-# As docs/contracts.md, section 6, has it; but a row that sees nothing gives anything finite.
+# As in docs/contracts.md, section 6; but a row that attends to nothing may have any finite result.
 _define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, "
     "Tensor visible, float scale) -> Tensor",

@@ -1,6 +1,6 @@
-"""Writes a graph while a PyTorch method runs on shapes alone.
+"""Writes a graph while a PyTorch method runs on tensors without data.
 
-torch.export would trace the same methods ten times more slowly, and torch.onnx choose its own names and nodes.
+torch.export would take ten times as long to trace the same methods, and torch.onnx chooses its own names and nodes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .graph import Graph, Value
 from .rules import RULES, Result
 
 _DTYPES = {torch.int64: TensorProto.INT32, torch.bool: TensorProto.INT32, torch.uint8: TensorProto.UINT8}
-_WIDE = (TensorProto.INT64, TensorProto.BOOL)  # at the border of a graph, where its callers have them
-_READABLE = [  # places of tensors among the modules -> names as checkpoints have them
+_WIDE = (TensorProto.INT64, TensorProto.BOOL)  # dtypes of a graph's inputs and outputs that are int32 inside
+_READABLE = [  # names of tensors in the modules -> names in checkpoints
     (r"^embedding\b", "embed_tokens"),
     (r"^head\.norm\b", "norm"),
     (r"^head\b", "lm_head"),
@@ -38,7 +38,7 @@ _READABLE = [  # places of tensors among the modules -> names as checkpoints hav
 
 
 class UnsupportedOperator(RuntimeError):
-    """The method uses a PyTorch operator that rules.py does not write; the message names it."""
+    """The method uses a PyTorch operator without a rule in rules.py; the message names it."""
 
 
 class Names:
@@ -62,20 +62,20 @@ def _readable(name: str) -> str:
 
 
 class Recorder(TorchDispatchMode):
-    """Every operator that runs becomes nodes of `graph`, whose floats are of `float_type`."""
+    """Converts every operator that runs to nodes of `graph`, whose floats have the dtype `float_type`."""
 
     def __init__(self, graph: Graph, names: Names, float_type: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph, self._names, self._float = graph, names, float_type
-        self._values: dict[int, tuple[Tensor, Value]] = {}  # the tensors are kept, so that no id is used twice
-        self._shapes: dict[int, Tensor] = {}  # of constants, by id; whoever runs the method keeps them alive
+        self._values: dict[int, tuple[Tensor, Value]] = {}  # the tensors are kept alive, so that ids are unique
+        self._shapes: dict[int, Tensor] = {}  # of constants, by id; the method keeps them alive
         self._modules: list[nn.Module] = []
 
     def bind(self, tensor: Tensor, value: Value) -> None:
         self._values[id(tensor)] = tensor, value
 
     def value(self, tensor: Tensor) -> Value:
-        """The value of a computed tensor; any other is a constant."""
+        """The value of a computed tensor; other tensors are constants."""
         if id(tensor) in self._values:
             value = self._values[id(tensor)][1]
             exact = self._full_precision and value.dtype == TensorProto.FLOAT16
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace == "prim":
             return out
         if func not in RULES:
-            raise UnsupportedOperator(f"no ONNX is known for {func}")
+            raise UnsupportedOperator(f"there is no ONNX rule for {func}")
         found: Result = RULES[func](self._graph, out, *map(self._argument, args), **(kwargs or {}))
         pairs = [(out, found)] if isinstance(found, Value) else zip(out, found, strict=True)
         for tensor, value in pairs:
@@ -103,7 +103,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _shape_only(self, argument: Any) -> Any:
-        """Constants without their numbers, so that nothing is computed."""
+        """Constants without their data, so that nothing is computed."""
         if isinstance(argument, (list, tuple)):
             return [self._shape_only(item) for item in argument]
         if not isinstance(argument, Tensor) or argument.is_meta:
@@ -119,12 +119,12 @@ class Recorder(TorchDispatchMode):
 
     @property
     def _full_precision(self) -> bool:
-        """Path scores and log-probabilities need more than float16 can say."""
+        """Path scores and log-probabilities need more precision than float16."""
         return any(isinstance(module, (Survivors, TopK)) for module in self._modules)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follows which module runs, for names."""
+        """Tracks which module runs, to name nodes."""
         handles = [
             hooks.register_module_forward_pre_hook(lambda module, _: self._enter(module)),
             hooks.register_module_forward_hook(lambda module, _, __: self._leave()),
@@ -153,7 +153,7 @@ def record(
     names: Names,
     float_type: int,
 ) -> list[Value]:
-    """Run `method` on `inputs`, of which those in `bound` are inputs of the graph; the values of its outputs.
+    """Run `method` on `inputs`, of which those in `bound` are inputs of the graph; returns the values of its outputs.
 
     Raises:
         UnsupportedOperator: an operator has no rule.

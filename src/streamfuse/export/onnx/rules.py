@@ -1,9 +1,9 @@
 """How each PyTorch operator of the graphs is written in ONNX. All shapes are static, so views are plain reshapes.
 
-Integers and truth values are int32 on the way, which GPUs have kernels for; int64 and bool are at the border.
+Intermediate integers and booleans are int32, for which GPUs have kernels; inputs and outputs are int64 and bool.
 
-A rule gets the graph, the operator's result (shapes only) and its arguments, tensors among them as `Value`, and gives
-the value or values that stand for the result.
+A rule takes the graph, the operator's result (for its shape only) and its arguments, with tensors as `Value`, and
+returns the value or values of the result.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .operators import ops
 Result: TypeAlias = Value | list[Value]
 Rule: TypeAlias = Callable[..., Result]
 
-HIDDEN = -1e4  # what the mask adds to the scores of rows that are not seen; finite, also in float16
-ACCURACY_LEVEL = 4  # MatMulNBits may round a block of activations to int8: several times faster on CPUs
+HIDDEN = -1e4  # added to masked scores; finite in float16 too
+ACCURACY_LEVEL = 4  # MatMulNBits may quantize blocks of activations to int8: several times faster on CPUs
 _aten = torch.ops.aten
 
 
@@ -68,7 +68,7 @@ def _slice(g: Graph, out: Tensor, x: Value, axis: int = 0, start: int | None = 0
     if tuple(out.shape) == x.shape:
         return x
     first = first + x.shape[axis] if first < 0 else first
-    if x.dtype == TensorProto.INT32:  # WebGPU slices floats alone
+    if x.dtype == TensorProto.INT32:  # WebGPU can only slice floats
         places = g.constant(np.arange(first, first + out.shape[axis], dtype=np.int32))
         return _gather(g, out, x, places, axis)
     bounds = (g.numbers(first), g.numbers(first + out.shape[axis]), g.numbers(axis))
@@ -118,7 +118,7 @@ def _arg_max(g: Graph, out: Tensor, x: Value, axis: int) -> Value:
 
 
 def _log_softmax(g: Graph, out: Tensor, x: Value, axis: int) -> Value:
-    """Of its parts, as WebGPU has no LogSoftmax."""
+    """Written out, since WebGPU has no LogSoftmax."""
     one = tuple(1 if at == axis % len(x.shape) else size for at, size in enumerate(x.shape))
     top = g.op("ReduceMax", x, g.numbers(axis), shape=one, dtype=x.dtype, keepdims=1)
     below = g.op("Sub", x, top, shape=x.shape, dtype=x.dtype)
@@ -131,8 +131,8 @@ def _block_linear(
     g: Graph, out: Tensor, x: Value, values: Value, scales: Value, zeros: Value | None, bias: Value | None, bits: int
 ) -> Value:
     size, (rows, inputs), outputs = values.shape[2] * 8 // bits, x.shape, values.shape[0]
-    # Without AVX-512, ONNX Runtime takes one row through a 4-bit kernel of its own, whose sums have another order than
-    # those of several rows: then `decode` would not give the bits of `verify_T` (docs/onnx.md).
+    # Without AVX-512, ONNX Runtime uses a different 4-bit kernel for a single row, which adds in another order than the
+    # one for several rows, so `decode` would not give the bits of `verify_T` (docs/onnx.md).
     twice = bits == 4 and rows == 1
     if twice:
         x = g.op("Expand", x, g.numbers(2, inputs), shape=(2, inputs), dtype=x.dtype)
@@ -186,7 +186,7 @@ def _turned(g: Graph, x: Value, cos: Value, sin: Value) -> Value:
 
 
 def _first_half(g: Graph, table: Value) -> Value:
-    """cos or sin [R, D], whose halves are equal, as RotaryEmbedding takes it: [1, R, D / 2]."""
+    """cos or sin [R, D], whose halves are equal, in the shape of RotaryEmbedding: [1, R, D / 2]."""
     rows, dim = table.shape
     bounds = (g.numbers(0), g.numbers(dim // 2), g.numbers(1))
     half = g.op("Slice", table, *bounds, shape=(rows, dim // 2), dtype=table.dtype)
@@ -194,7 +194,7 @@ def _first_half(g: Graph, table: Value) -> Value:
 
 
 def heads_first(g: Graph, rows: Value) -> Value:
-    """New keys or values [R, Hkv, D] as a cache holds them: [1, Hkv, R, D]."""
+    """New keys or values [R, Hkv, D] in the layout of a cache: [1, Hkv, R, D]."""
     return g.transpose(g.reshape(rows, 1, *rows.shape), 0, 2, 1, 3)
 
 
@@ -210,11 +210,11 @@ def _attention(
     visible: Value,
     scale: float,
 ) -> Value:
-    """Two segments under one softmax: the cache [1, Hkv, C, D] is read where it lies, never joined with new rows.
+    """Two segments under one softmax: the cache [1, Hkv, C, D] is read in place and not concatenated with new rows.
 
-    The query heads of one key head are rows of one product, so that no key is repeated. Sums over positions are taken
-    in float64 for the CPU: a token that was decoded meets its past in the cache, a verified one partly among the new
-    rows, and only so do both add up to the same float32, whatever the order. The law rests on that (docs/onnx.md).
+    The query heads of one key head are rows of one product, so that keys are not repeated. On the CPU, sums over
+    positions are float64: a decoded token's past is in the cache, a verified token's partly among the new rows, and
+    only in float64 do both sums round to the same float32 in any order. Losslessness depends on that (docs/onnx.md).
     """
     rows, heads, dim = query.shape
     _, kv_heads, capacity, _ = key_cache.shape
@@ -226,7 +226,7 @@ def _attention(
         return g.op("MatMul", a, b, shape=(*a.shape[:3], b.shape[3]), dtype=a.dtype)
 
     def transposed(keys: Value) -> Value:
-        # A reshape would do for one row, but then ONNX Runtime takes another kernel, which adds in another order.
+        # For one row a reshape would suffice, but ONNX Runtime would then select a kernel with another order of sums.
         shape = (*keys.shape[:2], dim, keys.shape[2])
         return g.op("Transpose", keys, shape=shape, dtype=kind, perm=[0, 1, 3, 2])
 
@@ -253,7 +253,7 @@ def _attention(
 
 
 def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: int, dtype: int) -> Value:
-    """What to add to the scores [1, 1, group * R, C + R]; every layer of a pass uses the same."""
+    """The mask to add to the scores [1, 1, group * R, C + R]; shared by all layers of a pass."""
     rows, columns, scope, g.scope = visible.shape[0], capacity + visible.shape[0], g.scope, "mask"
     shown, hidden = g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype)
     positions = g.constant(np.arange(capacity, dtype=np.int32), "positions")
@@ -289,7 +289,7 @@ RULES: dict[Any, Rule] = {
     _aten.rsub.Scalar: _binary("Sub", swapped=True),
     _aten.mul.Tensor: _binary("Mul"),
     _aten.eq.Tensor: _binary("Equal", TensorProto.BOOL),
-    _aten.clamp.default: _binary("Clip"),  # from below alone; WebGPU has no Max
+    _aten.clamp.default: _binary("Clip"),  # a lower bound only; WebGPU has no Max
     _aten.pow.Tensor_Scalar: _binary("Pow"),
     _aten.neg.default: _unary("Neg"),
     _aten.exp.default: _unary("Exp"),

@@ -22,7 +22,7 @@ from .form import Form
 from .graph import CONTRIB_OPSET, OPSET
 from .rules import ACCURACY_LEVEL
 
-_PARTS_OF = {  # the parts of stored tensors, by the beginning of their names
+_PARTS_OF = {  # the parts of stored tensors, by prefix of their names
     "embedding": r"embed_tokens",
     "streams": r"stream_head|insert|survivors|layers\.\d+\.\w+\.adapter",
     "attention": r"layers\.\d+\.(qkv_proj|o_proj|q_norm|k_norm|input_layernorm)",
@@ -64,7 +64,7 @@ class OnnxTarget(Target):
         return TargetFacts(
             backend=self.config.backend,
             kernels=False,
-            required_operators=[],  # of our own
+            required_operators=[],  # the project's own operators
             methods=self.method_facts,
             cache_dtype=self.config.dtype,
             cache_layout="head_position_dim",

@@ -1,1 +1,1 @@
-"""What the kernels look like to torch.export: the operators, their packed weights and their slow, exact forms."""
+"""The kernels for torch.export: operators, packing of their weights, and slow, exact reference implementations."""

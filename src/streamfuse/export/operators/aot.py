@@ -1,7 +1,7 @@
-"""Makes the operators known to PyTorch as torch.ops.streamfuse.*, for torch.export and ExecuTorch's lowering.
+"""Registers the operators with PyTorch as torch.ops.streamfuse.*, for torch.export and ExecuTorch's lowering.
 
-Importing this module is enough. Each operator has a functional form, the `.out` form that ExecuTorch's memory planning
-turns it into, and a shape function for export (export/operators/shapes.py); eager calls run reference.py.
+Importing this module is sufficient. Each operator has a functional form, the `.out` form into which ExecuTorch's memory
+planning converts it, and a shape function for export (export/operators/shapes.py); eager calls run reference.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("out_ids", "out_log_probs"),
     ),
 }
-OPERATORS = tuple(f"{NAMESPACE}::{name}.out" for name in SCHEMAS)  # what the engine carries
+OPERATORS = tuple(f"{NAMESPACE}::{name}.out" for name in SCHEMAS)  # the engine's operators
 
 _library = Library(NAMESPACE, "DEF")
 

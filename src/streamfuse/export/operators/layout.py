@@ -1,10 +1,10 @@
-"""How the operators' weights and caches lie in memory, in numbers. docs/contracts.md, sections 6 and 7. No torch."""
+"""The memory layout of the operators' weights and caches, in numbers. docs/contracts.md, sections 6 and 7. No torch."""
 
 from __future__ import annotations
 
 GROUP = 32  # inputs that share a scale; positions of a block of the cache
-TILE = 16  # outputs that lie side by side
-Q4_1_BYTES = 4 * 64 + 2 * 2 * TILE  # of one group of a tile: nibbles, then d and m of the tile's rows in float16
+TILE = 16  # outputs per tile
+Q4_1_BYTES = 4 * 64 + 2 * 2 * TILE  # per group of a tile: nibbles, then d and m of the tile's rows in float16
 Q8_0_BYTES = 8 * 64 + 2 * TILE  # bytes, then d
 
 
@@ -12,7 +12,7 @@ def cache_shapes(capacity: int, kv_heads: int, head_dim: int) -> tuple[tuple[int
     """Shapes of a layer's key and value cache, uint8 [kv heads, positions, bytes of a position] (ops/kv_cache.h).
 
     Raises:
-        ValueError: the capacity is not whole blocks.
+        ValueError: the capacity is not a multiple of the block size.
     """
     if capacity % GROUP:
         raise ValueError(f"the capacity of a cache must be a multiple of {GROUP}, not {capacity}")
@@ -22,5 +22,5 @@ def cache_shapes(capacity: int, kv_heads: int, head_dim: int) -> tuple[tuple[int
 
 
 def cache_bytes(capacity: int, kv_heads: int, head_dim: int) -> int:
-    """Of both caches of a layer."""
+    """Bytes of both caches of a layer."""
     return sum(heads * positions * each for heads, positions, each in cache_shapes(capacity, kv_heads, head_dim))

@@ -1,7 +1,7 @@
-"""Group-wise 4-bit and 8-bit weights as the operators read them: tiles of 16 outputs by 32 inputs; and caches likewise.
+"""Packs group-wise 4-bit and 8-bit weights for the operators, in tiles of 16 outputs by 32 inputs; and caches.
 
-No weight is rounded here: a GGUF's Q4_1 and Q8_0 blocks go in and come out bit for bit. Layout: docs/contracts.md,
-section 7. The scheme of a packed weight is told by its last dimension.
+No weight is quantized here: a GGUF's Q4_1 and Q8_0 blocks are packed and unpacked bit for bit. Layout:
+docs/contracts.md, section 7. The last dimension of a packed weight identifies its scheme.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from streamfuse.export.operators.layout import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE
 
-_Q8_OFFSET = 128  # Q8_0 values are stored unsigned, as the products of every instruction set take them
+_Q8_OFFSET = 128  # Q8_0 values are stored unsigned, for the products of all instruction sets
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """w[n, k] = d[n, k // 32] * q[n, k] + m[n, k // 32]; rows past the matrix's own are zeros."""
+    """w[n, k] = d[n, k // 32] * q[n, k] + m[n, k // 32]; padding rows are zeros."""
 
     q: Tensor  # int16 [N', K], N' a multiple of 16
     d: Tensor  # float32 [N', K / 32]
@@ -34,7 +34,7 @@ class Unpacked:
 def pack_q4_1(q: Tensor, d: Tensor, m: Tensor) -> Tensor:
     """q uint8 [N, K] in 0..15, d and m float16 [N, K / 32] -> uint8 [ceil(N / 16), K / 32, 320].
 
-    Raises ValueError where shapes, dtypes or values do not fit.
+    Raises ValueError if shapes, dtypes or values are invalid.
     """
     _check(q, torch.uint8, d, m)
     if int(q.max()) > 15:
@@ -52,7 +52,7 @@ def pack_q8_0(q: Tensor, d: Tensor) -> Tensor:
 
 
 def unpack(weight: Tensor) -> Unpacked:
-    """The parts of a packed weight, uint8 [T, G, 320 or 544]. ValueError for any other shape."""
+    """The parts of a packed weight, uint8 [T, G, 320 or 544]. ValueError for other shapes."""
     if weight.dim() != 3 or weight.dtype != torch.uint8 or weight.shape[2] not in (Q4_1_BYTES, Q8_0_BYTES):
         raise ValueError(
             f"a packed weight is uint8 [tiles, groups, {Q4_1_BYTES} or {Q8_0_BYTES}], "
@@ -73,7 +73,7 @@ def unpack(weight: Tensor) -> Unpacked:
 class RoundedKeys:
     """Keys in int8 per position, head and group of 32 dimensions: d * q. Dimensions are padded with zeros."""
 
-    q: Tensor  # float32 [T, Hkv, G, 32], whole numbers in -127..127
+    q: Tensor  # float32 [T, Hkv, G, 32], integers in -127..127
     d: Tensor  # float32 [T, Hkv, G], values of float16
 
     @classmethod
@@ -86,7 +86,7 @@ class RoundedKeys:
         return cls(torch.round(torch.maximum(-most, torch.minimum(most, groups)) * inverse), d)
 
     def packed(self) -> Tensor:
-        """uint8 [Hkv, T, 34 G], as `tree_attention` takes a cache; T must be a multiple of 32."""
+        """uint8 [Hkv, T, 34 G], the cache format of `tree_attention`; T must be a multiple of 32."""
         heads = [pack_q8_0(q.flatten(1).to(torch.int8), d.half()) for q, d in _by_head(self.q, self.d)]
         return torch.stack(heads).view(len(heads), self.q.shape[0], -1)
 
@@ -103,7 +103,7 @@ class RoundedKeys:
 class RoundedValues:
     """Values in int8 per position and head: scale * q."""
 
-    q: Tensor  # float32 [T, Hkv, D], whole numbers in -127..127
+    q: Tensor  # float32 [T, Hkv, D], integers in -127..127
     scale: Tensor  # float32 [T, Hkv]
 
     @classmethod
@@ -115,7 +115,7 @@ class RoundedValues:
         return cls(torch.round(value * inverse), scale)
 
     def packed(self) -> Tensor:
-        """uint8 [Hkv, T, 17 D / 16 + 4], as `tree_attention` takes a cache; T must be a multiple of 32, D of 16."""
+        """uint8 [Hkv, T, 17 D / 16 + 4], the cache format of `tree_attention`; T must be a multiple of 32, D of 16."""
         heads = []
         for q, scale in _by_head(self.q, self.scale):
             tiles = pack_q8_0(q.T.to(torch.int8).contiguous(), torch.ones(q.shape[1], q.shape[0] // GROUP).half())
@@ -137,7 +137,7 @@ def _by_head(*parts: Tensor) -> zip[tuple[Tensor, ...]]:
 
 
 def interleave_gate_up(gate: Tensor, up: Tensor) -> Tensor:
-    """Rows of gate and up [I, ...], I a multiple of 16, in turns of 16 -> [2 I, ...], as `gated_mlp` takes them."""
+    """Alternating blocks of 16 rows of gate and up [I, ...], I a multiple of 16 -> [2 I, ...], for `gated_mlp`."""
     if gate.shape != up.shape or gate.shape[0] % TILE:
         raise ValueError(f"gate and up must have one shape and a multiple of {TILE} rows, not {gate.shape}, {up.shape}")
     blocks = [half.reshape(-1, 1, TILE, *half.shape[1:]) for half in (gate, up)]
@@ -145,7 +145,7 @@ def interleave_gate_up(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def tile_adapters(up: Tensor) -> Tensor:
-    """The second matrix of low-rank adapters, up [N, r], rows as the weight's: float16 [ceil(N / 16), r, 16]."""
+    """The second matrix of low-rank adapters, up [N, r], with the weight's rows: float16 [ceil(N / 16), r, 16]."""
     return _padded(up).reshape(-1, TILE, up.shape[1]).transpose(1, 2).contiguous().half()
 
 
@@ -159,7 +159,7 @@ def _check(q: Tensor, dtype: torch.dtype, *scales: Tensor) -> None:
 
 
 def _padded(x: Tensor) -> Tensor:
-    """x [N, ...] with rows of zeros up to a multiple of 16."""
+    """x [N, ...] padded with zero rows to a multiple of 16."""
     return F.pad(x, (0, 0, 0, -x.shape[0] % TILE))
 
 

@@ -1,8 +1,8 @@
-"""The operators in PyTorch: their specification, and what eager mode runs. See docs/contracts.md, sections 6 and 7.
+"""The operators in PyTorch: their specification, and the eager implementation. See docs/contracts.md, sections 6 and 7.
 
-Attention, products, norms and activations here have the operators' own bits (but for a double rounding of `_fma` about
-once in 2^29), because every sum is written in the order in which the C++ takes it. Log-probabilities are equal to a few
-units in the last place only.
+Attention, products, norms and activations are bit-identical to the operators (except for a double rounding of `_fma`
+about once in 2^29), because every sum is computed in the order of the C++ code. Log-probabilities only agree to a few
+units in the last place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamfuse.export.operators.layout import GROUP, TILE
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, unpack
 
 _LANES = 16
-_SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations counts as zeros
+_SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations is stored as zeros
 
 
 def tree_attention(
@@ -30,18 +30,18 @@ def tree_attention(
     visible: Tensor,
     scale: float,
 ) -> Tensor:
-    """Row i attends to cache rows [0, cache_length), then to rows j with visible[i, j]; zeros where it sees nothing.
+    """Row i attends to cache rows [0, cache_length), then to rows j with visible[i, j]; zeros if it attends to nothing.
 
     query [R, Hq, D], key/value [R, Hkv, D], cache_length int64 [1], visible bool [R, R] -> [R, Hq * D]. Caches are
-    packed (uint8, layout.cache_shapes) or, as eager backends keep them, float32 [C, Hkv, D] that are rounded when they
-    are read. The bits are the operator's own.
+    packed (uint8, layout.cache_shapes) or, in eager backends, float32 [C, Hkv, D] that are quantized when they are
+    read. The result is bit-identical to the operator's.
     """
     rows, heads, dim = query.shape
     kv_heads, length = key.shape[1], int(cache_length)
     group, packed = heads // kv_heads, key_cache.dtype == torch.uint8
     capacity = key_cache.shape[1 if packed else 0]
     if not 0 <= length <= capacity:
-        raise ValueError(f"cache_length {length} lies outside the cache of {capacity} positions")
+        raise ValueError(f"cache_length {length} is outside the cache of {capacity} positions")
     if packed:
         old_keys, old_values = RoundedKeys.unpack(key_cache), RoundedValues.unpack(value_cache)
     else:
@@ -62,7 +62,7 @@ def tree_attention(
         scores = _fma(dots, key_d[:, :, g].T[:, None, :] * q_scale[:, :, g, None], scores)
     scores = scores.view(kv_heads, rows, group, -1) * query.new_tensor(scale)
 
-    # The canonical sequence of each row: [R, N] positions, N whole groups, and which of them are there.
+    # The canonical sequence of each row: [R, N] positions, N a multiple of the group size, and which of them exist.
     seen = torch.cat([visible.new_ones(rows, length), visible], dim=1)
     count = int(seen.sum(1).max())
     order = torch.sort(seen.to(torch.int8), dim=1, descending=True, stable=True).indices[:, :count]
@@ -77,7 +77,7 @@ def tree_attention(
     total = _lane_dot(weights, torch.ones_like(weights)) if count else weights.sum(-1)
     total = torch.where(there[None, :, None].any(-1), total, torch.ones_like(total))
 
-    # Weights times the values' scales, rounded, groups of 32 positions in order.
+    # Weights times the values' scales, quantized, in groups of 32 positions in order.
     mixed = torch.zeros(kv_heads, rows, group, dim)
     scaled = weights * value_scale[order].permute(2, 0, 1)[:, :, None]
     scaled = scaled.masked_fill(hidden, 0.0)
@@ -110,7 +110,7 @@ def linear(
 ) -> Tensor:
     """W . round(rms_norm(x)) + low-rank part of the rows from first_adapted_row on + bias + residual: float32 [R, N].
 
-    x [R, K]; norm [K] or None (x as it is); weight packed [N, K]; residual [R, N]; float16 down [r, K]
+    x [R, K]; norm [K] or None (x is used directly); weight packed [N, K]; residual [R, N]; float16 down [r, K]
     and up [N / 16, r, 16]; bias float32 [N].
     """
     y = _joined(x, norm, eps, weight, [out_features], down, up, first_adapted_row)
@@ -136,8 +136,8 @@ def qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x [R, h], cos and sin [R, D] -> rotated query [R, Hq, D], rotated key [R, Hkv, D], value [R, Hkv, D].
 
-    bias float32 [(Hq + 2 Hkv) D] is added to the product; q_norm and k_norm [D] norm each head before the rotation.
-    Adapters: float16 down [3 r, h], up [tiles, r, 16].
+    bias float32 [(Hq + 2 Hkv) D] is added to the product; q_norm and k_norm [D] normalize each head before the
+    rotation. Adapters: float16 down [3 r, h], up [tiles, r, 16].
     """
     rows, dim = x.shape[0], cos.shape[1]
     widths = [heads * dim, kv_heads * dim, kv_heads * dim]
@@ -149,7 +149,7 @@ def qkv(
     return _rotated(q, cos, sin), _rotated(k, cos, sin), v.contiguous()
 
 
-biased_linear, biased_qkv = linear, qkv  # operators of their own, whose bias is always there
+biased_linear, biased_qkv = linear, qkv  # separate operators, whose bias is required
 
 
 def gated_mlp(
@@ -177,7 +177,7 @@ def gated_mlp(
 def head(
     x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Logits float32 [R, V] and their argmax int64 [R], ties by smaller id. The C++ leaves logits unwritten where
+    """Logits float32 [R, V] and their argmax int64 [R], the smaller id on ties. The C++ code does not write logits if
     want_logits, bool [1], is False.
     """
     logits = linear(x, norm, eps, weight, vocab_size, None, None, None, 0)
@@ -193,21 +193,21 @@ def stream_top_k(x: Tensor, norm: Tensor, eps: float, weight: Tensor, ids: Tenso
 
 
 def top_k_log_prob(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row, best first, equal values by smaller column: their ids and their log-softmax values.
+    """The k largest of each row, best first, ties by smaller column: their ids and log-softmax values.
 
     logits float32 [R, S], ids int64 [S] -> int64 [R, k], float32 [R, k].
     """
     if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"k must lie between 1 and {logits.shape[1]}, not {k}")
+        raise ValueError(f"k must be between 1 and {logits.shape[1]}, not {k}")
     columns = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :k]
     return ids[columns], torch.log_softmax(logits, dim=1).gather(1, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """Activations in int8 per row and group of 32: x = scale * q, nearly."""
+    """Activations in int8 per row and group of 32: x is about scale * q."""
 
-    q: Tensor  # float32 [R, G, 32], whole numbers in -127..127
+    q: Tensor  # float32 [R, G, 32], integers in -127..127
     scale: Tensor  # float32 [R, G]
 
     @classmethod
@@ -225,7 +225,7 @@ def product(x: Tensor, weight: Tensor, out_features: int) -> Tensor:
     w, r = unpack(weight), Rounded.of(x)
     rows, groups = r.scale.shape
     if w.d.shape[1] != groups or not w.q.shape[0] - TILE < out_features <= w.q.shape[0]:
-        raise ValueError(f"a packed weight of {list(weight.shape)} does not take {list(x.shape)} to {out_features}")
+        raise ValueError(f"a packed weight of {list(weight.shape)} does not map {list(x.shape)} to {out_features}")
     by_group = w.q.view(-1, groups, GROUP).float().permute(1, 2, 0)
     dots = torch.bmm(r.q.transpose(0, 1), by_group)  # [G, R, N'], exact
     shares = r.scale * r.q.sum(dim=2)
@@ -241,18 +241,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """(x / sqrt(mean(x^2) + eps)) * weight over the last dimension."""
     size = x.new_tensor(x.shape[-1])
     mean = _lane_dot(x, x) / size + x.new_tensor(eps)
-    factor = 1 / torch.sqrt(mean.double()).float()  # torch's float32 root is a unit off for one number in five
+    factor = 1 / torch.sqrt(mean.double()).float()  # torch's float32 square root is off in one of five cases
     return (x * factor[..., None]) * weight
 
 
 def silu(x: Tensor) -> Tensor:
-    """x / (1 + exp(-x)), by the exponential of -|x|."""
+    """x / (1 + exp(-x)), computed from the exponential of -|x|."""
     e = exp_of_nonpositive(-x.abs())
     return torch.where(x >= 0, x, x * e) / (1 + e)
 
 
 def exp_of_nonpositive(x: Tensor) -> Tensor:
-    """exp(x) for x <= 0 as ops/lanes.h computes it; zero from -86 down."""
+    """exp(x) for x <= 0 as in ops/lanes.h; zero below -86."""
     bounded = torch.where(x > -86, x, torch.full_like(x, -86.0))
     n = _fma(bounded, x.new_tensor(1.44269504088896341), x.new_tensor(12582912.0)) - 12582912.0
     r = _fma(n, x.new_tensor(-0.693145751953125), bounded)
@@ -264,12 +264,12 @@ def exp_of_nonpositive(x: Tensor) -> Tensor:
 
 
 def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a * b + c with one rounding to float32; the product is exact in float64."""
+    """a * b + c, rounded to float32 once; the product is exact in float64."""
     return (a.double() * b.double() + c.double()).float()
 
 
 def _lane_dot(a: Tensor, b: Tensor) -> Tensor:
-    """Dot products over the last dimension: 16 lanes, each in order, then folded in halves."""
+    """Dot products over the last dimension: 16 lanes, each in order, then a pairwise reduction."""
     padding = (0, -a.shape[-1] % _LANES)
     a, b = torch.broadcast_tensors(F.pad(a, padding), F.pad(b, padding))
     a, b = (t.reshape(*t.shape[:-1], -1, _LANES) for t in (a, b))
@@ -292,10 +292,10 @@ def _joined(
     first: int,
     parts: int | None = None,
 ) -> Tensor:
-    """W . round(rms_norm(x)) + up^T (down x') in the rows from `first` on, for projections joined by their outputs.
+    """W . round(rms_norm(x)) + up^T (down x') in the rows from `first` on, for projections with concatenated outputs.
 
-    Block i of widths[i] outputs belongs to projection i modulo `parts` (None: each is its own), which has its own r
-    rows of down [parts r, K]; up [tiles, r, 16].
+    Block i of widths[i] outputs belongs to projection i modulo `parts` (None: each block is its own projection), which
+    has its own r rows of down [parts r, K]; up [tiles, r, 16].
     """
     x = x if norm is None else rms_norm(x, norm, eps)
     y = product(x, weight, sum(widths))

@@ -1,4 +1,4 @@
-"""Shapes of the operators' results for torch.export, with checks that name what does not fit. See aot.py."""
+"""Shapes of the operators' results for torch.export, with checks that name the invalid argument. See aot.py."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _is(x: Tensor, dtype: torch.dtype, *shape: int) -> bool:
 
 
 class _Checks:
-    """Raises ValueError with the operator's name where a condition does not hold."""
+    """Raises ValueError with the operator's name if a condition does not hold."""
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
@@ -156,7 +156,7 @@ class _Checks:
         parts: int = 1,
         bias: Tensor | None = None,
     ) -> None:
-        """What every product asks of its input, norm, packed weight, low-rank adapters and bias."""
+        """Checks the input, norm, packed weight, low-rank adapters and bias of a product."""
         self(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, inputs]")
         inputs = x.shape[1]
         self(inputs % GROUP == 0, f"inputs must be a multiple of {GROUP}, not {inputs}")
@@ -170,7 +170,7 @@ class _Checks:
             f"weight must be packed as uint8 [{tiles}, {inputs // GROUP}, {Q4_1_BYTES} or {Q8_0_BYTES}], "
             f"not {list(weight.shape)}",
         )
-        self((down is None) == (up is None), "down and up come together")
+        self((down is None) == (up is None), "down and up must be given together")
         if down is not None and up is not None:
             rank = up.shape[1] if up.dim() == 3 else 0
             self(

@@ -1,9 +1,9 @@
-"""XNNPACK: one delegate per `layers.Layer` (half of a layer, or a head), for what its `compute` does.
+"""XNNPACK: one delegate per `layers.Layer` (half of a layer, or a head), for its `compute`.
 
-Handing whole methods to the partitioner retraces graphs of a thousand nodes some twenty times, and each of 300
-partitions another seventeen times. But layers of one kind differ in their weights only. So each kind is exported and
-transformed once (the template), every other layer of the kind is the template with its own weights, and the methods
-are exported with the delegates in place.
+Passing whole methods to the partitioner would retrace graphs of a thousand nodes some twenty times, and each of 300
+partitions another seventeen times. But layers of the same kind only differ in their weights. So each kind is exported
+and transformed once (the template), the other layers of the kind are copies of the template with their own weights, and
+the methods are exported with the delegates in place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...layers import Layer
 from ..modules import LoweringError, answers_with_shapes, delegate_module
 from .form import Norm
 
-# Of XNNPACK's seventeen graph passes this specification keeps the one that our operators need (products to linear).
+# The only one of XNNPACK's seventeen graph passes that our operators need (products to linear).
 _SPECS = [CompileSpec("dqlinear_partitioner", b"")]
 
 Call = tuple[int, tuple[Tensor, ...]]  # first adapted row, inputs
@@ -36,10 +36,10 @@ def with_delegates(
     inputs: Mapping[str, tuple[Tensor, ...]],
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, nn.Module]:
-    """The methods with a delegate in the place of every layer; those without layers as they are.
+    """The methods with a delegate instead of every layer; methods without layers are unchanged.
 
     Raises:
-        LoweringError: XNNPACK cannot take a layer.
+        LoweringError: XNNPACK does not support a layer.
     """
     delegates, made = _Delegates(), {}
     for name, method in methods.items():
@@ -49,7 +49,7 @@ def with_delegates(
 
 
 def _calls_of_layers(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Layer, Call]:
-    """What every layer of a method computes on, found by running the method once. No layers, no run."""
+    """The inputs of every layer of a method, recorded by running the method once. It is not run if it has no layers."""
     layers = [module for module in method.modules() if isinstance(module, Layer)]
     calls: dict[Layer, Call] = {}
 
@@ -69,7 +69,7 @@ def _calls_of_layers(method: nn.Module, inputs: tuple[Tensor, ...]) -> dict[Laye
 def _replaced(
     module: nn.Module, calls: dict[Layer, Call], delegates: _Delegates, progress: Callable[[], None]
 ) -> nn.Module:
-    """A copy of `module` with a delegate in the place of what every layer computes; other submodules are shared."""
+    """A copy of `module` with a delegate instead of each layer's `compute`; other submodules are shared."""
     if not any(isinstance(inner, Layer) for inner in module.modules()):
         return module
     result = copy.copy(module)
@@ -77,7 +77,7 @@ def _replaced(
         progress()
         delegate = delegates(module, *calls[module])
         result._modules = {"delegate": delegate, **{name: module._modules[name] for name in module.AROUND}}
-        vars(result)["compute"] = delegate  # found before the method of that name
+        vars(result)["compute"] = delegate  # an instance attribute, which shadows the method
         return result
     children = module._modules.items()
     result._modules = {
@@ -87,7 +87,7 @@ def _replaced(
 
 
 class _Delegate(nn.Module):
-    """Stands where a layer's `compute` stood."""
+    """Replaces a layer's `compute`."""
 
     def __init__(self, lowered: LoweredBackendModule, norms: list[nn.Parameter]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Delegate(nn.Module):
 
 
 class _Compute(nn.Module):
-    """What a layer computes, as a module."""
+    """A layer's `compute` as a module."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class _Compute(nn.Module):
 
 
 class _Flat(nn.Module):
-    """What a layer computes as a function of tensors, norm weights the last of them, for export."""
+    """A layer's `compute` as a function of tensors for export; the last ones are norm weights."""
 
     def __init__(self, layer: Layer, first: int, n_inputs: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _Flat(nn.Module):
 
 
 class _Delegates:
-    """Lowers layers, reusing what was done for an earlier one of the same kind."""
+    """Lowers layers, reusing the template of an earlier layer of the same kind."""
 
     def __init__(self) -> None:
         self._templates: dict[tuple[object, ...], ExportedProgram] = {}
@@ -143,13 +143,13 @@ class _Delegates:
         template = self._templates[kind]
         try:
             result = XnnpackBackend.preprocess(_with_weights(template, flat), _SPECS)
-        except RuntimeError as error:  # an operator without an XNNPACK form; form.py is written so that none is left
-            raise LoweringError(f"XNNPACK cannot take a layer: {error}") from error
+        except RuntimeError as error:  # an unsupported operator; form.py avoids them
+            raise LoweringError(f"XNNPACK does not support a layer: {error}") from error
         return _Delegate(delegate_module(template, XnnpackBackend.__name__, result, _SPECS), norms)
 
 
 def _kind(flat: _Flat, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
-    """Parts of one kind differ in their numbers only."""
+    """Equal for parts that only differ in their weights."""
     shapes = ((name, tuple(tensor.shape), tensor.dtype) for name, tensor in flat.tensors().items())
     return (type(flat.inner.layer), flat.first, *(tuple(t.shape) for t in inputs), *shapes)
 
@@ -164,7 +164,7 @@ def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:
 
 
 def _with_weights(template: ExportedProgram, flat: _Flat) -> ExportedProgram:
-    """A copy of the template that holds the tensors of `flat`; XNNPACK's preprocessing changes what it is given."""
+    """A copy of the template with the tensors of `flat`; a copy, since XNNPACK's preprocessing modifies its input."""
     state = flat.tensors()
     return ExportedProgram(
         root=copy.deepcopy(template.graph_module),

@@ -1,11 +1,11 @@
-"""The parts as XNNPACK takes them, and their weights as integers: quantized_decomposed operators.
+"""The parts for XNNPACK, with integer weights as quantized_decomposed operators.
 
 `8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay
-independent), and int4 weights in groups. The delegate's int4 grid is symmetric, s (q - 8), but weights that come from a
-GGUF lie on d q + m, and rounding them to another grid costs more than the first quantization did
-(docs/quantization.md). So a group keeps its own offset: the product is the delegate's symmetric one plus, per group,
-(m + 8 d) times the sum of the group's inputs, two thin float32 products. The head uses int8 weights with one scale per
-output (`8da8w`), the embedding int8 weights in groups (`8w`), which loses nothing of a Q8_0 table.
+independent), and int4 weights in groups. The delegate's int4 format is symmetric, s (q - 8), but weights from a GGUF
+are on a grid d q + m, and requantizing them loses more than the first quantization did (docs/quantization.md). So each
+group keeps its offset: the product is the delegate's symmetric one plus, per group, (m + 8 d) times the sum of the
+group's inputs, two small float32 products. The head has int8 weights with one scale per output (`8da8w`), the embedding
+int8 weights in groups (`8w`), which stores a Q8_0 table without loss.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..decomposed import QuantizedEmbedding, ops
 def affine_int4(weight: Tensor, group_size: int) -> Integers:
     """weight [N, K]: q int8 in [-8, 7] and an offset per group; d float32, m float32 [N, K / group_size].
 
-    A group's least weight is at -8 and its greatest at 7, so that a GGUF's Q4_1 gives its own q less 8.
+    The minimum of a group is at -8 and the maximum at 7, so that a GGUF's Q4_1 gives its own q minus 8.
     """
     groups = groups_of(weight, group_size)
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     scale = ((high - low) / 15).clamp(min=1e-9)
-    # The delegate keeps scales as bfloat16; rounded here, so that values and offsets fit the scale that will be used.
+    # The delegate stores scales as bfloat16; they are rounded first, so that values and offsets match these scales.
     scale = scale.to(torch.bfloat16).float()
     values = ((groups - low) / scale).round().clamp(0, 15) - 8
     offset = (groups - values * scale).mean(-1)
@@ -38,7 +38,7 @@ def affine_int4(weight: Tensor, group_size: int) -> Integers:
 
 
 def _int8_rows(x: Tensor) -> Tensor:
-    """x [R, K] through int8 and back, one scale and zero point per row: what the delegate does to activations."""
+    """x [R, K] quantized to int8 and back, one scale and zero point per row, like the delegate's activations."""
     scale, zero = ops.choose_qparams_per_token_asymmetric(x, torch.int8)
     x = ops.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
     rounded: Tensor = ops.dequantize_per_token(x, scale, zero, -128, 127, torch.int8, torch.float32)
@@ -50,8 +50,8 @@ class Int4Linear(nn.Module):
 
     weight: Tensor  # int8 [N, K], values in [-8, 7]
     scales: Tensor  # [N, K / group_size]
-    zeros: Tensor  # int32, likewise
-    offsets: Tensor  # likewise
+    zeros: Tensor  # int32 [N, K / group_size]
+    offsets: Tensor  # [N, K / group_size]
     group_sum: Tensor  # [K / group_size, K], sums the inputs of a group
     bias: Tensor | None
 
@@ -71,19 +71,19 @@ class Int4Linear(nn.Module):
         weight = ops.dequantize_per_channel_group(
             self.weight, self.scales, self.zeros, -8, 7, torch.int8, self.group_size, torch.float32
         )
-        # XNNPACK's form takes no bias beside rows that are quantized at run time, so the float32 product has it.
+        # XNNPACK's product with dynamically quantized rows has no bias, so the float32 product has it.
         return F.linear(_int8_rows(x), weight) + F.linear(F.linear(x, self.group_sum), self.offsets, self.bias)
 
 
 class Int8Linear(decomposed.Int8Linear):
-    """`8da8w`: int8 weights, one scale per output, on activations in int8."""
+    """`8da8w`: int8 weights, one scale per output, with int8 activations."""
 
     def activations(self, x: Tensor) -> Tensor:
         return _int8_rows(x)
 
 
 class Norm(stock.Norm):
-    """The mean is taken by a product with a row of 1/h, as means are often not delegated.
+    """The mean is a product with a row of 1/h, since means are often not delegated.
 
     XNNPACK's cache of packed weights frees constants that are not part of a product. So the epsilon is the product's
     bias, and delegates.py makes the weight an input.
@@ -103,9 +103,8 @@ class Norm(stock.Norm):
 
 
 class Form(stock.Form):
-    """Integers in the place of products and embeddings, as the manifest says it (`sizes.schemes`); floats without a
-    group size. Adapters of stream rows, the pruner and the norms stay floats: they are small, and rounding them gains
-    nothing."""
+    """Integer products and embeddings with the schemes of the manifest (`sizes.schemes`); floats without a group size.
+    Adapters of stream rows, the pruner and the norms stay floats: they are small, and quantizing them gains nothing."""
 
     NORM = Norm
 
