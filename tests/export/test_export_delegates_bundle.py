@@ -113,7 +113,9 @@ def test_a_delegate_that_is_not_here_is_named(
 ) -> None:
     monkeypatch.setattr("platform.system", lambda: "Linux")
     bundle = write_bundle(tmp_path / "bundle", backend=backend, kernels=False, required_operators=[])
-    with pytest.raises(BackendError, match=f"needs ExecuTorch's delegate {backend}, which {carriers}; this machine supports"):
+    with pytest.raises(
+        BackendError, match=f"needs ExecuTorch's delegate {backend}, which {carriers}; this machine supports"
+    ):
         engines_of(open_bundle(bundle), 1)
 
 

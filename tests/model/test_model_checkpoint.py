@@ -58,7 +58,9 @@ def test_a_head_of_its_own_in_a_tied_checkpoint_is_kept_with_a_warning(tmp_path:
     head = torch.randn(SIZES["vocab_size"], SIZES["hidden_size"])
     change_weights(tmp_path, **{"lm_head.weight": head})
     for read in (load_config, load_base):
-        with pytest.warns(CheckpointWarning, match="tie_word_embeddings is true, but lm_head.weight differs from the embedding"):
+        with pytest.warns(
+            CheckpointWarning, match="tie_word_embeddings is true, but lm_head.weight differs from the embedding"
+        ):
             read(tmp_path)
     with pytest.warns(CheckpointWarning):
         assert load_config(tmp_path).tie_word_embeddings is False

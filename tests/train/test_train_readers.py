@@ -88,7 +88,10 @@ def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text
         ([{"role": "user"}], "line 1: messages is not a list of objects with role and content"),
         ([], "line 1: messages has no user message"),
         ([{"role": "assistant", "content": "b"}], "line 1: messages has no user message"),
-        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], "line 1: messages has no user message"),
+        (
+            [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
+            "line 1: messages has no user message",
+        ),
     ],
 )
 def test_chats_without_a_question_are_refused(messages: object, words: str, tmp_path: Path) -> None:
