@@ -297,7 +297,7 @@ def test_the_deferred_schedule_reads_the_hidden_state_of_a_survivor(program, bac
     eager = Eager(methods)
     tree = (np.array([5, 6, 7, 8], np.int64), np.array([0, 1, 1, 2], np.int64), TREE)
     eager.run("verify_4", *tree)
-    with pytest.raises(BackendError, match="there is no run"):
+    with pytest.raises(BackendError, match="streams need a run first"):
         backend.streams(0, 0)
     backend.run("verify_4", *tree)
     with pytest.raises(BackendError, match="commit first"):
@@ -453,7 +453,7 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
     }
     assert backend.spec == ModelSpec(capacity=CAPACITY, **facts)
     assert backend.description["constants"] == {"get_max_context_len": CAPACITY, "get_n_msa_layers": 1}
-    with pytest.raises(BackendError, match="capacity 33"):
+    with pytest.raises(BackendError, match="capacity is 33"):
         ExecuTorchBackend(program[0], ModelSpec(capacity=CAPACITY + 1, **facts))
 
 
